@@ -1,0 +1,69 @@
+"""What an operator costs: seconds, the terms they are made of, and how sure we are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sartor.units import Floats
+
+
+class Source(Enum):
+    """Where a predicted time comes from: a lookup, a model fitted on that device, or a datasheet alone."""
+
+    MEASURED = "measured"
+    CALIBRATED = "calibrated"
+    ANALYTIC = "analytic"
+
+
+class Bound(Enum):
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    NETWORK = "network"
+    OVERHEAD = "overhead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Predicted duration of one execution of one operator. All fields broadcast like the operator's sizes.
+
+    ``time_s`` is what is predicted; ``compute_s``, ``memory_s``, ``network_s`` and ``overhead_s`` are its terms
+    (compute and memory overlap, overhead adds). ``log_sigma`` is the standard deviation of ln(measured/predicted),
+    from the calibration's held-out error; the 80% interval is ``time_s * exp(+-1.2816 log_sigma)``.
+    """
+
+    time_s: Floats
+    compute_s: Floats = 0.0
+    memory_s: Floats = 0.0
+    network_s: Floats = 0.0
+    overhead_s: Floats = 0.0
+    log_sigma: Floats = 0.3
+    source: Source = Source.ANALYTIC
+    details: dict[str, Any] = field(default_factory=dict)
+    """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment."""
+
+    @property
+    def low_s(self) -> Floats:
+        return self.time_s * np.exp(-Z80 * self.log_sigma)
+
+    @property
+    def high_s(self) -> Floats:
+        return self.time_s * np.exp(Z80 * self.log_sigma)
+
+    @property
+    def bound_by(self) -> Bound:
+        """The largest term (of a single cost, not an array)."""
+        terms = {
+            Bound.COMPUTE: float(self.compute_s),
+            Bound.MEMORY: float(self.memory_s),
+            Bound.NETWORK: float(self.network_s),
+            Bound.OVERHEAD: float(self.overhead_s),
+        }
+        return max(terms, key=lambda bound: terms[bound])
+
+
+Z80 = 1.2815515655446004
+"""Half-width of a standard normal's central 80%."""

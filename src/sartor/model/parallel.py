@@ -1,0 +1,21 @@
+"""How a workload is spread over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sartor.units import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelDims:
+    """Degrees of parallelism, in devices. ``tp`` * ``pp`` * ``dp`` * ``cp`` devices in all; ``ep`` lies within dp."""
+
+    tp: Ints = 1
+    pp: Ints = 1
+    dp: Ints = 1
+    cp: Ints = 1
+    ep: Ints = 1
+    sequence_parallel: bool = True
+    """Norms, residuals and activations outside the tensor-parallel region are split over ``tp`` as well
+    (Korthikanti et al. 2022): all-reduces become reduce-scatter plus all-gather."""

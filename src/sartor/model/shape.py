@@ -1,0 +1,541 @@
+"""The nouns of a transformer: what is stacked on what, and how large each part is.
+
+A ``TransformerShape`` is stacks of runs of equal layers; a layer is its mixers (attention, latent attention,
+state space), its feed-forward part and its norms. Parts own their inner sizes; the residual width
+(``hidden_size``) belongs to the stack and is handed down, so widening a model is one edit. Every size may be
+one integer or an array of candidates (``Ints``).
+
+Every part answers two questions, which is all that counting and lowering need: which ``Linear`` layers it is
+made of, and how many other parameters it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeAlias
+
+from sartor.units import Ints
+
+
+class Split(Enum):
+    """How tensor parallelism divides a linear layer (Megatron: Shoeybi et al. 2019)."""
+
+    COLUMN = "column"
+    ROW = "row"
+    REPLICATED = "replicated"
+    KV_HEADS = "kv_heads"
+    """Column, but in whole key/value heads: replicated when there are fewer heads than devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """``count`` weight matrices [d_in, d_out], with their bias. One fused GEMM has one ``fused`` name in common."""
+
+    name: str
+    d_in: Ints
+    d_out: Ints
+    bias: bool = False
+    count: Ints = 1
+    split: Split = Split.COLUMN
+    fused: str = ""
+    """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
+
+    @property
+    def params(self) -> Ints:
+        return self.count * (self.d_in * self.d_out + (self.d_out if self.bias else 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """Parameters that are no matrix product: norms' weights and biases, scales, sinks, position tables.
+
+    ``per_hidden`` times the stack's hidden size plus ``fixed``.
+    """
+
+    name: str
+    per_hidden: Ints = 0
+    fixed: Ints = 0
+
+    def params(self, hidden_size: Ints) -> Ints:
+        return self.per_hidden * hidden_size + self.fixed
+
+
+class NormKind(Enum):
+    LAYER_NORM = "layernorm"
+    RMS_NORM = "rmsnorm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A normalisation over the residual width. ``weight`` and ``bias`` say which vectors it holds."""
+
+    name: str = "norm"
+    kind: NormKind = NormKind.RMS_NORM
+    weight: bool = True
+    bias: bool = False
+
+    def params(self, hidden_size: Ints) -> Ints:
+        return (int(self.weight) + int(self.bias)) * hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionMixer:
+    """Multi-head, multi-query or grouped-query attention with a head dimension of its own.
+
+    ``window`` is the longest span a query sees (0: all). ``cross`` takes keys and values from the other stack.
+    """
+
+    num_heads: Ints
+    num_kv_heads: Ints
+    head_dim: Ints
+    v_head_dim: Ints | None = None
+    causal: bool = True
+    window: int = 0
+    chunked: bool = False
+    """Local attention in blocks of ``window`` tokens (Llama 4) instead of a sliding window."""
+    q_bias: bool = False
+    kv_bias: bool = False
+    out_bias: bool = False
+    fused_qkv: bool = True
+    gated: bool = False
+    """An output gate as wide as the query projection (Qwen3-Next)."""
+    rotary_dim: Ints = 0
+    vectors: tuple[Vectors, ...] = ()
+    """Query/key norms, sinks, relative biases."""
+    cross: bool = False
+    kv_hidden_size: Ints | None = None
+    """Width that keys and values are projected from, when it is not the stack's own (cross-attention)."""
+    shares_kv: bool = False
+    """Reuses another layer's keys and values: no K and V projections of its own."""
+    name: str = "attention"
+
+    @property
+    def value_dim(self) -> Ints:
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        kv_in = hidden_size if self.kv_hidden_size is None else self.kv_hidden_size
+        q = Linear(
+            name="q",
+            d_in=hidden_size,
+            d_out=self.num_heads * self.head_dim * (2 if self.gated else 1),
+            bias=self.q_bias,
+            fused="qkv" if self.fused_qkv and not self.cross else "",
+        )
+        out = Linear(
+            name="out",
+            d_in=self.num_heads * self.value_dim,
+            d_out=hidden_size,
+            bias=self.out_bias,
+            split=Split.ROW,
+        )
+        if self.shares_kv:
+            return (q, out)
+        fused = ("kv" if self.cross else "qkv") if self.fused_qkv else ""
+        k = Linear(
+            name="k",
+            d_in=kv_in,
+            d_out=self.num_kv_heads * self.head_dim,
+            bias=self.kv_bias,
+            split=Split.KV_HEADS,
+            fused=fused,
+        )
+        v = Linear(
+            name="v",
+            d_in=kv_in,
+            d_out=self.num_kv_heads * self.value_dim,
+            bias=self.kv_bias,
+            split=Split.KV_HEADS,
+            fused=fused,
+        )
+        return (q, k, v, out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionMixer:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, sec. 2.1). ``q_lora_rank`` 0: queries undivided."""
+
+    num_heads: Ints
+    q_lora_rank: Ints
+    kv_lora_rank: Ints
+    qk_nope_head_dim: Ints
+    qk_rope_head_dim: Ints
+    v_head_dim: Ints
+    bias: bool = False
+    """On the down-projections and the output (HF ``attention_bias``)."""
+    window: int = 0
+    causal: bool = True
+    vectors: tuple[Vectors, ...] = ()
+    name: str = "attention"
+    cross = False
+    shares_kv = False
+
+    @property
+    def head_dim(self) -> Ints:
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def value_dim(self) -> Ints:
+        return self.v_head_dim
+
+    @property
+    def num_kv_heads(self) -> Ints:
+        return self.num_heads
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        a, latent = self.num_heads, self.kv_lora_rank
+        has_q_rank = bool(self.q_lora_rank) if isinstance(self.q_lora_rank, int) else True
+        queries: tuple[Linear, ...] = (
+            (
+                Linear(
+                    name="q_down",
+                    d_in=hidden_size,
+                    d_out=self.q_lora_rank,
+                    bias=self.bias,
+                    split=Split.REPLICATED,
+                ),
+                Linear(name="q_up", d_in=self.q_lora_rank, d_out=a * self.head_dim),
+            )
+            if has_q_rank
+            else (Linear(name="q", d_in=hidden_size, d_out=a * self.head_dim),)
+        )
+        return (
+            *queries,
+            Linear(
+                name="kv_down",
+                d_in=hidden_size,
+                d_out=latent + self.qk_rope_head_dim,
+                bias=self.bias,
+                split=Split.REPLICATED,
+            ),
+            Linear(name="kv_up", d_in=latent, d_out=a * (self.qk_nope_head_dim + self.v_head_dim)),
+            Linear(name="out", d_in=a * self.v_head_dim, d_out=hidden_size, bias=self.bias, split=Split.ROW),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpaceMixer:
+    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a scan that is bound by memory.
+
+    The linears are given by whoever reads the config, since every family projects differently. ``inner_size``
+    channels are scanned with ``state_size`` states each; ``conv_size`` taps of a short causal convolution over
+    ``conv_channels`` channels come first.
+    """
+
+    inner_size: Ints
+    state_size: Ints
+    num_heads: Ints = 1
+    conv_channels: Ints = 0
+    conv_size: int = 0
+    projections: tuple[Linear, ...] = ()
+    vectors: tuple[Vectors, ...] = ()
+    """A, D, dt bias, convolution taps, inner norms."""
+    variant: str = "mamba"
+    name: str = "ssm"
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        return self.projections
+
+
+Mixer: TypeAlias = AttentionMixer | LatentAttentionMixer | StateSpaceMixer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFfn:
+    """A feed-forward part: up (and gate) to ``ffn_hidden_size``, activation, down."""
+
+    ffn_hidden_size: Ints
+    gated: bool = True
+    up_bias: bool = False
+    down_bias: bool = False
+    fused_gate: bool = True
+    activation: str = "silu"
+    vectors: tuple[Vectors, ...] = ()
+    name: str = "mlp"
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        f = self.ffn_hidden_size
+        fused = "gate_up" if self.gated and self.fused_gate else ""
+        up = Linear(name="up", d_in=hidden_size, d_out=f, bias=self.up_bias, fused=fused)
+        down = Linear(name="down", d_in=f, d_out=hidden_size, bias=self.down_bias, split=Split.ROW)
+        return (replace(up, name="gate"), up, down) if self.gated else (up, down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeFfn:
+    """``num_experts`` routed feed-forward parts of which each token visits ``experts_per_token``, and shared ones."""
+
+    num_experts: Ints
+    experts_per_token: Ints
+    expert: DenseFfn
+    shared: DenseFfn | None = None
+    shared_gate: bool = False
+    """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
+    router_bias: bool = False
+    vectors: tuple[Vectors, ...] = ()
+    name: str = "moe"
+
+    @property
+    def ffn_hidden_size(self) -> Ints:
+        return self.expert.ffn_hidden_size
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        """Everything but the routed experts: router, shared expert and its gate."""
+        router = Linear(
+            name="router",
+            d_in=hidden_size,
+            d_out=self.num_experts,
+            bias=self.router_bias,
+            split=Split.REPLICATED,
+        )
+        gate = (
+            (Linear(name="shared_gate", d_in=hidden_size, d_out=1, split=Split.REPLICATED),) if self.shared_gate else ()
+        )
+        shared = tuple(
+            replace(x, name=f"shared_{x.name}", fused=x.fused and f"shared_{x.fused}")
+            for x in (self.shared.linears(hidden_size) if self.shared else ())
+        )
+        return (router, *gate, *shared)
+
+
+Ffn: TypeAlias = DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One residual layer. ``parallel``: mixer and feed-forward read the same input and share one residual sum."""
+
+    mixers: tuple[Mixer, ...] = ()
+    ffn: Ffn | None = None
+    norms: tuple[Norm, ...] = ()
+    parallel: bool = False
+    linears: tuple[Linear, ...] = ()
+    """Linear layers of the layer itself, outside mixers and feed-forward."""
+    vectors: tuple[Vectors, ...] = ()
+    ffns: tuple[Ffn, ...] = ()
+    """Further feed-forward parts beside ``ffn`` (a dense residual beside the experts: Arctic)."""
+
+    @property
+    def all_ffns(self) -> tuple[Ffn, ...]:
+        return (*((self.ffn,) if self.ffn else ()), *self.ffns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """``count`` consecutive or periodic layers that are all the same; ``positions`` when they are not consecutive."""
+
+    layer: Layer
+    count: Ints
+    positions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A tower of layers on one residual width: the decoder, the encoder, a vision tower."""
+
+    name: str
+    hidden_size: Ints
+    runs: tuple[Run, ...]
+    norms: tuple[Norm, ...] = ()
+    """Norms outside the layers: final, embedding."""
+    linears: tuple[Linear, ...] = ()
+    vectors: tuple[Vectors, ...] = ()
+    is_text: bool = True
+
+    @property
+    def num_layers(self) -> Ints:
+        return sum((run.count for run in self.runs), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """A whole model. The first text stack whose name is ``decoder`` (or the only one) is the *main* stack.
+
+    ``lm_head`` False: no output projection over the vocabulary. ``mtp_layers``: multi-token-prediction modules,
+    which train but are not part of the published main-model count.
+    """
+
+    name: str
+    stacks: tuple[Stack, ...]
+    vocab_size: Ints
+    embedding_size: Ints | None = None
+    """Width of the token table when it is not the hidden size (ALBERT, OPT-350M)."""
+    max_positions: int = 0
+    """Longest sequence the model is made for; 0 when the config does not say."""
+    learned_positions: Ints = 0
+    """Rows of a learned position table."""
+    tied_embeddings: bool = True
+    lm_head: bool = True
+    lm_head_bias: bool = False
+    encoder_only: bool = False
+    linears: tuple[Linear, ...] = ()
+    """Linear layers of the head or around the embedding (BERT's transform, embedding projections)."""
+    vectors: tuple[Vectors, ...] = ()
+    """Other parameters outside the stacks: token-type tables, head biases."""
+    mtp_layers: int = 0
+    model_type: str = ""
+
+    @property
+    def main(self) -> Stack:
+        text = [stack for stack in self.stacks if stack.is_text]
+        return next((s for s in text if s.name == "decoder"), text[0])
+
+    @property
+    def hidden_size(self) -> Ints:
+        return self.main.hidden_size
+
+    @property
+    def num_layers(self) -> Ints:
+        return self.main.num_layers
+
+    @property
+    def attention(self) -> AttentionMixer | LatentAttentionMixer | None:
+        """The attention most layers of the main stack have; None in a pure state-space model."""
+        found: AttentionMixer | LatentAttentionMixer | None = _commonest(
+            (mixer, run.count)
+            for run in self.main.runs
+            for mixer in run.layer.mixers
+            if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)) and not mixer.cross
+        )
+        return found
+
+    @property
+    def dense_ffn(self) -> DenseFfn | None:
+        """The dense feed-forward part most layers have (None where all are experts)."""
+        found: DenseFfn | None = _commonest(
+            (f, r.count) for r in self.main.runs for f in r.layer.all_ffns if isinstance(f, DenseFfn)
+        )
+        return found
+
+    @property
+    def moe_ffn(self) -> MoeFfn | None:
+        found: MoeFfn | None = _commonest(
+            (f, r.count) for r in self.main.runs for f in r.layer.all_ffns if isinstance(f, MoeFfn)
+        )
+        return found
+
+    @property
+    def num_heads(self) -> Ints:
+        return 0 if self.attention is None else self.attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> Ints:
+        return 0 if self.attention is None else self.attention.num_kv_heads
+
+    @property
+    def head_dim(self) -> Ints:
+        return 0 if self.attention is None else self.attention.head_dim
+
+    @property
+    def ffn_hidden_size(self) -> Ints:
+        """Width of the dense feed-forward part; of one expert where there is no dense one."""
+        part = self.dense_ffn or self.moe_ffn
+        return 0 if part is None else part.ffn_hidden_size
+
+    def fields(self) -> dict[str, Any]:
+        """The sizes people talk about, by their glossary names; those the model lacks are left out."""
+        out: dict[str, Any] = {
+            "num_layers": self.num_layers,
+            "hidden_size": self.hidden_size,
+            "vocab_size": self.vocab_size,
+        }
+        if self.attention is not None:
+            out |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
+        if self.dense_ffn is not None:
+            out["ffn_hidden_size"] = self.dense_ffn.ffn_hidden_size
+        if self.moe_ffn is not None:
+            moe = self.moe_ffn
+            out |= {
+                "num_experts": moe.num_experts,
+                "experts_per_token": moe.experts_per_token,
+                "expert_ffn_hidden_size": moe.expert.ffn_hidden_size,
+            }
+        return out
+
+
+EDITABLE = (
+    "num_layers",
+    "hidden_size",
+    "vocab_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_hidden_size",
+    "num_experts",
+    "experts_per_token",
+    "expert_ffn_hidden_size",
+)
+"""Fields that ``edit`` (and so ``--set`` and the shape search) can change."""
+
+
+def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
+    """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
+
+    Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``;
+    a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads`` is given too.
+    ``num_layers`` keeps the layers that come first (dense ones before the experts) and the mix of the rest.
+    """
+    unknown = set(changes) - set(EDITABLE)
+    if unknown:
+        raise ValueError(f"{sorted(unknown)[0]} cannot be set; what can: {', '.join(EDITABLE)}")
+    old = shape.main
+    runs = tuple(replace(run, layer=_edit_layer(run.layer, changes)) for run in old.runs)
+    if "num_layers" in changes:
+        runs = _rescale(runs, changes["num_layers"])
+    new = replace(old, runs=runs, hidden_size=changes.get("hidden_size", old.hidden_size))
+    stacks = tuple(new if stack is old else stack for stack in shape.stacks)
+    return replace(shape, stacks=stacks, vocab_size=changes.get("vocab_size", shape.vocab_size))
+
+
+def _edit_layer(layer: Layer, changes: dict[str, Ints]) -> Layer:
+    return replace(
+        layer,
+        mixers=tuple(_edit_mixer(mixer, changes) for mixer in layer.mixers),
+        ffn=None if layer.ffn is None else _edit_ffn(layer.ffn, changes),
+        ffns=tuple(_edit_ffn(part, changes) for part in layer.ffns),
+    )
+
+
+def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
+    if isinstance(mixer, StateSpaceMixer):
+        return mixer
+    heads = changes.get("num_heads", mixer.num_heads)
+    if isinstance(mixer, LatentAttentionMixer):
+        return replace(mixer, num_heads=heads)
+    multi_head = isinstance(mixer.num_heads, int) and mixer.num_heads == mixer.num_kv_heads
+    kv_heads = changes.get("num_kv_heads", heads if multi_head else mixer.num_kv_heads)
+    return replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=changes.get("head_dim", mixer.head_dim))
+
+
+def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
+    if isinstance(part, DenseFfn):
+        return replace(part, ffn_hidden_size=changes.get("ffn_hidden_size", part.ffn_hidden_size))
+    width = changes.get("expert_ffn_hidden_size", part.expert.ffn_hidden_size)
+    return replace(
+        part,
+        num_experts=changes.get("num_experts", part.num_experts),
+        experts_per_token=changes.get("experts_per_token", part.experts_per_token),
+        expert=replace(part.expert, ffn_hidden_size=width),
+    )
+
+
+def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
+    """Layer counts for a new depth: the largest run takes up the difference, the others keep their counts."""
+    largest = max(range(len(runs)), key=lambda i: runs[i].count)
+    others = sum(run.count for i, run in enumerate(runs) if i != largest)
+    return tuple(
+        replace(run, count=num_layers - others, positions=()) if i == largest else run for i, run in enumerate(runs)
+    )
+
+
+def _commonest(parts: Iterator[tuple[Any, Ints]] | Any) -> Any:
+    best, best_count = None, -1
+    totals: dict[int, int] = {}
+    for part, count in parts:
+        n = int(count) if isinstance(count, int) else int(getattr(count, "flat", [count])[0])
+        totals[id(part)] = totals.get(id(part), 0) + n
+        if totals[id(part)] > best_count:
+            best, best_count = part, totals[id(part)]
+    return best

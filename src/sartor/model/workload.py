@@ -1,0 +1,56 @@
+"""What is asked of a model: train on, prefill or decode so many tokens, in which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sartor.model.shape import TransformerShape
+from sartor.operators import DType
+from sartor.units import Ints
+
+
+class Phase(Enum):
+    TRAIN = "train"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class AttentionKernel(Enum):
+    """``FLASH``: one fused kernel. ``UNFUSED``: score, softmax and over-value as kernels of their own."""
+
+    FLASH = "flash"
+    UNFUSED = "unfused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One forward pass (and backward, when training) of ``microbatch_size`` sequences of ``seq_len`` tokens.
+
+    In ``Phase.DECODE`` every sequence adds one token to ``context_len`` earlier ones (``seq_len`` is then unused).
+    """
+
+    shape: TransformerShape
+    phase: Phase = Phase.TRAIN
+    microbatch_size: Ints = 1
+    seq_len: Ints = 2048
+    context_len: Ints = 0
+    dtype: DType = DType.BF16
+    attention_kernel: AttentionKernel = AttentionKernel.FLASH
+    dropout: bool = False
+    routing_skew: float = 1.0
+    """Largest expert's token rows over the mean."""
+
+    @property
+    def new_tokens(self) -> Ints:
+        """Tokens per sequence this workload computes."""
+        return 1 if self.phase is Phase.DECODE else self.seq_len
+
+    @property
+    def tokens(self) -> Ints:
+        return self.microbatch_size * self.new_tokens
+
+    @property
+    def kv_len(self) -> Ints:
+        """Keys a full-attention query can see at most."""
+        return self.context_len + 1 if self.phase is Phase.DECODE else self.context_len + self.seq_len

@@ -1,0 +1,323 @@
+"""What a device is asked to do: GEMMs, attention, memory-bound kernels and collectives.
+
+Each operator is a frozen noun that knows its FLOPs and the least bytes it must move; none knows how long it
+takes (that is ``sartor.cost``) nor what a transformer is (that is ``sartor.model``). Every size is ``Ints``:
+one number, or an array of candidates that broadcasts against the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sartor.units import Floats, Ints
+
+
+class DType(Enum):
+    """Element types, with their width in memory. Block-scaled formats include their scales."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8_block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+    INT8 = "int8"
+    INT4 = "int4"
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of one stored element, block scales included (OCP MX v1.0: 32-element blocks, 1-byte scale;
+        NVFP4: 16-element blocks, 1-byte scale; fp8_block: one fp32 scale per 128 x 128)."""
+        return _DTYPE_BYTES[self]
+
+
+_DTYPE_BYTES: dict[DType, float] = {
+    DType.FP64: 8,
+    DType.FP32: 4,
+    DType.TF32: 4,
+    DType.BF16: 2,
+    DType.FP16: 2,
+    DType.FP8: 1,
+    DType.FP8_BLOCK: 1 + 4 / (128 * 128),
+    DType.MXFP8: 1 + 1 / 32,
+    DType.NVFP4: 0.5 + 1 / 16,
+    DType.MXFP4: 0.5 + 1 / 32,
+    DType.INT8: 1,
+    DType.INT4: 0.5,
+}
+
+
+class Pass(Enum):
+    """Which part of a training step an operator belongs to."""
+
+    FORWARD = "forward"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Layout(Enum):
+    """Which operand dimension is contiguous, in BLAS letters for C[m,n] = A[m,k] B[k,n].
+
+    ``TN``: A is stored m x k (k contiguous), B is stored n x k (k contiguous): PyTorch's forward.
+    ``NN``: A m x k (k contiguous), B k x n (n contiguous): dgrad.
+    ``NT``: A k x m (m contiguous), B k x n (n contiguous): wgrad.
+    C is always m x n (n contiguous).
+    """
+
+    TN = "TN"
+    NN = "NN"
+    NT = "NT"
+
+
+class CollectiveKind(Enum):
+    """The collectives a plan is made of (NCCL's names)."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND_RECV = "send_recv"
+
+
+class MemoryBoundKind(Enum):
+    """Kernels whose time is their traffic."""
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    SOFTMAX = "softmax"
+    ACTIVATION = "activation"
+    RESIDUAL = "residual"
+    ROTARY = "rotary"
+    CROSS_ENTROPY = "cross_entropy"
+    OPTIMIZER = "optimizer"
+    SCAN = "scan"
+    CONV = "conv"
+    ROUTING = "routing"
+    CAST = "cast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """``batch`` independent products C[m,n] = A[m,k] B[k,n].
+
+    ``count`` is how often it runs in the workload (layers that share it, times). ``bytes_moved`` is the least
+    traffic: each operand read once, the result written once.
+    """
+
+    name: str
+    m: Ints
+    n: Ints
+    k: Ints
+    batch: Ints = 1
+    count: Ints = 1
+    dtype: DType = DType.BF16
+    out_dtype: DType | None = None
+    layout: Layout = Layout.TN
+    pass_: Pass = Pass.FORWARD
+    accumulates: bool = False
+    """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
+
+    @property
+    def flops(self) -> Floats:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> Floats:
+        out = (self.out_dtype or _output_dtype(self.dtype)).bytes * (2 if self.accumulates else 1)
+        return self.batch * (self.dtype.bytes * (1.0 * self.m * self.k + 1.0 * self.k * self.n) + out * self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGemm:
+    """One product per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
+
+    ``skew`` is the largest group's rows over the mean (1 = balanced).
+    """
+
+    name: str
+    groups: Ints
+    rows: Ints
+    n: Ints
+    k: Ints
+    count: Ints = 1
+    dtype: DType = DType.BF16
+    pass_: Pass = Pass.FORWARD
+    layout: Layout = Layout.TN
+    skew: Floats = 1.0
+
+    @property
+    def flops(self) -> Floats:
+        return 2.0 * self.rows * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> Floats:
+        """Every expert's weights are touched as long as there are at least as many rows as experts."""
+        out = _output_dtype(self.dtype).bytes
+        weights = 1.0 * self.groups * self.k * self.n
+        if self.pass_ is Pass.WGRAD:
+            return self.dtype.bytes * self.rows * (self.k + self.n) * 1.0 + out * weights
+        return self.dtype.bytes * (1.0 * self.rows * self.k + weights) + out * self.rows * self.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """A fused (flash) attention kernel: score, softmax and over-value without an s x s tensor in HBM.
+
+    ``batch`` sequences, ``num_heads`` query and ``num_kv_heads`` key/value heads on this device; ``seq_q`` new
+    tokens against ``seq_kv`` keys (the last ``seq_q`` of which are the new ones); ``window`` keys at most per
+    query (0 = all). ``pass_`` BACKWARD does 5 products for the forward's 2 (FlashAttention, Dao 2022, sec. 3.1).
+    """
+
+    name: str
+    batch: Ints
+    num_heads: Ints
+    num_kv_heads: Ints
+    seq_q: Ints
+    seq_kv: Ints
+    head_dim: Ints
+    v_head_dim: Ints
+    causal: bool = True
+    window: Ints = 0
+    latent: bool = False
+    """Absorbed multi-head latent attention: keys and values are one tensor of width ``head_dim``."""
+    count: Ints = 1
+    dtype: DType = DType.BF16
+    pass_: Pass = Pass.FORWARD
+
+    @property
+    def pairs(self) -> Floats:
+        """Query-key pairs of one head of one sequence that the mask lets through."""
+        pairs: Floats = attention_pairs(self.seq_q, self.seq_kv, self.causal, self.window)
+        return pairs
+
+    @property
+    def flops(self) -> Floats:
+        d, dv = self.head_dim, self.v_head_dim
+        widths = 2.0 * (d + dv) if self.pass_ is Pass.FORWARD else 2.0 * (3 * d + 2 * dv)
+        return self.batch * self.num_heads * self.pairs * widths
+
+    @property
+    def bytes_moved(self) -> Floats:
+        q_and_out = 1.0 * self.num_heads * self.seq_q * (self.head_dim + self.v_head_dim)
+        kv_width = self.head_dim if self.latent else self.head_dim + self.v_head_dim
+        kv = 1.0 * self.num_kv_heads * self.seq_kv * kv_width
+        # Backward reads q, k, v, out, dout and writes dq, dk, dv: each side about twice the forward, plus one more.
+        factor = 1.0 if self.pass_ is Pass.FORWARD else 2.0
+        return factor * self.batch * self.dtype.bytes * (q_and_out + kv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBound:
+    """A kernel that streams: ``bytes_moved`` is what it reads and writes, ``rows`` x ``cols`` its problem."""
+
+    name: str
+    kind: MemoryBoundKind
+    rows: Ints
+    cols: Ints
+    bytes_moved: Floats
+    flops: Floats = 0.0
+    count: Ints = 1
+    kernels: Ints = 1
+    """Launches for one execution."""
+    dtype: DType = DType.BF16
+    pass_: Pass = Pass.FORWARD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Communication among ``group_size`` devices; ``message_bytes`` is the full (unsharded) buffer per device."""
+
+    name: str
+    kind: CollectiveKind
+    group_size: Ints
+    message_bytes: Floats
+    count: Ints = 1
+    pass_: Pass = Pass.FORWARD
+
+    @property
+    def flops(self) -> Floats:
+        return 0.0
+
+    @property
+    def bytes_moved(self) -> Floats:
+        return self.message_bytes
+
+
+Operator: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound | Collective
+
+KIND_NAMES: dict[type, str] = {
+    Gemm: "gemm",
+    GroupedGemm: "grouped_gemm",
+    Attention: "attention",
+    Collective: "collective",
+}
+
+
+def kind_name(operator: Operator) -> str:
+    """The ``kind`` of an operator in tables and JSON: gemm, grouped_gemm, attention, collective, norm, ..."""
+    return operator.kind.value if isinstance(operator, MemoryBound) else KIND_NAMES[type(operator)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorGraph:
+    """What one device runs in a workload: operators in execution order, each with its count.
+
+    ``edges`` are pairs of positions in ``operators``; empty means a chain in the order given.
+    """
+
+    operators: tuple[Operator, ...]
+    edges: tuple[tuple[int, int], ...] = ()
+    tokens: Ints = field(default=0)
+    """Tokens this device's data-parallel rank works on in one execution."""
+
+    @property
+    def flops(self) -> Floats:
+        return sum((op.flops * op.count for op in self.operators), 0.0)
+
+    @property
+    def matmul_flops(self) -> Floats:
+        """FLOPs of products alone: what model FLOPs utilisation counts."""
+        products = (Gemm, GroupedGemm, Attention)
+        return sum((op.flops * op.count for op in self.operators if isinstance(op, products)), 0.0)
+
+    @property
+    def bytes_moved(self) -> Floats:
+        return sum((op.bytes_moved * op.count for op in self.operators), 0.0)
+
+
+def attention_pairs(seq_q: Any, seq_kv: Any, causal: bool, window: Any) -> Any:
+    """Query-key pairs let through by a causal and/or sliding-window mask, queries aligned to the end of the keys.
+
+    Query i (0-based) of ``seq_q`` sees keys up to ``seq_kv - seq_q + i`` when causal, and the nearest ``window``
+    of those (both sides when not causal) when ``window`` is not 0.
+    """
+    q, kv = np.asarray(seq_q, dtype=np.float64), np.asarray(seq_kv, dtype=np.float64)
+    w = np.asarray(window, dtype=np.float64)
+    if causal:
+        full = q * kv - q * (q - 1) / 2
+        # Queries whose visible prefix exceeds w lose the excess; visible prefix runs from kv-q+1 to kv.
+        first = np.maximum(kv - q + 1 - w, 0)
+        last = np.maximum(kv - w, 0)
+        terms = np.minimum(q, last)
+        lost = np.where(first > 0, q * (first + last) / 2, terms * (terms + 1) / 2)
+    else:
+        full = q * kv
+        half = np.minimum(w, kv)
+        lost = full - q * np.minimum(kv, 2 * half + 1) if np.ndim(w) or w else 0.0
+    out = np.where(w > 0, full - lost, full)
+    return float(out) if out.ndim == 0 else out
+
+
+def _output_dtype(dtype: DType) -> DType:
+    """Products of narrow types are written in 16 bits."""
+    return dtype if dtype.bytes >= 2 else DType.BF16

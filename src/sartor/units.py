@@ -1,0 +1,73 @@
+"""SI constants, integer division, parsing and formatting: the only place where units are converted.
+
+Everything inside sartor is SI (seconds, bytes, FLOP, hertz, watt). ``Ints`` and ``Floats`` say that a field
+holds one number or an array of them; formulas are written once and serve both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+Ints: TypeAlias = int | npt.NDArray[Any]
+Floats: TypeAlias = float | npt.NDArray[Any]
+Bools: TypeAlias = bool | npt.NDArray[Any]
+
+KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+MICRO, MILLI = 1e-6, 1e-3
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """Smallest integer not below ``a / b``, for integers and integer arrays (``b > 0``)."""
+    return -(-a // b)
+
+
+def round_up(a: Any, multiple: Any) -> Any:
+    """Smallest multiple of ``multiple`` not below ``a``."""
+    return ceil_div(a, multiple) * multiple
+
+
+def is_multiple(a: Any, of: int) -> Any:
+    """Whether ``a`` is a whole multiple of ``of``, elementwise."""
+    return a % of == 0
+
+
+def largest_power_of_two_dividing(a: Any) -> Any:
+    """Largest power of two that divides ``a`` (``a > 0``), elementwise: 2560 -> 512, 80 -> 16."""
+    return a & -a
+
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_COUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+_BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00123`` -> ``'1.23 ms'``."""
+    for scale, unit in _SECONDS:
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:,.0f} {unit}"
+    return "0 s" if seconds == 0 else f"{seconds / 1e-9:.2g} ns"
+
+
+def format_count(count: float) -> str:
+    """``8030261248`` -> ``'8.03B'``."""
+    for scale, unit in _COUNTS:
+        if abs(count) >= scale:
+            return f"{count / scale:.3g}{unit}"
+    return f"{count:.3g}"
+
+
+def format_bytes(size: float) -> str:
+    """``1536`` -> ``'1.5 KiB'``."""
+    for scale, unit in _BYTES:
+        if abs(size) >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_share(share: float) -> str:
+    """``0.1234`` -> ``'12.3%'``."""
+    return f"{100 * share:.1f}%"
