@@ -1,0 +1,43 @@
+"""Errors that are answers: one sentence naming the field, its value, what must hold and what near it would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class InputError(ValueError):
+    """The user's input cannot be used. ``str(error)`` is the whole sentence; its parts are kept for ``--json``.
+
+    Parameters are the ``field`` (a config key, a flag, a file), its ``value``, what ``must`` hold, and the
+    ``nearest`` values that would do (may be empty).
+    """
+
+    def __init__(self, field: str, value: Any, must: str, nearest: str = "") -> None:
+        self.field, self.value, self.must, self.nearest = field, value, must, nearest
+        sentence = f"{field}={_show(value)}: {must}"
+        super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ``error`` object of the JSON contract."""
+        return {
+            "message": str(self),
+            "field": self.field,
+            "value": _show(self.value),
+            "must": self.must,
+            "nearest": self.nearest or None,
+        }
+
+
+class MissingExtraError(InputError):
+    """A feature needs a package that is not installed; the sentence names the command that installs it."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(feature, "not installed", f"run: pip install 'sartor[{extra}]'")
+
+
+def _show(value: Any, limit: int = 60) -> str:
+    """A value as it may safely be printed: control characters escaped, long ones cut."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    if isinstance(value, str) and value.isprintable() and len(value) < limit and " " not in value and value:
+        text = value
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,23 @@
+"""Fixtures every room shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repo_dir() -> Path:
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The reference designs and data beside the checkout; tests that compare with them skip where they are absent."""
+    shared = REPO.parent / "shared"
+    if not (shared / "README.md").exists():
+        pytest.skip("the shared reference data is not beside this checkout")
+    return shared
