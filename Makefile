@@ -1,0 +1,49 @@
+# Two targets are all a newcomer needs: `make demo` and `make test`. Each sets up .venv first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint types bench docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/pip.stamp:
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/user.stamp: .venv/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report]'
+	@touch $@
+
+.venv/dev.stamp: .venv/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ .venv/user.stamp
+
+demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/pythia-2.8b.html
+	@mkdir -p out
+	$(BIN)/sartor advise examples/pythia-2.8b/config.json --gpu a100 --html out/pythia-2.8b.html
+	@echo "open out/pythia-2.8b.html"
+
+test: .venv/dev.stamp ## run every test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+format: .venv/dev.stamp ## rewrite the code in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: .venv/dev.stamp ## format, lint, types and every test: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) --no-print-directory test
+
+bench: .venv/dev.stamp ## speed as ratios against the naive way, in one run
+	@for f in benchmarks/bench_*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+docs: .venv/dev.stamp ## regenerate the generated pages of docs/
+	@for f in tools/*_docs.py; do $(BIN)/python $$f || exit 1; done
+
+clean: ## remove what the targets made
+	rm -rf .venv out build dist
