@@ -1,0 +1,80 @@
+"""The picture in docs/architecture.md as a test: imports go down only, rooms on one floor don't know each other."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
+
+FLOORS = {
+    "ground": {"units", "errors", "operators"},
+    "describe": {"model", "hardware"},
+    "predict": {"cost"},
+    "solve": {"schedule", "placement"},
+    "decide": {"rules", "search"},
+}
+CORE = [room for rooms in FLOORS.values() for room in rooms]
+EDGE = {"interop", "measure", "engine", "report"}
+ORDER = list(FLOORS)
+
+
+def floor_of(room: str) -> str:
+    return next(name for name, rooms in FLOORS.items() if room in rooms)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def sartor_imports(path: Path) -> set[str]:
+    """Rooms of sartor that a module imports, anywhere in it; names taken from the package itself count as ``""``."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "sartor":
+            parts = (node.module or "").split(".")
+            rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("sartor.")}
+        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative imports hide the floor"
+    return rooms
+
+
+def may_import(room: str) -> set[str]:
+    if room in CORE:
+        floor = floor_of(room)
+        below = {r for f in ORDER[: ORDER.index(floor)] for r in FLOORS[f]}
+        return below | {room} | (FLOORS["ground"] if floor == "ground" else set()) | {"__version__"}
+    if room in EDGE:
+        return {*CORE, room, "__version__"}
+    if room == "api":
+        # The journeys start at a file a user names, so api may ask interop to read it (docs/architecture.md).
+        return {*CORE, "interop", "__version__"}
+    return {*CORE, *EDGE, "api", "cli", "__version__"}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_down_only(path: Path) -> None:
+    room = room_of(path)
+    forbidden = sartor_imports(path) - may_import(room)
+    assert not forbidden, f"{path.relative_to(SOURCE)} ({room}) may not import {sorted(forbidden)}"
+
+
+def test_the_core_neither_prints_nor_exits() -> None:
+    for room in CORE:
+        for path in [*(SOURCE / room).rglob("*.py"), *SOURCE.glob(f"{room}.py")]:
+            calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+            names = {f.id for f in calls if isinstance(f, ast.Name)}
+            assert not names & {"print", "exit", "input"}, f"{path} talks to the user"
+
+
+@pytest.mark.parametrize("module", ["sartor", "sartor.api"])
+def test_importing_the_library_loads_numpy_and_nothing_heavier(module: str) -> None:
+    heavy = "typer rich pydantic altair pyarrow pandas torch ortools scipy vl_convert"
+    code = f"import sys, {module}; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
