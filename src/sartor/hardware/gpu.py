@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from sartor.errors import InputError
 from sartor.operators import DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device (one die where a card's dies are separate devices). Peaks are dense, rates in SI units."""
+    """One device (one die where a card's dies are separate devices). Peaks are dense, rates in SI units.
+
+    Construction refuses what no device can be (sizes that are not positive and finite, a cache larger than the
+    memory); whether an entry's numbers agree with each other is asked at the catalogue's door
+    (``hardware.selfcheck``), so that laws may be tried on devices that do not exist.
+    """
 
     name: str
     vendor: str
@@ -19,18 +26,31 @@ class Gpu:
     num_sms: int
     """SMs, compute units or cores that tiles are handed to; matrix engines on devices without such."""
     peak_flops_per_s: Mapping[DType, float]
+    """Dense matrix peaks, with sums in fp32 where the element type is 16 bits or narrower."""
     hbm_bytes: float
     hbm_bytes_per_s: float
     l2_bytes: float
     boost_clock_hz: float
+    """Clock the dense matrix peaks are stated at."""
     tdp_w: float
+    max_clock_hz: float = 0.0
+    """Highest clock the device can be seen at; 0 when it is the boost clock."""
     compute_capability: str = ""
     link_bytes_per_s: float = 0.0
     """Scale-up link (NVLink, Infinity Fabric, ICI), one direction, all links of the device together."""
     link_latency_s: float = 2e-6
     devices_per_node: int = 8
+    link_domain: int = 0
+    """Devices one scale-up network joins (72 in an NVL72 rack, a TPU pod); 0: those of the node."""
+    dies_per_card: int = 1
+    """Devices sold as one card; every number here is of one of them."""
     pcie_bytes_per_s: float = 0.0
+    """Host link, one direction."""
     smem_bytes_per_sm: float = 0.0
+    memory_side_cache_bytes: float = 0.0
+    """A cache between L2 and memory (AMD Infinity Cache); 0 where there is none."""
+    fp32_accumulate_rate: float = 1.0
+    """Share of the tensor-core rate left when 8- and 16-bit products are summed in fp32 (0.5 on GeForce)."""
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
     released: str = ""
@@ -40,8 +60,73 @@ class Gpu:
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name (or ``all``) -> document and date."""
+    title: str = ""
+    """The product's name as it is sold."""
+    confidence: str = "high"
+    """high, medium or low: how sure the entry is; ``note`` says what is not."""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            _require_number(name, getattr(self, name), positive=True)
+        for name in _NOT_NEGATIVE:
+            _require_number(name, getattr(self, name), positive=False)
+        if not self.peak_flops_per_s:
+            raise InputError("peak_flops_per_s", {}, "needs the dense peak of at least one data type", "bf16")
+        for dtype, peak in self.peak_flops_per_s.items():
+            _require_number(f"peak_flops_per_s.{dtype.value}", peak, positive=True)
+        if self.l2_bytes >= self.hbm_bytes:
+            raise InputError(
+                "l2_bytes",
+                self.l2_bytes,
+                f"a cache must be smaller than the memory behind it, {self.hbm_bytes:.4g} bytes",
+            )
+
+    def peak(self, dtype: DType) -> float:
+        """Dense peak [FLOP/s] for products of ``dtype``; ``InputError`` naming the types the device has."""
+        if dtype not in self.peak_flops_per_s:
+            have = ", ".join(sorted((d.value for d in self.peak_flops_per_s), key=lambda name: (len(name), name)))
+            raise InputError("dtype", dtype.value, f"{self.name} has no matrix units for it", have)
+        return self.peak_flops_per_s[dtype]
+
+    @property
+    def default_dtype(self) -> DType:
+        """The 16-bit type to train in: bf16 where there is one, else fp16, else what the device has."""
+        preferred = (DType.BF16, DType.FP16, DType.FP32)
+        return next((d for d in preferred if d in self.peak_flops_per_s), next(iter(self.peak_flops_per_s)))
 
     def ridge_flops_per_byte(self, dtype: DType) -> float:
         """Arithmetic intensity above which a dense product is bound by compute."""
-        return self.peak_flops_per_s[dtype] / self.hbm_bytes_per_s
+        return self.peak(dtype) / self.hbm_bytes_per_s
+
+
+_POSITIVE = (
+    "num_sms",
+    "hbm_bytes",
+    "hbm_bytes_per_s",
+    "l2_bytes",
+    "boost_clock_hz",
+    "tdp_w",
+    "devices_per_node",
+    "dies_per_card",
+    "fp32_accumulate_rate",
+)
+_NOT_NEGATIVE = (
+    "max_clock_hz",
+    "link_bytes_per_s",
+    "link_latency_s",
+    "link_domain",
+    "pcie_bytes_per_s",
+    "smem_bytes_per_sm",
+    "memory_side_cache_bytes",
+    "matrix_tile",
+)
+
+
+def _require_number(name: str, value: object, *, positive: bool) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or (isinstance(value, int | float) and (value < 0 or (positive and value == 0))):
+        raise InputError(name, value, f"must be a finite number {'above' if positive else 'not below'} 0")
+
+
+FIELD_NAMES = tuple(f.name for f in fields(Gpu))

@@ -1,0 +1,212 @@
+"""The device catalogue: one TOML datasheet per device, in the units people read, converted to SI here and only here.
+
+A datasheet is looked up by file name, so that one device costs one small file; spelling is forgiven
+(``H100-SXM``, ``h100 sxm`` and ``h100`` are ``h100_sxm``). A user's own file goes through the same door.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.hardware.selfcheck import check_gpu
+from sartor.operators import DType
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
+
+DATASHEETS = Path(__file__).parent / "datasheets"
+ALIASES = DATASHEETS / "aliases.toml"
+MAX_FILE_BYTES = 1_000_000
+
+
+def load_gpu(name_or_path: str | Path) -> Gpu:
+    """The device of a catalogue name (spelling forgiven, aliases known) or of a TOML datasheet.
+
+    Raises ``InputError`` for an unknown name (nearest names offered), an unreadable or contradictory file.
+
+    >>> load_gpu("H100").name
+    'h100_sxm'
+    """
+    path = _find(name_or_path)
+    return _gpu_from(_read_toml(path), path)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Every device of the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in _datasheets().values()))
+
+
+def gpu_aliases() -> dict[str, str]:
+    """Other names -> catalogue name."""
+    return {alias: name for name, aliases in _aliases().items() for alias in aliases}
+
+
+def gpu_entry(name_or_path: str | Path) -> dict[str, Any]:
+    """The datasheet as written, in its own units, with its sources and aliases: what ``sartor catalog gpus`` shows."""
+    path = _find(name_or_path)
+    table = _read_toml(path)
+    _gpu_from(table, path)
+    return {**table, "aliases": list(_aliases().get(path.stem, ()))}
+
+
+def canonical(name: str) -> str:
+    """A name without what people vary: case, separators and the maker's name."""
+    squeezed = re.sub(r"[\s_\-]+", "", name.lower())
+    return re.sub(r"^(nvidia|amd|google|intel|aws|tesla|instinct|geforce)+(?=.)", "", squeezed)
+
+
+# ------------------------------------------------------------------------------------------- finding and reading
+
+
+def _find(name_or_path: str | Path) -> Path:
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+        return Path(name_or_path)
+    known = _datasheets()
+    other_names = {canonical(alias): name for alias, name in gpu_aliases().items()}
+    wanted = canonical(text)
+    wanted = canonical(other_names.get(wanted, wanted))
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(canonical(text), [*known, *other_names], n=12, cutoff=0.5)
+    names = dict.fromkeys(known[key].stem if key in known else other_names[key] for key in near)
+    raise InputError(
+        "gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(list(names)[:4])
+    )
+
+
+def _datasheets() -> dict[str, Path]:
+    return {canonical(path.stem): path for path in DATASHEETS.glob("*.toml") if path != ALIASES}
+
+
+@cache
+def _aliases() -> dict[str, tuple[str, ...]]:
+    with ALIASES.open("rb") as file:
+        return {name: tuple(aliases) for name, aliases in tomllib.load(file).items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
+    try:
+        if not path.is_file():
+            raise InputError("gpu", str(path), "must be a catalogue name or a TOML file that exists")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError("gpu", str(path), f"a datasheet must be under {MAX_FILE_BYTES} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError("gpu", str(path), f"must be readable as TOML: {reason}") from None
+
+
+# ------------------------------------------------------------------------------------------- from a table to a Gpu
+
+_NUMBERS: dict[str, tuple[str, float]] = {
+    "num_sms": ("num_sms", 1),
+    "hbm_gib": ("hbm_bytes", GIB),
+    "hbm_gb_per_s": ("hbm_bytes_per_s", GIGA),
+    "l2_mib": ("l2_bytes", MIB),
+    "boost_clock_mhz": ("boost_clock_hz", MEGA),
+    "tdp_w": ("tdp_w", 1),
+    "max_clock_mhz": ("max_clock_hz", MEGA),
+    "link_gb_per_s": ("link_bytes_per_s", GIGA),
+    "link_latency_us": ("link_latency_s", MICRO),
+    "devices_per_node": ("devices_per_node", 1),
+    "link_domain": ("link_domain", 1),
+    "dies_per_card": ("dies_per_card", 1),
+    "pcie_gb_per_s": ("pcie_bytes_per_s", GIGA),
+    "smem_kib_per_sm": ("smem_bytes_per_sm", KIB),
+    "memory_side_cache_mib": ("memory_side_cache_bytes", MIB),
+    "fp32_accumulate_rate": ("fp32_accumulate_rate", 1),
+    "matrix_tile": ("matrix_tile", 1),
+}
+"""Datasheet key -> (field of ``Gpu``, factor to SI)."""
+
+_WHOLE = ("num_sms", "devices_per_node", "link_domain", "dies_per_card", "matrix_tile")
+_TEXTS = ("name", "title", "vendor", "generation", "compute_capability", "released", "confidence", "note")
+_TABLES = ("peak_dense_tflops", "price", "sources")
+_PRICE = ("usd_per_hour", "source", "date")
+_REQUIRED = (
+    "vendor",
+    "generation",
+    "num_sms",
+    "hbm_gib",
+    "hbm_gb_per_s",
+    "l2_mib",
+    "boost_clock_mhz",
+    "tdp_w",
+    "peak_dense_tflops",
+)
+
+
+def _gpu_from(table: dict[str, Any], path: Path) -> Gpu:
+    """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
+    _only_known_keys(table, (*_NUMBERS, *_TEXTS, *_TABLES), where="")
+    for key in _REQUIRED:
+        if key not in table:
+            raise InputError(key, "missing", f"{path.name} must state it")
+    texts = {key: _text(table[key], key) for key in _TEXTS if key in table}
+    price = _table(table, "price")
+    _only_known_keys(price, _PRICE, where="price.")
+    numbers = {field: _number(table[key], key) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
+    whole = {key: _whole(table[key], key) for key in _WHOLE if key in table}
+    return check_gpu(
+        Gpu(
+            **{"name": path.stem, **texts, **numbers, **whole},  # type: ignore[arg-type]
+            peak_flops_per_s=_peaks(_table(table, "peak_dense_tflops")),
+            price_usd_per_hour=_number(price["usd_per_hour"], "price.usd_per_hour") if price else None,
+            price_source=_text(price.get("source", ""), "price.source"),
+            price_date=_text(price.get("date", ""), "price.date"),
+            sources={key: _text(text, f"sources.{key}") for key, text in _table(table, "sources").items()},
+            aliases=_aliases().get(path.stem, ()) if path.parent == DATASHEETS else (),
+        )
+    )
+
+
+def _peaks(tflops: dict[str, Any]) -> dict[DType, float]:
+    """Peaks in FLOP/s. Block-scaled fp8 (``fp8_block``) runs on the fp8 units, at their peak unless stated."""
+    _only_known_keys(tflops, tuple(dtype.value for dtype in DType), where="peak_dense_tflops.")
+    peaks = {DType(key): _number(value, f"peak_dense_tflops.{key}") * TERA for key, value in tflops.items()}
+    if DType.FP8 in peaks:
+        peaks.setdefault(DType.FP8_BLOCK, peaks[DType.FP8])
+    return peaks
+
+
+def _only_known_keys(table: dict[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or known[:4]
+            raise InputError(f"{where}{key}"[:80], table[key], "is not a key of a datasheet", ", ".join(near))
+
+
+def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise InputError(key, value, f"must be a table, written [{key}]")
+    return value
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str) or not value.replace("\n", " ").isprintable():
+        raise InputError(key, value, "must be printable text in quotes")
+    return value
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InputError(key, value, "must be a finite number not below 0, in the unit the key names")
+    return float(value)
+
+
+def _whole(value: Any, key: str) -> int:
+    number = _number(value, key)
+    if number != int(number):
+        raise InputError(key, value, "must be a whole number", f"{round(number)}")
+    return int(number)
