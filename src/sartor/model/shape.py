@@ -41,6 +41,8 @@ class Linear:
     split: Split = Split.COLUMN
     fused: str = ""
     """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
+    rows: int | None = None
+    """Rows per sequence, where it is not the stack's tokens: 1 for a pooler, 0 for what text alone does not run."""
 
     @property
     def params(self) -> Ints:
@@ -57,6 +59,8 @@ class Vectors:
     name: str
     per_hidden: Ints = 0
     fixed: Ints = 0
+    embedding: bool = False
+    """A table that is looked up (positions, token types, relative biases): counted among the embeddings."""
 
     def params(self, hidden_size: Ints) -> Ints:
         return self.per_hidden * hidden_size + self.fixed
@@ -109,6 +113,10 @@ class AttentionMixer:
     """Width that keys and values are projected from, when it is not the stack's own (cross-attention)."""
     shares_kv: bool = False
     """Reuses another layer's keys and values: no K and V projections of its own."""
+    shares_k_as_v: bool = False
+    """Values are the keys before their norm: no V projection (Gemma 4's global layers)."""
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers: output gates, indexers, low-rank adapters."""
     name: str = "attention"
 
     @property
@@ -132,7 +140,7 @@ class AttentionMixer:
             split=Split.ROW,
         )
         if self.shares_kv:
-            return (q, out)
+            return (q, out, *self.projections)
         fused = ("kv" if self.cross else "qkv") if self.fused_qkv else ""
         k = Linear(
             name="k",
@@ -150,7 +158,7 @@ class AttentionMixer:
             split=Split.KV_HEADS,
             fused=fused,
         )
-        return (q, k, v, out)
+        return (q, k, *(() if self.shares_k_as_v else (v,)), out, *self.projections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +176,8 @@ class LatentAttentionMixer:
     window: int = 0
     causal: bool = True
     vectors: tuple[Vectors, ...] = ()
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers (a sparse-attention indexer, an output gate)."""
     name: str = "attention"
     cross = False
     shares_kv = False
@@ -212,6 +222,7 @@ class LatentAttentionMixer:
             ),
             Linear(name="kv_up", d_in=latent, d_out=a * (self.qk_nope_head_dim + self.v_head_dim)),
             Linear(name="out", d_in=a * self.v_head_dim, d_out=hidden_size, bias=self.bias, split=Split.ROW),
+            *self.projections,
         )
 
 
@@ -343,6 +354,8 @@ class Stack:
     linears: tuple[Linear, ...] = ()
     vectors: tuple[Vectors, ...] = ()
     is_text: bool = True
+    tokens: int | None = None
+    """Tokens it works on whatever the text's length (a speech encoder, an image); 0: text alone does not run it."""
 
     @property
     def num_layers(self) -> Ints:

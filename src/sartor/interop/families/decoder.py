@@ -1,0 +1,382 @@
+"""One reader for the decoder-only families: a `Family` says what the class does that the file does not state.
+
+A family is a small record of habits (which norms, where biases are, gated or not, which layers hold experts); the
+sizes come from the config's fields. Most model types are one row in ``decoders.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from sartor.interop.families import parts
+from sartor.interop.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
+from sartor.interop.fields import Fields
+from sartor.model.shape import (
+    AttentionMixer,
+    DenseFfn,
+    Ffn,
+    Layer,
+    Linear,
+    MoeFfn,
+    Norm,
+    Stack,
+    TransformerShape,
+    Vectors,
+)
+
+Choice: TypeAlias = bool | str
+"""Fixed by the class, or the name of the field that says (``"!field"``: its negation)."""
+
+
+class QkNorm(Enum):
+    """Norms on queries and keys: none, one weight of ``head_dim`` each, one over all heads' width, one per head."""
+
+    NONE = "none"
+    HEAD = "head"
+    WIDTH = "width"
+    PER_HEAD = "per_head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Main sizes of a decoder, read once."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far a layer's attention sees: everything (``window`` 0), a sliding window, or its own chunk."""
+
+    window: int = 0
+    chunked: bool = False
+
+
+Spans: TypeAlias = Callable[[Fields, int], list[Span]]
+Sparse: TypeAlias = Callable[[Fields, int], list[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Where a family keeps its experts' sizes, and what stands beside them."""
+
+    sparse: Sparse
+    """Which layers have experts."""
+    num: tuple[str, ...] = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    top_k: tuple[str, ...] = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")
+    width: tuple[str, ...] = ("moe_intermediate_size", *parts.FFN)
+    shared_width: tuple[str, ...] = ()
+    """Fields that hold the shared expert's width."""
+    shared_count: tuple[str, ...] = ()
+    """Fields that hold how many experts' widths the shared expert is wide."""
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: Choice = False
+    """Expert linears have biases."""
+    score_bias: bool = False
+    """A trained correction per expert, as wide as the router's output."""
+    gated: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a class does that its config does not state."""
+
+    norm: Norm = field(default_factory=parts.rms)
+    norms: int = 2
+    """Norms over the residual width in one layer."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    qk_norm: QkNorm = QkNorm.NONE
+    qk_norm_if: Choice = True
+    qk_norm_bias: bool = False
+    q_bias: Choice = False
+    kv_bias: Choice | None = None
+    """As ``q_bias`` when None."""
+    out_bias: Choice = False
+    mlp_bias: Choice = False
+    gated: bool = True
+    parallel: Choice = False
+    activation: tuple[str, ...] = ("hidden_act", "hidden_activation", "activation_function")
+    ffn: tuple[str, ...] = parts.FFN
+    ffn_factor: int = 0
+    """Feed-forward width over hidden size where no field gives it (0: a field must)."""
+    spans: Spans | None = None
+    experts: Experts | None = None
+    positions: Callable[[Fields], int] | None = None
+    """Rows of a learned position table."""
+    lm_head_bias: Choice = False
+    tied: Choice = "tie_word_embeddings"
+    heads: Callable[[Fields, int], tuple[int, int, int]] = heads
+    hidden_name: tuple[str, ...] = parts.HIDDEN
+    attention_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    attention_linears: Callable[[Fields, Sizes], tuple[Linear, ...]] | None = None
+    layer_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    fused_qkv: bool = True
+    attention_gate: Choice = False
+    """Queries come with an output gate of the same width."""
+
+
+def read_decoder(f: Fields, family: Family) -> TransformerShape:
+    """The shape of a decoder-only language model."""
+    sizes = read_sizes(f, family)
+    spans = (family.spans or everywhere)(f, sizes.layers)
+    sparse = family.experts.sparse(f, sizes.layers) if family.experts else [False] * sizes.layers
+    dense = None if all(sparse) else dense_ffn(f, sizes, family)
+    moe = moe_ffn(f, sizes, family) if any(sparse) else None
+    norms = tuple(family.norm for _ in range(family.norms))
+    parallel = choose(f, family.parallel)
+    vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
+    made: dict[tuple[Span, bool], Layer] = {}
+    for key in dict.fromkeys(zip(spans, sparse, strict=True)):
+        part: Ffn | None = moe if key[1] else dense
+        mixer = attention(f, sizes, family, key[0])
+        made[key] = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, vectors=vectors)
+    layers = [made[key] for key in zip(spans, sparse, strict=True)]
+    return assemble(f, family, sizes.hidden, layers)
+
+
+def read_sizes(f: Fields, family: Family) -> Sizes:
+    """Hidden size, layers and heads."""
+    hidden = f.essential(*family.hidden_name)
+    layers = f.layers(*parts.LAYERS)
+    num_heads, num_kv_heads, head_dim = family.heads(f, hidden)
+    return Sizes(hidden=hidden, layers=layers, heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
+
+
+def assemble(
+    f: Fields,
+    family: Family,
+    hidden: int,
+    layers: list[Layer],
+    *,
+    linears: tuple[Linear, ...] = (),
+    vectors: tuple[Vectors, ...] = (),
+    embedding_size: int | None = None,
+) -> TransformerShape:
+    """The model around a decoder's layers: embeddings, outer norms, head."""
+    outer = (*((family.norm,) if family.embedding_norm else ()), *((family.norm,) if family.final_norm else ()))
+    head = head_of(f)
+    top, has_lm_head = classifier(f, head, hidden), head is Head.LM
+    return TransformerShape(
+        name=f.model_type,
+        stacks=(Stack(name="decoder", hidden_size=hidden, runs=group_layers(layers), norms=outer),),
+        vocab_size=f.essential(*parts.VOCAB),
+        embedding_size=embedding_size,
+        max_positions=max_positions(f),
+        learned_positions=family.positions(f) if family.positions else 0,
+        tied_embeddings=choose(f, family.tied) if has_lm_head else True,
+        lm_head=has_lm_head,
+        lm_head_bias=choose(f, family.lm_head_bias) if has_lm_head else False,
+        linears=(*linears, *top),
+        vectors=vectors,
+        model_type=f.model_type,
+    )
+
+
+def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
+    """What decoder classes put on top when they are no language models (transformers' generic heads)."""
+    match head:
+        case Head.SEQUENCE_CLASSIFICATION:
+            return (parts.plain("score", hidden, num_labels(f)),)
+        case Head.TOKEN_CLASSIFICATION:
+            return (parts.plain("score", hidden, num_labels(f), bias=True),)
+        case Head.QUESTION_ANSWERING:
+            return (parts.plain("qa_outputs", hidden, 2, bias=True),)
+        case _:
+            return ()
+
+
+def max_positions(f: Fields) -> int:
+    """Longest sequence, 0 when the file and the class are silent."""
+    given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.raw.get(n), int)), None)
+    value = given if given is not None else f.defaults.values.get("max_position_embeddings", 0)
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0
+
+
+def attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> AttentionMixer:
+    """The attention of one layer."""
+    q_bias = choose(f, family.q_bias)
+    return AttentionMixer(
+        num_heads=sizes.heads,
+        num_kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        window=span.window,
+        chunked=span.chunked,
+        q_bias=q_bias,
+        kv_bias=q_bias if family.kv_bias is None else choose(f, family.kv_bias),
+        out_bias=choose(f, family.out_bias),
+        fused_qkv=family.fused_qkv,
+        gated=choose(f, family.attention_gate),
+        rotary_dim=sizes.head_dim,
+        vectors=(
+            *qk_norms(f, sizes, family),
+            *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
+        ),
+        projections=family.attention_linears(f, sizes) if family.attention_linears else (),
+    )
+
+
+def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
+    """Weights (and biases) of the query and key norms."""
+    if family.qk_norm is QkNorm.NONE or not choose(f, family.qk_norm_if):
+        return ()
+    d, each = sizes.head_dim, 2 if family.qk_norm_bias else 1
+    q, k = (d, d) if family.qk_norm is QkNorm.HEAD else (sizes.heads * d, sizes.kv_heads * d)
+    return (Vectors(name="q_norm", fixed=each * q), Vectors(name="k_norm", fixed=each * k))
+
+
+def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
+    """The dense feed-forward part."""
+    width = f.optional_size(*family.ffn)
+    if width is None and family.ffn_factor:
+        width = family.ffn_factor * sizes.hidden
+    if width is None:
+        raise f.missing(family.ffn[0])
+    bias = choose(f, family.mlp_bias)
+    return DenseFfn(
+        ffn_hidden_size=width,
+        gated=family.gated,
+        up_bias=bias,
+        down_bias=bias,
+        activation=activation(f, family),
+    )
+
+
+def activation(f: Fields, family: Family) -> str:
+    """The activation's name; it changes no count, so its default is not reported."""
+    given = next((f.raw[n] for n in family.activation if isinstance(f.raw.get(n), str)), None)
+    return given if given and len(given) < 40 and given.isprintable() else "silu" if family.gated else "gelu"
+
+
+def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
+    """The expert part of a sparse layer."""
+    e = family.experts
+    assert e is not None
+    num, top_k, width = f.size(*e.num), f.size(*e.top_k), f.size(*e.width)
+    check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
+    bias = choose(f, e.bias)
+    expert = DenseFfn(
+        ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=activation(f, family)
+    )
+    return MoeFfn(
+        num_experts=num,
+        experts_per_token=top_k,
+        expert=expert,
+        shared=shared_expert(f, family, width),
+        shared_gate=e.shared_gate,
+        router_bias=e.router_bias,
+        vectors=(Vectors(name="score_bias", fixed=num),) if e.score_bias else (),
+    )
+
+
+def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
+    """The shared expert, by its own width or as a multiple of one expert's; None where there is none."""
+    e = family.experts
+    assert e is not None
+    shared = None
+    if e.shared_width:
+        shared = f.optional_size(*e.shared_width, least=0)
+    elif e.shared_count:
+        shared = (f.optional_size(*e.shared_count, least=0) or 0) * width
+    bias = choose(f, family.mlp_bias)
+    return DenseFfn(ffn_hidden_size=shared, gated=e.gated, up_bias=bias, down_bias=bias) if shared else None
+
+
+def choose(f: Fields, choice: Choice) -> bool:
+    """What the class fixes, or the file's field says."""
+    if isinstance(choice, bool):
+        return choice
+    if choice.startswith("!"):
+        return not f.flag(choice[1:])
+    return f.flag(choice)
+
+
+# -- spans ----------------------------------------------------------------------------------------------------
+
+
+def everywhere(f: Fields, layers: int) -> list[Span]:
+    """Full attention in every layer, unless ``layer_types`` says otherwise."""
+    return by_layer_types(f, layers) or [Span()] * layers
+
+
+def by_layer_types(f: Fields, layers: int) -> list[Span] | None:
+    """Spans from an explicit ``layer_types`` list, None where there is none."""
+    types = f.words("layer_types", length=layers)
+    if types is None:
+        return None
+    window = f.optional_size("sliding_window", least=0) or 0
+    chunk = f.optional_size("attention_chunk_size", least=0) or 0
+    kinds = {
+        "full_attention": Span(),
+        "attention": Span(),
+        "sliding_attention": Span(window),
+        "chunked_attention": Span(chunk, chunked=True),
+    }
+    unknown = next((t for t in types if t not in kinds), None)
+    if unknown is not None:
+        raise f.refuse("layer_types", unknown, f"must be one of {', '.join(kinds)} for model_type {f.model_type}")
+    return [kinds[t] for t in types]
+
+
+def window_everywhere(f: Fields, layers: int) -> list[Span]:
+    """``sliding_window`` in every layer when it is given (Mistral)."""
+    window = f.optional_size("sliding_window", least=0) or 0
+    return by_layer_types(f, layers) or [Span(window)] * layers
+
+
+def window_where_used(f: Fields, layers: int) -> list[Span]:
+    """Qwen2: windows from ``max_window_layers`` on, and only with ``use_sliding_window``."""
+    if (said := by_layer_types(f, layers)) is not None:
+        return said
+    window = f.optional_size("sliding_window", least=0) if f.flag("use_sliding_window", default=False) else 0
+    first = f.optional_size("max_window_layers", least=0) or 0
+    return [Span(window or 0) if i >= first else Span() for i in range(layers)]
+
+
+def window_pattern(every: int, *names: str) -> Spans:
+    """Windows in all layers but each ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6); a field may say another."""
+
+    def spans(f: Fields, layers: int) -> list[Span]:
+        if (said := by_layer_types(f, layers)) is not None:
+            return said
+        window = f.optional_size("sliding_window", least=0) or 0
+        given = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
+        period = f.size(given) if given else every
+        return [Span() if (i + 1) % period == 0 else Span(window) for i in range(layers)]
+
+    return spans
+
+
+# -- which layers have experts --------------------------------------------------------------------------------
+
+
+def all_sparse(f: Fields, layers: int) -> list[bool]:
+    """Experts in every layer (Mixtral)."""
+    return [True] * layers
+
+
+def dense_first(*names: str) -> Sparse:
+    """The first so many layers are dense (DeepSeek's ``first_k_dense_replace``)."""
+
+    def sparse(f: Fields, layers: int) -> list[bool]:
+        first = f.optional_size(*(names or ("first_k_dense_replace",)), least=0) or 0
+        return [i >= first for i in range(layers)]
+
+    return sparse
+
+
+def sparse_steps(f: Fields, layers: int) -> list[bool]:
+    """Qwen: experts in every ``decoder_sparse_step``-th layer outside ``mlp_only_layers``, if there are any."""
+    if (f.optional_size("num_experts", "num_local_experts", least=0) or 0) == 0:
+        return [False] * layers
+    step = f.optional_size("decoder_sparse_step") or 1
+    dense = set(f.sizes("mlp_only_layers", least=0) or ())
+    return [i not in dense and (i + 1) % step == 0 for i in range(layers)]

@@ -1,0 +1,124 @@
+"""Hugging Face ``config.json`` to `TransformerShape`: counted from fields and architecture, never from a name.
+
+Known model types are read as their published classes build them; what a file leaves out is taken from the classes'
+published defaults and said. An unknown model type is read by its field names, every guess is said, and the
+interval of each prediction is widened. Nothing in a file is followed or executed (``auto_map`` least of all).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.interop.config_text import parse_config, read_config
+from sartor.interop.families import readers
+from sartor.interop.families.unknown import read_unknown
+from sartor.interop.fields import Fields, Ledger
+from sartor.model.shape import TransformerShape
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReading:
+    """A model as read: its shape, and what is not from the file itself."""
+
+    shape: TransformerShape
+    assumptions: tuple[str, ...] = ()
+    """Defaults and guesses the shape rests on, one sentence each."""
+    notes: tuple[str, ...] = ()
+    """What was left aside (``auto_map``, quantization), one sentence each."""
+    exact: bool = True
+    """Whether the counts are those of the published class, to the unit."""
+    inexact_because: tuple[str, ...] = ()
+    interval_factor: float = 1.0
+    """What to multiply the log-interval of every prediction by (1: the model type is known)."""
+    architecture: str = ""
+
+
+def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -> ModelReading:
+    """Read a config.json: its path or folder, its bytes, or the dictionary already parsed.
+
+    Raises `InputError` with one sentence where the file cannot be used.
+
+    >>> reading = read_model({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257})
+    >>> reading.shape.hidden_size
+    768
+    """
+    if isinstance(source, dict):
+        config = source
+    elif isinstance(source, bytes):
+        config = parse_config(source, name=name or "config.json")
+    else:
+        path = Path(source)
+        config = read_config(path)
+        name = name or (path.parent.name if path.name == "config.json" else path.stem if path.suffix else path.name)
+    return read_fields(config, name=name)
+
+
+def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
+    """Read a parsed config. ``name`` is what to call the model where the file does not."""
+    ledger = Ledger()
+    model_type, architecture = _model_type(config), _architecture(config)
+    if not model_type and not architecture:
+        raise InputError(
+            "model_type",
+            "missing",
+            "must be given: with neither model_type nor architectures the sizes alone do not settle what is built",
+        )
+    _note_what_is_left_aside(config, ledger)
+    fields = Fields(config, model_type, "", ledger, architecture)
+    reader = readers().get(model_type)
+    shape = read_unknown(fields) if reader is None else reader(fields)
+    shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
+    return ModelReading(
+        shape=shape,
+        assumptions=tuple(ledger.assumptions),
+        notes=tuple(ledger.notes),
+        exact=not ledger.inexact,
+        inexact_because=tuple(ledger.inexact),
+        interval_factor=ledger.factor,
+        architecture=architecture,
+    )
+
+
+def nearest_model_types(model_type: str) -> str:
+    """Known model types spelt alike, for a message."""
+    return ", ".join(difflib.get_close_matches(model_type, list(readers()), 3, 0.75))
+
+
+def _model_type(config: dict[str, Any]) -> str:
+    value = config.get("model_type")
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or not _NAME.match(value) or len(value) > 80:
+        raise InputError("model_type", value, "must be a name of letters, digits, - and _")
+    return value
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    value = config.get("architectures")
+    if value is None or value == []:
+        return ""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(x, str) and _NAME.match(x) and len(x) < 120 for x in value):
+        raise InputError("architectures", value, "must be a list of class names")
+    return str(value[0])
+
+
+def _display_name(config: dict[str, Any], name: str) -> str:
+    said = config.get("_name_or_path")
+    chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
+    return "".join(c if c.isprintable() else "?" for c in chosen)[:100]
+
+
+def _note_what_is_left_aside(config: dict[str, Any], ledger: Ledger) -> None:
+    if config.get("auto_map"):
+        ledger.note("auto_map names code of the repository; it is not followed")
+    if config.get("quantization_config") or config.get("compression_config"):
+        ledger.note("quantization_config is left aside: parameters are counted as if unquantised")
