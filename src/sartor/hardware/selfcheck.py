@@ -105,7 +105,7 @@ def _ridge_out_of_range(gpu: Gpu) -> Iterator[InputError]:
         )
 
 
-_SUMMED_IN_FP32 = (DType.TF32, DType.BF16, DType.FP16, DType.FP8)
+_SUMMED_IN_FP32 = (DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.MXFP8)
 _WIDE_TO_NARROW = (DType.FP32, DType.TF32, DType.FP16, DType.FP8, DType.NVFP4)
 
 
@@ -131,13 +131,28 @@ FLOPS_PER_SM_CYCLE: Mapping[str, Mapping[DType, float]] = MappingProxyType(
         "ada": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, int8=2048, int4=4096),
         # NVIDIA H100 whitepaper, 2022: 4 tensor cores x 512 FMA
         "hopper": _rates(fp64=256, fp32=256, tf32=2048, bf16=4096, fp16=4096, fp8=8192, int8=8192),
+        # NVIDIA H20 datasheet, 2023: the tensor cores of Hopper at a quarter of their rate
+        "hopper_h20": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, int8=2048),
         # NVIDIA Blackwell architecture brief and HGX B200 datasheet, 2024; B300 (10.3) trades FP64 and INT8 for FP4
         "blackwell/10.0": _rates(
-            fp64=128, fp32=256, tf32=4096, bf16=8192, fp16=8192, fp8=16384, mxfp8=16384, int8=16384, nvfp4=32768
+            fp64=128,
+            fp32=256,
+            tf32=4096,
+            bf16=8192,
+            fp16=8192,
+            fp8=16384,
+            mxfp8=16384,
+            int8=16384,
+            nvfp4=32768,
+            mxfp4=32768,
         ),
-        "blackwell/10.3": _rates(fp32=256, tf32=4096, bf16=8192, fp16=8192, fp8=16384, mxfp8=16384, nvfp4=49152),
+        "blackwell/10.3": _rates(
+            fp32=256, tf32=4096, bf16=8192, fp16=8192, fp8=16384, mxfp8=16384, nvfp4=49152, mxfp4=32768
+        ),
         # NVIDIA RTX Blackwell whitepaper, 2025
-        "blackwell_rtx": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, mxfp8=2048, int8=2048, nvfp4=4096),
+        "blackwell_rtx": _rates(
+            fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, mxfp8=2048, int8=2048, nvfp4=4096, mxfp4=4096
+        ),
         # AMD CDNA whitepapers 2020 (CDNA), 2021 (CDNA 2), 2023 (CDNA 3), 2025 (CDNA 4): matrix cores, per CU
         "cdna1": _rates(fp32=256, bf16=512, fp16=1024, int8=1024),
         "cdna2": _rates(fp64=256, fp32=256, bf16=1024, fp16=1024, int8=1024),
