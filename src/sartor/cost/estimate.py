@@ -1,0 +1,202 @@
+"""Prediction: what every operator of a graph costs on a device, and what they cost together.
+
+Errors of operators of one family on one device are correlated (the same coefficients, the same clock): with
+correlation ``RHO`` between any two of a family and none between families, a total's variance is
+``sum over families of rho (sum of t sigma)^2 + (1 - rho) sum of (t sigma)^2``. docs/concepts/intervals.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.attention import attention_cost
+from sartor.cost.collective import collective_cost
+from sartor.cost.cost import Z80, Cost, Source
+from sartor.cost.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.memory_bound import memory_bound_cost
+from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
+from sartor.units import Floats
+
+RHO = 0.5
+"""Correlation of ln errors between two operators of one family on one device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Costs aligned with the graph's operators, and totals over their counts. Arrays broadcast like the sizes."""
+
+    graph: OperatorGraph
+    gpu: Gpu
+    costs: tuple[Cost, ...]
+    time_s: Floats
+
+    @property
+    def log_sigma(self) -> Floats:
+        """Standard deviation of ln(measured/predicted) of the total, correlation within families included."""
+        return _total_sigma(self)
+
+    @property
+    def low_s(self) -> Floats:
+        return self.time_s * np.exp(-Z80 * self.log_sigma)
+
+    @property
+    def high_s(self) -> Floats:
+        return self.time_s * np.exp(Z80 * self.log_sigma)
+
+    @property
+    def source(self) -> Source:
+        """The weakest source among operators: a total is calibrated only where every part is."""
+        order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)
+        return min((cost.source for cost in self.costs), key=order.index, default=Source.ANALYTIC)
+
+    @property
+    def flops(self) -> Floats:
+        return self.graph.flops
+
+    @property
+    def matmul_flops(self) -> Floats:
+        return self.graph.matmul_flops
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        return self.graph.tokens / self.time_s
+
+    @property
+    def mfu(self) -> Floats:
+        """Product FLOPs per second over the dense peak of the dtype most FLOPs are done in."""
+        return self.matmul_flops / self.time_s / peak_flops_per_s(self.gpu, _main_dtype(self.graph))
+
+
+def estimate(
+    graph: OperatorGraph,
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    *,
+    clock: Clock = Clock.SUSTAINED,
+    details: bool = True,
+    sigma_factor: float = 1.0,
+) -> Estimate:
+    """Predict every operator of ``graph`` on ``gpu``.
+
+    Sizes that are arrays give arrays: one call evaluates all candidates. ``clock`` BOOST predicts short runs, as
+    benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster;
+    ``sigma_factor`` widens every interval (a configuration read with assumptions).
+
+    Examples
+    --------
+    >>> estimate(lower(workload, dims), load_gpu("h100_sxm")).time_s        # doctest: +SKIP
+    """
+    known = calibration or load_calibration(gpu)
+    operators = graph.operators
+    products = [i for i, op in enumerate(operators) if isinstance(op, (Gemm, GroupedGemm))]
+    gemms = [op for op in operators if isinstance(op, (Gemm, GroupedGemm))]
+    costs: dict[int, Cost] = dict(
+        zip(products, gemm_costs(gemms, gpu, known, clock=clock, details=details), strict=True)
+    )
+    for i, op in enumerate(operators):
+        if isinstance(op, Attention):
+            costs[i] = attention_cost(op, gpu, known, clock=clock)
+        elif isinstance(op, MemoryBound):
+            costs[i] = memory_bound_cost(op, gpu, known)
+        elif isinstance(op, Collective):
+            costs[i] = collective_cost(op, gpu, known)
+    ordered = tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))
+    return Estimate(graph=graph, gpu=gpu, costs=ordered, time_s=_total(operators, ordered))
+
+
+def _widen(cost: Cost, factor: float) -> Cost:
+    return cost if factor == 1.0 else replace(cost, log_sigma=cost.log_sigma * factor)
+
+
+def _total(operators: tuple[Operator, ...], costs: tuple[Cost, ...]) -> Floats:
+    parts = [cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)]
+    return _add(parts)
+
+
+def _add(parts: list[Any]) -> Any:
+    """Sum of arrays of different shapes, smallest first so that few additions are of full size."""
+    return reduce(lambda a, b: a + b, sorted(parts, key=np.size), 0.0)
+
+
+def _family(op: Operator) -> str:
+    if isinstance(op, (Gemm, GroupedGemm)):
+        return "gemm"
+    return type(op).__name__.lower()
+
+
+def _total_sigma(of: Estimate) -> Floats:
+    total = 0.0
+    deviations = [
+        (_family(op), cost.time_s * op.count * cost.log_sigma)
+        for op, cost in zip(of.graph.operators, of.costs, strict=True)
+    ]
+    for family in dict.fromkeys(name for name, _ in deviations):
+        parts = [d for name, d in deviations if name == family]
+        total = total + RHO * _add(parts) ** 2 + (1 - RHO) * _add([d * d for d in parts])
+    return np.sqrt(total) / of.time_s  # type: ignore[no-any-return]
+
+
+def _main_dtype(graph: OperatorGraph) -> DType:
+    flops: dict[DType, float] = {}
+    for op in graph.operators:
+        if isinstance(op, (Gemm, GroupedGemm, Attention)):
+            flops[op.dtype] = flops.get(op.dtype, 0.0) + float(np.max(op.flops * op.count))
+    return max(flops, key=lambda dtype: flops[dtype]) if flops else DType.BF16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How much faster ``after`` is than ``before``: factor, its 80% interval, and the probability that it is faster."""
+
+    speedup: Floats
+    low: Floats
+    high: Floats
+    probability: Floats
+
+
+def compare(before: Estimate, after: Estimate) -> Comparison:
+    """Speedup of ``after`` over ``before`` on one device, errors shared.
+
+    A family's common error moves both totals alike, so only the change of its share counts; operators that stay as
+    they are cancel; what changed carries its own error on both sides.
+    """
+    speedup = before.time_s / after.time_s
+    sigma = np.sqrt(_ratio_variance(before, after))
+    spread = np.exp(Z80 * sigma)
+    z = np.log(speedup) / np.maximum(sigma, 1e-12)
+    return Comparison(speedup=speedup, low=speedup / spread, high=speedup * spread, probability=_normal_cdf(z))
+
+
+def _ratio_variance(before: Estimate, after: Estimate) -> Any:
+    ours, theirs = _shares(before), _shares(after)
+    variance: Any = 0.0
+    for family in dict.fromkeys([key[0] for key in (*ours, *theirs)]):
+        names = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == family)
+        pairs = [(ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))) for name in names]
+        common = _add([b[1] - a[1] for a, b in pairs])
+        own = _add([np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs])
+        variance = variance + RHO * common**2 + (1 - RHO) * own
+    return variance
+
+
+def _shares(of: Estimate) -> dict[tuple[str, ...], tuple[Any, Any]]:
+    """Per operator: time of one execution, and its share of the total times its sigma."""
+    out: dict[tuple[str, ...], tuple[Any, Any]] = {}
+    for i, (op, cost) in enumerate(zip(of.graph.operators, of.costs, strict=True)):
+        key: tuple[str, ...] = (_family(op), op.name, op.pass_.value)
+        key = (*key, str(i)) if key in out else key
+        out[key] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
+    return out
+
+
+def _normal_cdf(z: Any) -> Any:
+    if np.ndim(z) == 0:
+        return 0.5 * (1 + math.erf(float(z) / math.sqrt(2)))
+    return 0.5 * (1 + np.vectorize(math.erf)(np.asarray(z) / math.sqrt(2)))

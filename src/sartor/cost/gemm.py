@@ -1,0 +1,295 @@
+"""Time of a matrix product: tiles over SMs in waves, fed from memory, chosen from the generation's tile menu.
+
+For every (tile, split) of the menu: blocks are dealt to SMs in waves; a wave lasts its main loop (matrix rate or
+operand feed, whichever is slower) plus fill and epilogue; memory traffic overlaps; launch adds. The library is taken
+to choose the fastest. Formula, symbols and accuracy: docs/concepts/gemm.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.cost import Cost, Source
+from sartor.hardware.calibration import Calibration, Clock, GemmCoefficients
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
+from sartor.units import Floats
+
+Array = npt.NDArray[np.float64]
+
+CHUNK = 1024
+"""Products evaluated together: small enough that a temporary of alternatives x products stays in cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problems:
+    """Flat arrays, one entry per product."""
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    out_bytes: Array
+    """Bytes written (and read, when accumulating) per output element."""
+    penalty: Array
+    """Main-loop slowdown by misalignment, at least 1."""
+
+
+def gemm_costs(
+    gemms: Sequence[Gemm | GroupedGemm],
+    gpu: Gpu,
+    calibration: Calibration,
+    *,
+    clock: Clock = Clock.SUSTAINED,
+    details: bool = True,
+) -> list[Cost]:
+    """Costs of products, in the order given; each ``Cost`` has the broadcast shape of its product's sizes.
+
+    Products of one dtype are evaluated together, so a whole model's scalar products take one pass.
+    """
+    costs: list[Cost | None] = [None] * len(gemms)
+    for dtype in dict.fromkeys(gemm.dtype for gemm in gemms):
+        chosen = [i for i, gemm in enumerate(gemms) if gemm.dtype is dtype]
+        coefficients = _coefficients(calibration, dtype)
+        problems = [_problem(gemms[i], coefficients) for i in chosen]
+        machine = _machine(gpu, dtype, coefficients, clock)
+        flat = _Problems(
+            **{
+                name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
+                for name in _Problems.__slots__
+            }
+        )
+        result = _evaluate(flat, machine, coefficients, details)
+        source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
+        start = 0
+        for i, (_, shape) in zip(chosen, problems, strict=True):
+            stop = start + int(np.prod(shape))
+            costs[i] = _cost({key: v[start:stop] for key, v in result.items()}, shape, coefficients, source)
+            start = stop
+    return [cost for cost in costs if cost is not None]
+
+
+def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
+    """Cost of one product; sizes may be arrays."""
+    return gemm_costs([gemm], gpu, calibration, clock=clock)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """Rates the formula needs, all SI."""
+
+    num_sms: float
+    sm_flops_per_s: float
+    feed_bytes_per_s: float
+    hbm_bytes_per_s: float
+    l2_bytes: float
+    element_bytes: float
+    step_k: float
+
+
+def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> _Machine:
+    peak = peak_flops_per_s(gpu, dtype) * (c.sustained if clock is Clock.SUSTAINED else 1.0)
+    return _Machine(
+        num_sms=float(gpu.num_sms),
+        sm_flops_per_s=peak / gpu.num_sms,
+        feed_bytes_per_s=c.feed * gpu.hbm_bytes_per_s / gpu.num_sms,
+        hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
+        l2_bytes=c.l2_share * gpu.l2_bytes,
+        element_bytes=dtype.bytes,
+        step_k=max(16.0, c.step_bytes // dtype.bytes),
+    )
+
+
+_STAND_INS = {
+    DType.FP16: (DType.BF16,),
+    DType.BF16: (DType.FP16,),
+    DType.FP8_BLOCK: (DType.FP8,),
+    DType.MXFP8: (DType.FP8,),
+    DType.MXFP4: (DType.NVFP4,),
+    DType.INT8: (DType.FP8, DType.BF16, DType.FP16),
+    DType.FP8: (DType.INT8, DType.BF16, DType.FP16),
+    DType.NVFP4: (DType.FP8, DType.BF16, DType.FP16),
+    DType.INT4: (DType.INT8, DType.BF16, DType.FP16),
+    DType.TF32: (DType.FP32,),
+}
+
+
+def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
+    """Dense peak for ``dtype``; a format the device lacks runs at the rate of the one it is widened to."""
+    for each in (dtype, *_STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
+        if each in gpu.peak_flops_per_s:
+            return gpu.peak_flops_per_s[each]
+    return max(gpu.peak_flops_per_s.values())
+
+
+def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
+    for each in (dtype, *_STAND_INS.get(dtype, ()), DType.BF16, DType.FP16):
+        if each in calibration.gemm:
+            return calibration.gemm[each]
+    return next(iter(calibration.gemm.values()))
+
+
+def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The product's sizes as float arrays, with the shape they broadcast to."""
+    sizes = _group_sizes(gemm) if isinstance(gemm, GroupedGemm) else (gemm.batch, gemm.m, gemm.n, gemm.k)
+    accumulates = isinstance(gemm, Gemm) and gemm.accumulates
+    out_dtype = gemm.out_dtype if isinstance(gemm, Gemm) else None
+    out = (out_dtype.bytes if out_dtype else max(2.0, gemm.dtype.bytes)) * (2 if accumulates else 1)
+    arrays: dict[str, Any] = {
+        name: np.asarray(size, dtype=np.float64) for name, size in zip(("batch", "m", "n", "k"), sizes, strict=True)
+    }
+    arrays["out_bytes"] = np.float64(out)
+    arrays["penalty"] = alignment_penalty(gemm, c)
+    shape = np.broadcast_shapes(*(np.shape(each) for each in arrays.values()))
+    return arrays, shape
+
+
+def _group_sizes(op: GroupedGemm) -> tuple[Any, Any, Any, Any]:
+    """A grouped product as a batch of equal ones: groups that have rows, each with its mean rows (times skew)."""
+    active = np.maximum(np.minimum(op.groups, op.rows), 1)
+    rows = np.ceil(np.asarray(op.rows) / active) * op.skew
+    return (active, op.n, op.k, rows) if op.pass_ is Pass.WGRAD else (active, rows, op.n, op.k)
+
+
+def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
+    """Main-loop slowdown (>= 1): each operand adds its own, by how its contiguous length is aligned.
+
+    TN reads both inputs along k, NN the second along n, NT the first along m and the second along n; the output is
+    contiguous along n.
+    """
+    m = gemm.rows if isinstance(gemm, GroupedGemm) else gemm.m
+    first = m if gemm.layout is Layout.NT else gemm.k
+    second = gemm.k if gemm.layout is Layout.TN else gemm.n
+    out_bits = max(16, round(8 * gemm.dtype.bytes))
+    bits = _ELEMENT_BITS.get(gemm.dtype, 16)
+    inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
+    slow = inputs[_alignment(first, bits)] + inputs[_alignment(second, bits)] + outputs[_alignment(gemm.n, out_bits)]
+    return 1.0 + slow
+
+
+_ELEMENT_BITS = {
+    DType.FP64: 64,
+    DType.FP32: 32,
+    DType.TF32: 32,
+    DType.FP8: 8,
+    DType.FP8_BLOCK: 8,
+    DType.MXFP8: 8,
+    DType.INT8: 8,
+    DType.NVFP4: 4,
+    DType.MXFP4: 4,
+    DType.INT4: 4,
+}
+
+
+def _alignment(length: Any, bits: int) -> Any:
+    """log2 of the bytes (1..128) that a contiguous length of elements is a whole multiple of."""
+    length = np.asarray(length, dtype=np.int64)
+    aligned = np.clip((length & -length) * bits // 8, 1, 128)
+    return np.frexp(aligned.astype(np.float64))[1] - 1
+
+
+def _evaluate(p: _Problems, machine: _Machine, c: GemmCoefficients, details: bool) -> dict[str, Array]:
+    """Time and (with ``details``) its terms and the chosen alternative, chunk by chunk."""
+    size = p.m.size
+    keys = _KEYS if details else ("time_s",)
+    out = {key: np.empty(size) for key in keys}
+    for start in range(0, size, CHUNK):
+        part = slice(start, start + CHUNK)
+        chunk = _Problems(**{name: getattr(p, name)[part] for name in _Problems.__slots__})
+        terms = _terms(chunk, machine, c)
+        if not details:
+            out["time_s"][part] = terms["time_s"].min(axis=0)
+            continue
+        best = terms["time_s"].argmin(axis=0)[None]
+        for key in keys:
+            out[key][part] = np.take_along_axis(np.broadcast_to(terms[key], terms["time_s"].shape), best, axis=0)[0]
+    return out
+
+
+_KEYS = (
+    "time_s", "compute_s", "memory_s", "overhead_s",
+    "tile_m", "tile_n", "split_k", "waves", "tile_efficiency", "wave_efficiency", "alignment",
+)  # fmt: skip
+
+
+def _terms(p: _Problems, machine: _Machine, c: GemmCoefficients) -> dict[str, Any]:
+    """Every alternative's terms: alternatives on the first axis, products on the second."""
+    tiles = np.asarray([(tm, tn, eff, s) for s in c.splits for tm, tn, eff in c.tiles], dtype=np.float64)
+    tm, tn, eff, split = (column[:, None] for column in tiles.T)
+    step_k, element = machine.step_k, machine.element_bytes
+    steps = np.ceil(np.ceil(p.k / step_k) / split)
+    grid = p.batch * np.ceil(p.m / tm) * np.ceil(p.n / tn)
+    blocks = grid * split
+    waves = np.ceil(blocks / machine.num_sms)
+    matrix = (tm * tn * step_k * 2 / (machine.sm_flops_per_s * eff)) * p.penalty
+    feed = (np.minimum(p.m, tm) + np.minimum(p.n, tn)) * (step_k * element / machine.feed_bytes_per_s)
+    compute = waves * (steps * np.maximum(np.maximum(matrix, feed), c.step_s) + c.wave_s)
+    inputs = p.batch * (p.m * p.k + p.k * p.n) * element
+    outputs = p.batch * p.m * p.n * p.out_bytes
+    traffic = np.maximum(inputs + outputs - machine.l2_bytes, 0.0)
+    partials = np.where(split > 1, 8.0 * split, 0.0) * (p.batch * p.m * p.n)
+    memory = traffic / machine.hbm_bytes_per_s + partials / (machine.feed_bytes_per_s * machine.num_sms)
+    overhead = c.launch_s + np.where(split > 1, c.split_s, 0.0)
+    time = np.maximum(compute, memory) + c.overlap * np.minimum(compute, memory) + overhead
+    return {
+        "time_s": time,
+        "compute_s": compute,
+        "memory_s": memory,
+        "overhead_s": overhead,
+        "tile_m": tm,
+        "tile_n": tn,
+        "split_k": split,
+        "waves": waves,
+        "tile_efficiency": p.batch * p.m * p.n / (grid * tm * tn),
+        "wave_efficiency": blocks / (waves * machine.num_sms),
+        "alignment": 1.0 / p.penalty,
+    }
+
+
+def _cost(flat: dict[str, Array], shape: tuple[int, ...], c: GemmCoefficients, source: Source) -> Cost:
+    values: dict[str, Any] = {key: v.reshape(shape) if shape else float(v[0]) for key, v in flat.items()}
+    time = values.pop("time_s")
+    small = np.minimum(1.0, 4 * c.launch_s / time)
+    sigma: Floats = c.log_sigma + (c.log_sigma_small - c.log_sigma) * small
+    terms = {key: values.pop(key) for key in ("compute_s", "memory_s", "overhead_s") if key in values}
+    return Cost(time_s=time, log_sigma=sigma, source=source, details=values, **terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmAlternative:
+    """One way a library could run a product, and what it would take; shares are 0..1."""
+
+    tile_m: int
+    tile_n: int
+    split_k: int
+    waves: int
+    time_s: float
+    compute_s: float
+    memory_s: float
+    overhead_s: float
+    tile_efficiency: float
+    wave_efficiency: float
+    alignment: float
+
+
+def gemm_alternatives(
+    gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
+) -> tuple[GemmAlternative, ...]:
+    """Every (tile, split_k) considered for one product of scalar sizes, fastest first."""
+    c = _coefficients(calibration, gemm.dtype)
+    arrays, _ = _problem(gemm, c)
+    flat = _Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
+    terms = _terms(flat, _machine(gpu, gemm.dtype, c, clock), c)
+    columns = {key: np.broadcast_to(terms[key], terms["time_s"].shape)[:, 0] for key in _KEYS}
+    order = np.argsort(columns["time_s"], kind="stable")
+    return tuple(_alternative({key: column[i] for key, column in columns.items()}) for i in order)
+
+
+def _alternative(row: dict[str, Any]) -> GemmAlternative:
+    whole = {"tile_m", "tile_n", "split_k", "waves"}
+    return GemmAlternative(**{key: int(value) if key in whole else float(value) for key, value in row.items()})

@@ -1,0 +1,171 @@
+"""Calibration: what was learned about a device from measurements, as data with its source, date and fit error.
+
+Coefficients are dimensionless (shares of a datasheet rate) or seconds, so that they carry over to a relative with
+other rates. One TOML per GPU and dtype in ``calibration/`` holds what was fitted; ``generations.toml`` holds what is
+assumed where nothing was: a generation's tile menu and typical shares.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+
+class Clock(Enum):
+    """``BOOST``: short runs, as the measured tables. ``SUSTAINED``: long compute-bound work under a power limit."""
+
+    BOOST = "boost"
+    SUSTAINED = "sustained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmCoefficients:
+    """What the GEMM model needs to know about a device and dtype; symbols and fit in docs/concepts/gemm.md."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    """Output tiles (tile_m, tile_n) a library chooses from, and the share of peak each sustains in its main loop."""
+    splits: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Split-K factors a library chooses from."""
+    step_bytes: int = 128
+    """Contiguous bytes of k that one main-loop step covers."""
+    feed: float = 6.0
+    """Operand bytes per second one SM can take in, in units of its share of HBM bandwidth."""
+    step_s: float = 0.0
+    """Least duration of one main-loop step (latency when nothing hides it)."""
+    wave_s: float = 1.5e-6
+    """Pipeline fill and epilogue of one wave."""
+    launch_s: float = 2.0e-6
+    """From one kernel's end to the next one's start in graph replay."""
+    split_s: float = 1.5e-6
+    """Extra fixed cost of a split product's reduction."""
+    hbm_share: float = 0.9
+    """Share of HBM bandwidth a product streams at."""
+    overlap: float = 0.15
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    l2_share: float = 0.0
+    """Share of L2 in which inputs are found on arrival."""
+    input_penalty: tuple[float, ...] = (1.2, 1.2, 0.43, 0.43, 0.06, 0.02, 0.02, 0.0)
+    """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
+    output_penalty: tuple[float, ...] = (0.15, 0.15, 0.15, 0.15, 0.02, 0.0, 0.0, 0.0)
+    sustained: float = 0.87
+    """Sustained over boost matrix rate in long compute-bound work."""
+    log_sigma: float = 0.25
+    """Standard deviation of ln(measured/predicted) where time is long against a launch."""
+    log_sigma_small: float = 0.35
+    """The same where time is all launch and latency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCoefficients:
+    """Flash attention on a device; docs/concepts/attention.md."""
+
+    tile_q: int = 128
+    tile_kv: int = 128
+    efficiency: tuple[tuple[int, float], ...] = ((64, 0.42), (128, 0.58), (256, 0.55))
+    """(head_dim, share of peak) of the forward main loop; between them linear, outside flat."""
+    backward: float = 0.75
+    """Backward's share of peak over forward's."""
+    hbm_share: float = 0.75
+    overlap: float = 0.2
+    launch_s: float = 4.0e-6
+    step_s: float = 0.5e-6
+    """One key/value step of a block, at least."""
+    log_sigma: float = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBoundCoefficients:
+    """Streaming kernels; docs/concepts/memory-bound.md."""
+
+    hbm_share: float = 0.85
+    l2_speedup: float = 2.5
+    """Rate inside L2 over HBM's."""
+    launch_s: float = 3.0e-6
+    log_sigma: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCoefficients:
+    """Collectives inside a node; docs/concepts/collectives.md."""
+
+    link_share: float = 0.8
+    """Share of the scale-up link rate a large message reaches."""
+    launch_s: float = 8.0e-6
+    hop_s: float = 1.0e-6
+    """Added to the link latency on every hop of a ring."""
+    nvls: bool = False
+    """Switches reduce in flight (NVLink SHARP): all-reduce moves each byte once."""
+    log_sigma: float = 0.35
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """All that is known of one device beyond its datasheet."""
+
+    gpu: str
+    gemm: Mapping[DType, GemmCoefficients]
+    attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
+    memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
+    collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
+    calibrated: frozenset[str] = frozenset()
+    """Sections fitted on this very device: ``gemm.bf16``, ``attention``, ..."""
+    kin: str = ""
+    """Device the GEMM coefficients were borrowed from; empty when they are its own or assumed."""
+    provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Per section: source, rows, date, fit and held-out errors."""
+
+
+def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
+    """What is known of ``gpu``: its own fits, else its nearest kin's, else its generation's assumptions.
+
+    ``dtype`` asks for GEMM coefficients of that dtype to be present (they always are for dtypes the device has a
+    peak for).
+    """
+    base = _generation(gpu.generation)
+    wanted = set(gpu.peak_flops_per_s) | ({dtype} if dtype else set())
+    gemm = dict.fromkeys(wanted, base["gemm"])
+    return Calibration(
+        gpu=gpu.name,
+        gemm=gemm,
+        attention=base["attention"],
+        memory_bound=base["memory_bound"],
+        collective=base["collective"],
+    )
+
+
+_SECTIONS: dict[str, type] = {
+    "gemm": GemmCoefficients,
+    "attention": AttentionCoefficients,
+    "memory_bound": MemoryBoundCoefficients,
+    "collective": CollectiveCoefficients,
+}
+
+
+def _generation(name: str) -> dict[str, Any]:
+    table = _read("generations.toml")
+    entry = table.get(name, {})
+    default = table["default"]
+    return {key: _coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in _SECTIONS.items()}
+
+
+def _coefficients(kind: type, values: Mapping[str, Any]) -> Any:
+    known = {each.name for each in fields(kind)}
+    return replace(kind(**{k: _tuples(v) for k, v in values.items() if k in known}))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    text = resources.files("sartor.hardware").joinpath("calibration").joinpath(name).read_text(encoding="utf-8")
+    return tomllib.loads(text)
