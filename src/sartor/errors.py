@@ -28,6 +28,14 @@ class InputError(ValueError):
         }
 
 
+class UsageError(InputError):
+    """The command line itself cannot be read: the parser's sentence, and the nearest words it knows."""
+
+    def __init__(self, field: str, message: str, nearest: str = "") -> None:
+        super().__init__(field, "as given", message, nearest)
+        self.args = (f"{message}; nearest: {nearest}" if nearest else message,)
+
+
 class MissingExtraError(InputError):
     """A feature needs a package that is not installed; the sentence names the command that installs it."""
 

@@ -1,0 +1,286 @@
+"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise.
+
+>>> import sartor
+>>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
+>>> advice.search.candidates[0].changed
+{'num_heads': (32, 20)}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import Estimate
+from sartor.cost.estimate import estimate as estimate_graph
+from sartor.cost.gemm import GemmAlternative, gemm_alternatives, gemm_cost
+from sartor.errors import InputError
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.interop.huggingface import ModelReading, read_model
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.operators import DType, Gemm, Layout, OperatorGraph
+
+if TYPE_CHECKING:
+    from sartor.rules.rule import Finding
+    from sartor.search.quality import QualityGuard
+    from sartor.search.shapes import ShapeSearch
+
+Model = str | Path
+GpuLike = str | Path | Gpu
+
+DEFAULT_SEQ_LEN = 2048
+DEFAULT_MICROBATCH = {Phase.TRAIN: 4, Phase.PREFILL: 1, Phase.DECODE: 8}
+"""Sequences at once when nobody says: 8,192 tokens per device in training, as in the sweeps of arXiv 2401.14489."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A model, what is asked of it, and on what: the beginning of every journey."""
+
+    reading: ModelReading
+    workload: Workload
+    dims: ParallelDims
+    gpu: Gpu
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEstimate:
+    """Where the time of a question goes: operators with their costs, and totals."""
+
+    question: Question
+    graph: OperatorGraph
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmAnswer:
+    """One product, its cost, and every tile that was considered."""
+
+    gemm: Gemm
+    gpu: Gpu
+    cost: Cost
+    alternatives: tuple[GemmAlternative, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lint:
+    """What the rules found, worst first."""
+
+    base: ModelEstimate
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The verdict: where the time goes, what is wasteful, and same-size shapes that are faster."""
+
+    base: ModelEstimate
+    gpus: tuple[Gpu, ...]
+    findings: tuple[Finding, ...]
+    search: ShapeSearch
+    after: ModelEstimate | None
+    """The recommended shape's own estimate; None when nothing beats the baseline."""
+
+
+def ask(
+    model: Model,
+    gpu: GpuLike = "h100_sxm",
+    *,
+    phase: str = "train",
+    seq_len: int | None = None,
+    microbatch_size: int | None = None,
+    context_len: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    attention: str = "flash",
+    set: Mapping[str, Any] | None = None,
+) -> Question:
+    """Read a model and a device and settle what is asked, saying each thing that was assumed.
+
+    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file;
+    ``set`` changes fields of the shape. Sizes are in sequences and tokens. Raises ``InputError``.
+    """
+    reading = read_model(model, changes=set or {})
+    device = _device(gpu)
+    phase_ = _word(Phase, "phase", phase)
+    dtype_, dtype_notes = _precision(dtype, device)
+    limit = reading.shape.max_positions or DEFAULT_SEQ_LEN
+    seq = _size("seq_len", seq_len, min(DEFAULT_SEQ_LEN, limit))
+    context = _size("context_len", context_len, seq if phase_ is Phase.DECODE else 0, least=0)
+    batch = _size("microbatch_size", microbatch_size, DEFAULT_MICROBATCH[phase_])
+    workload = Workload(
+        shape=reading.shape,
+        phase=phase_,
+        microbatch_size=batch,
+        seq_len=seq,
+        context_len=context,
+        dtype=dtype_,
+        attention_kernel=_word(AttentionKernel, "attention", attention),
+    )
+    dims = ParallelDims(tp=_size("tp", tp, 1), pp=_size("pp", pp, 1), ep=_size("ep", ep, 1))
+    given = {"microbatch_size": microbatch_size, "seq_len": seq_len}
+    if phase_ is Phase.DECODE:
+        given = {"microbatch_size": microbatch_size, "context_len": context_len}
+    notes = tuple(f"{name}={getattr(workload, name)} (not given)" for name, value in given.items() if value is None)
+    long = () if seq <= limit or not reading.shape.max_positions else (f"seq_len={seq} is beyond the model's {limit}",)
+    return Question(
+        reading=reading,
+        workload=workload,
+        dims=dims,
+        gpu=device,
+        assumptions=(*reading.assumptions, *dtype_notes, *notes, *long, *_fit_note(workload, dims, device, reading)),
+    )
+
+
+def estimate(model: Model, gpu: GpuLike = "h100_sxm", **question: Any) -> ModelEstimate:
+    """Where does the time go: every operator of one device's share, with its predicted time and interval.
+
+    Keyword arguments are those of ``ask``. Raises ``InputError``.
+    """
+    return answer_question(ask(model, gpu, **question))
+
+
+def answer_question(question: Question) -> ModelEstimate:
+    """Lower the question's workload and price it on the question's device."""
+    graph = lower(question.workload, question.dims)
+    costs = estimate_graph(graph, question.gpu, sigma_factor=question.reading.interval_factor)
+    return ModelEstimate(question=question, graph=graph, estimate=costs)
+
+
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    gpu: GpuLike = "h100_sxm",
+    *,
+    batch: int = 1,
+    dtype: str | None = None,
+    layout: str = "TN",
+) -> GemmAnswer:
+    """One product C[m,n] = A[m,k] B[k,n], and why it takes as long as it does. Raises ``InputError``."""
+    device = _device(gpu)
+    sizes = {"m": m, "n": n, "k": k, "batch": batch}
+    checked = {name: _size(name, value, 1) for name, value in sizes.items()}
+    dtype_, _ = _precision(dtype, device)
+    product = Gemm(name="gemm", dtype=dtype_, layout=_word(Layout, "layout", layout.upper()), **checked)
+    calibration = load_calibration(device, dtype_)
+    return GemmAnswer(
+        gemm=product,
+        gpu=device,
+        cost=gemm_cost(product, device, calibration),
+        alternatives=gemm_alternatives(product, device, calibration),
+    )
+
+
+def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), **question: Any) -> Lint:
+    """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first."""
+    from sartor.rules.rule import Context, run_rules
+
+    base = estimate(model, gpu, **question)
+    asked = base.question
+    context = Context(workload=asked.workload, gpu=asked.gpu, dims=asked.dims, baseline=base.estimate)
+    return Lint(base=base, findings=run_rules(context, allow=tuple(allow)))
+
+
+def advise(
+    model: Model,
+    gpu: GpuLike | Sequence[GpuLike] = "h100_sxm",
+    *,
+    objective: str | None = None,
+    params_tolerance: float = 0.01,
+    freeze: Sequence[str] = (),
+    top: int = 10,
+    guard: QualityGuard | None = None,
+    **question: Any,
+) -> Advice:
+    """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
+
+    ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
+    first is the one estimated in detail; candidates carry a speedup on each. Raises ``InputError``.
+    """
+    from sartor.search.quality import QualityGuard
+    from sartor.search.shapes import search_shapes
+
+    names = [gpu] if isinstance(gpu, (str, Path, Gpu)) else list(gpu)
+    if objective is not None:
+        question["phase"] = objective
+    checked = lint(model, names[0], **question)
+    asked = checked.base.question
+    gpus = (asked.gpu, *(_device(name) for name in names[1:]))
+    found = search_shapes(
+        asked.workload,
+        gpus,
+        asked.dims,
+        objective=asked.workload.phase,
+        params_tolerance=params_tolerance,
+        freeze=tuple(freeze),
+        top=top,
+        guard=guard or QualityGuard(),
+    )
+    best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
+    after = None
+    if best is not None:
+        reading = replace(asked.reading, shape=best.shape)
+        workload = replace(asked.workload, shape=best.shape)
+        after = answer_question(replace(asked, reading=reading, workload=workload))
+    return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after)
+
+
+def _device(gpu: GpuLike) -> Gpu:
+    return gpu if isinstance(gpu, Gpu) else load_gpu(str(gpu))
+
+
+def _word(enum: Any, field: str, word: str) -> Any:
+    """A word as the member of an enum it names."""
+    for member in enum:
+        if member.value.lower() == str(word).lower():
+            return member
+    words = ", ".join(member.value for member in enum)
+    raise InputError(field, word, f"must be one of {words}")
+
+
+def _size(field: str, value: Any, default: int, *, least: int = 1) -> int:
+    """A size in whole units, or its default."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
+        raise InputError(field, value, f"must be an integer from {least} to 2^40", str(default))
+    return value
+
+
+def _precision(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
+    """The dtype asked for, if the device has it; bf16 (or fp16 on devices before bf16) when nobody asks."""
+    if dtype is None:
+        choice = DType.BF16 if DType.BF16 in gpu.peak_flops_per_s else DType.FP16
+        return choice, (f"dtype={choice.value} (not given)",)
+    wanted: DType = _word(DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype))
+    if wanted not in gpu.peak_flops_per_s:
+        known = ", ".join(d.value for d in gpu.peak_flops_per_s)
+        raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)
+    return wanted, ()
+
+
+def _fit_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:
+    """Says when the states a device must hold exceed its memory: the times are then of a share that needs more devices.
+
+    Training holds 16 bytes per parameter (ZeRO, Rajbhandari et al. 2020, sec. 3.1: 2 + 2 + 12), inference its weights.
+    """
+    per_param = 16 if workload.phase is Phase.TRAIN else workload.dtype.bytes
+    held = reading.num_params * per_param / (int(dims.tp) * int(dims.pp))
+    if held <= gpu.hbm_bytes:
+        return ()
+    what = "parameters, gradients and optimizer states" if workload.phase is Phase.TRAIN else "weights"
+    return (
+        f"{what} take {held / 2**30:,.0f} GiB per device and {gpu.name} has {gpu.hbm_bytes / 2**30:.0f}: "
+        "times are those of one tensor-parallel rank doing all layers; spread it over more devices to run it",
+    )

@@ -1,0 +1,101 @@
+"""Words to calls: the ``sartor`` command. This package is the only place that prints and exits.
+
+One module per group of commands; ``main`` turns every outcome into the contract's exit code: 0 answered, 1 a
+check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from sartor.cli import catalog, decide, predict
+from sartor.cli.common import Exit, complain
+from sartor.errors import InputError, UsageError
+
+app = typer.Typer(
+    name="sartor",
+    help="Cuts the model to the hardware, the hardware to the model, and the plan to both.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (decide, predict, catalog):
+    group.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from sartor import __version__
+
+        print(f"sartor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Root of the command line; see the commands below."""
+
+
+# typer bundles click; its exception classes are reached through the ones typer exports.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with the contract's code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(words))
+
+
+def run(words: list[str]) -> int:
+    """Run one command line and return its exit code; nothing but a broken machine gets out as a traceback."""
+    as_json = "--json" in words
+    try:
+        result = app(args=words, prog_name="sartor", standalone_mode=False)
+        return int(result) if isinstance(result, int) else 0
+    except Exit as exit_:
+        return exit_.code
+    except InputError as error:
+        complain(error, as_json=as_json, command=_command(words))
+        return 2
+    except _UsageError as error:
+        complain(_from_usage(error), as_json=as_json, command=_command(words))
+        return 2
+    except typer.Exit as exit_:
+        return int(exit_.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        complain(
+            InputError("input", "as given", "needs more memory than this machine has; ask for less at once"),
+            as_json=as_json,
+            command=_command(words),
+        )
+        return 2
+
+
+def _command(words: list[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "sartor")
+
+
+def _from_usage(error: Any) -> InputError:
+    """A parser's complaint as our one sentence."""
+    field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None)
+    possibilities = ", ".join(getattr(error, "possibilities", None) or ())
+    message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
+    return UsageError(field or "command line", message, possibilities)

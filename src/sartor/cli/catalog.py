@@ -1,0 +1,61 @@
+"""``sartor catalog``: what is known, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(catalog)
+
+
+def catalog(
+    what: Annotated[str, typer.Argument(metavar="gpus|models|rules", help="Which catalogue.")],
+    name: Annotated[str | None, typer.Argument(help="One entry, whole, with its sources.")] = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """What is known, and from where: devices, models, rules.
+
+    Example: `sartor catalog gpus h100`
+    """
+    if what not in _SHELVES:
+        raise InputError("catalog", what, f"must be one of {', '.join(_SHELVES)}")
+    entries = _SHELVES[what](name)
+    c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)
+    if not json:
+        from sartor.report import table
+
+        c.show(table.catalog_view(what, entries, whole=name is not None))
+
+
+def _gpus(name: str | None) -> list[dict[str, Any]]:
+    from sartor.hardware.catalog import gpu_entry, gpu_names
+
+    return [gpu_entry(name)] if name else [gpu_entry(each) for each in gpu_names()]
+
+
+def _models(name: str | None) -> list[dict[str, Any]]:
+    from sartor.model.zoo import model_entry, model_names
+
+    return [model_entry(name)] if name else [model_entry(each) for each in model_names()]
+
+
+def _rules(name: str | None) -> list[dict[str, Any]]:
+    from sartor.rules.rule import rule_entries
+
+    return rule_entries(name)
+
+
+_SHELVES: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
+    "gpus": _gpus,
+    "models": _models,
+    "rules": _rules,
+}

@@ -1,0 +1,128 @@
+"""What every command shares: its options, its console, and how an answer leaves the program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sartor.errors import InputError
+
+
+class Exit(Exception):
+    """Leave with this code; what had to be said has been said."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Path to a Hugging Face config.json or its folder, a zoo name (`sartor catalog models`), or org/name.",
+        show_default=False,
+    ),
+]
+GpuName = Annotated[
+    str,
+    typer.Option("--gpu", metavar="GPU", help="A name from `sartor catalog gpus`, or a TOML file.", show_default=False),
+]
+PhaseName = Annotated[str, typer.Option("--phase", metavar="train|prefill|decode", help="What the model is doing.")]
+SeqLen = Annotated[
+    int | None, typer.Option("--seq-len", help="Tokens per sequence. [default: 2048, or the model's longest]")
+]
+ContextLen = Annotated[
+    int | None, typer.Option("--context-len", help="Tokens already in the KV cache. [default: 2048 in decode, else 0]")
+]
+Microbatch = Annotated[
+    int | None,
+    typer.Option("--microbatch-size", help="Sequences at once. [default: 4 in train, 1 in prefill, 8 in decode]"),
+]
+Tp = Annotated[int, typer.Option("--tp", help="Tensor-parallel devices.")]
+DTypeName = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help="Precision of the products: bf16, fp16, fp8, nvfp4, ... [default: bf16 where the device has it]"
+    ),
+]
+AttentionName = Annotated[
+    str, typer.Option("--attention", metavar="flash|unfused", help="Attention as one kernel, or as three.")
+]
+SetField = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON to a file as well.")]
+
+
+def parse_sets(words: list[str] | None) -> dict[str, str]:
+    """``["num_heads=20"]`` -> ``{"num_heads": "20"}``."""
+    out: dict[str, str] = {}
+    for word in words or ():
+        name, sign, value = word.partition("=")
+        if not sign or not name.strip() or not value.strip():
+            raise InputError("--set", word, "must read FIELD=VALUE", "--set num_heads=32")
+        out[name.strip()] = value.strip()
+    return out
+
+
+def answer(command: str, body: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
+    """Send a command's JSON where it is wanted: stdout with ``--json``, a file with ``--out``."""
+    if not (as_json or out):
+        return
+    text = to_json(command, body)
+    if out:
+        from sartor.report.files import write_atomic
+
+        write_atomic(out, text.encode())
+    if as_json:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def to_json(command: str, body: dict[str, Any]) -> str:
+    """The contract's envelope: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
+    from sartor import __version__
+
+    envelope = {"schema": f"sartor/{command}/1", "version": __version__, **body}
+    return json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=True, default=_plain) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and arrays as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} does not belong in JSON")
+
+
+def complain(error: InputError, *, as_json: bool, command: str) -> None:
+    """One sentence on stderr; with ``--json`` also the error object on stdout."""
+    print(f"sartor: {error}", file=sys.stderr)
+    if as_json:
+        sys.stdout.write(to_json(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
+
+
+def console() -> Any:
+    """The terminal, 100 columns wide at most; plain text when it is not a terminal."""
+    from rich.console import Console
+
+    probe = Console()
+    return Console(width=min(probe.width, 100) if probe.is_terminal else 100, soft_wrap=False, highlight=False)
+
+
+def say(text: str) -> None:
+    """A remark for people, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def show(renderable: Any) -> None:
+    """Print for people."""
+    console().print(renderable)

@@ -1,0 +1,159 @@
+"""``sartor advise`` and ``sartor lint``: what is wasteful, and what would be faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+GRADES = ("info", "warn", "error")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(advise)
+    app.command()(lint)
+
+
+Gpus = Annotated[
+    list[str], typer.Option("--gpu", metavar="GPU", help="Device; repeat it to ask for a shape that suits several.")
+]
+
+
+def advise(
+    model: c.Model,
+    gpu: Gpus = ["h100"],  # noqa: B006 - typer copies it
+    objective: Annotated[
+        str, typer.Option("--objective", "--phase", metavar="train|prefill|decode", help="What to be fast in.")
+    ] = "train",
+    params_tolerance: Annotated[float, typer.Option(help="How far the parameter count may move, as a share.")] = 0.01,
+    freeze: Annotated[
+        str, typer.Option(metavar="FIELD,...", help="Fields that must stay: num_layers,vocab_size, ...")
+    ] = "",
+    top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
+    evidence: Annotated[
+        float, typer.Option(help="Width of the quality guard: 1 as published evidence goes, 0.5 half as wide, ...")
+    ] = 1.0,
+    seq_len: c.SeqLen = None,
+    microbatch_size: c.Microbatch = None,
+    context_len: c.ContextLen = None,
+    tp: c.Tp = 1,
+    dtype: c.DTypeName = None,
+    attention: c.AttentionName = "flash",
+    set_: c.SetField = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
+    ] = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Where a model's time goes, what its shape wastes, and same-size shapes that are faster.
+
+    Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
+    """
+    from sartor import api
+    from sartor.report import contract
+    from sartor.search.quality import QualityGuard
+
+    found = api.advise(
+        model,
+        gpu,
+        objective=objective,
+        params_tolerance=params_tolerance,
+        freeze=tuple(field.strip() for field in freeze.split(",") if field.strip()),
+        top=top,
+        guard=QualityGuard(width=evidence),
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        dtype=dtype,
+        attention=attention,
+        set=c.parse_sets(set_),
+    )
+    if html is not None:
+        from sartor.report.files import write_atomic
+        from sartor.report.page import advice_page
+
+        write_atomic(html, advice_page(found).encode())
+        c.say(f"wrote {html}")
+    if png is not None:
+        from sartor.report.figures import export_pngs
+
+        for path in export_pngs(found, png):
+            c.say(f"wrote {path}")
+    c.answer("advise", contract.advise_body(found), as_json=json, out=out)
+    if not json:
+        from sartor.report import table
+
+        c.show(table.advice_view(found))
+
+
+def lint(
+    model: c.Model,
+    gpu: c.GpuName = "h100",
+    fail_on: Annotated[
+        str, typer.Option(metavar="error|warn|info|never", help="Exit with 1 when a finding is at least this grave.")
+    ] = "error",
+    format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="How to print the findings.")] = "text",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Leave out a rule, by name or number. May be repeated.")
+    ] = None,
+    phase: c.PhaseName = "train",
+    seq_len: c.SeqLen = None,
+    microbatch_size: c.Microbatch = None,
+    context_len: c.ContextLen = None,
+    tp: c.Tp = 1,
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline-parallel stages.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
+    dtype: c.DTypeName = None,
+    attention: c.AttentionName = "flash",
+    set_: c.SetField = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Is anything in this shape wasteful on this device: rules broken, and the time each costs.
+
+    Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
+    """
+    from sartor import api
+    from sartor.report import contract, lint_formats
+
+    if fail_on not in (*GRADES, "never"):
+        raise InputError("--fail-on", fail_on, f"must be one of {', '.join(GRADES)}, never")
+    if format not in ("text", "json", "sarif", "github"):
+        raise InputError("--format", format, "must be one of text, json, sarif, github")
+    found = api.lint(
+        model,
+        gpu,
+        allow=tuple(allow or ()),
+        phase=phase,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        dtype=dtype,
+        attention=attention,
+        set=c.parse_sets(set_),
+    )
+    as_json = json or format == "json"
+    body = contract.lint_body(found)
+    c.answer("lint", body, as_json=as_json, out=out)
+    if format == "sarif" and not as_json:
+        print(lint_formats.sarif(found.findings, path=model))
+    elif format == "github" and not as_json:
+        print(lint_formats.github(found.findings, path=model))
+    elif not as_json:
+        c.show(lint_formats.text(found.findings))
+    worst = body["worst_grade"]
+    if fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on):
+        raise c.Exit(1)

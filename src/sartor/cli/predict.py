@@ -1,0 +1,83 @@
+"""``sartor estimate`` and ``sartor gemm``: where does the time go, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(estimate)
+    app.command()(gemm)
+
+
+def estimate(
+    model: c.Model,
+    gpu: c.GpuName = "h100",
+    phase: c.PhaseName = "train",
+    seq_len: c.SeqLen = None,
+    microbatch_size: c.Microbatch = None,
+    context_len: c.ContextLen = None,
+    tp: c.Tp = 1,
+    dtype: c.DTypeName = None,
+    attention: c.AttentionName = "flash",
+    set_: c.SetField = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Where does the time go: every operator of one device's share of a step, with its interval.
+
+    Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
+    """
+    from sartor import api
+    from sartor.report import contract
+
+    found = api.estimate(
+        model,
+        gpu,
+        phase=phase,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        dtype=dtype,
+        attention=attention,
+        set=c.parse_sets(set_),
+    )
+    c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)
+    if not json:
+        from sartor.report import table
+
+        c.show(table.estimate_view(found))
+
+
+def gemm(
+    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
+    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
+    k: Annotated[int, typer.Argument(help="The contracted dimension.")],
+    gpu: c.GpuName = "h100",
+    batch: Annotated[int, typer.Option(help="Independent products of this size.")] = 1,
+    dtype: c.DTypeName = None,
+    layout: Annotated[
+        str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")
+    ] = "TN",
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """One product C[m,n] = A[m,k] B[k,n]: its time, its tiles and waves, and every tile considered.
+
+    Example: `sartor gemm 2304 1600 4096 --gpu a100 --dtype fp16`
+    """
+    from sartor import api
+    from sartor.report import contract
+
+    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout)
+    c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
+    if not json:
+        from sartor.report import table
+
+        c.show(table.gemm_view(found))

@@ -1,0 +1,194 @@
+"""Answers as the contract's JSON: glossary words, SI units with the unit in the key, plain Python numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.api import Advice, GemmAnswer, Lint, ModelEstimate
+from sartor.cost.cost import Cost
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
+
+TILE_KEYS = ("tile_m", "tile_n", "waves", "tile_efficiency", "wave_efficiency")
+
+
+def estimate_body(answer: ModelEstimate) -> dict[str, Any]:
+    """``estimate``: the model, the workload, every operator with its terms, and totals."""
+    return {
+        "model": model_body(answer),
+        "workload": workload_body(answer),
+        "operators": [
+            operator_body(op, cost) for op, cost in zip(answer.graph.operators, answer.estimate.costs, strict=True)
+        ],
+        "totals": totals_body(answer),
+    }
+
+
+def model_body(answer: ModelEstimate) -> dict[str, Any]:
+    reading = answer.question.reading
+    return {
+        "name": reading.shape.name,
+        "model_type": reading.shape.model_type or None,
+        "num_params": reading.num_params,
+        "num_active_params": reading.num_active_params,
+        "text_params": reading.text_params,
+        "exact": reading.exact,
+        "assumptions": list(answer.question.assumptions),
+        **{field: _plain(value) for field, value in reading.shape.fields().items()},
+    }
+
+
+def workload_body(answer: ModelEstimate) -> dict[str, Any]:
+    workload, dims = answer.question.workload, answer.question.dims
+    return {
+        "gpu": answer.question.gpu.name,
+        "phase": workload.phase.value,
+        "dtype": workload.dtype.value,
+        "microbatch_size": workload.microbatch_size,
+        "seq_len": workload.seq_len,
+        "context_len": workload.context_len,
+        "attention": workload.attention_kernel.value,
+        "tp": dims.tp,
+        "pp": dims.pp,
+        "ep": dims.ep,
+        "tokens": workload.tokens,
+    }
+
+
+def totals_body(answer: ModelEstimate) -> dict[str, Any]:
+    found = answer.estimate
+    return {
+        "layer_time_s": _plain(found.layer_time_s),
+        "time_s": _plain(found.time_s),
+        "low_s": _plain(found.low_s),
+        "high_s": _plain(found.high_s),
+        "source": found.source.value,
+        "flops": _plain(found.matmul_flops),
+        "tokens_per_s": _plain(found.tokens_per_s),
+        "mfu": _plain(found.mfu),
+    }
+
+
+def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
+    """One operator: what it is, its sizes as the product it amounts to, its time and terms (of one execution)."""
+    batch, m, n, k = problem_size(op)
+    details = cost.details
+    return {
+        "name": op.name,
+        "kind": kind_name(op),
+        "pass": op.pass_.value,
+        "count": _plain(op.count),
+        "batch": batch,
+        "m": m,
+        "n": n,
+        "k": k,
+        "flops": _plain(op.flops),
+        "bytes_moved": _plain(op.bytes_moved),
+        "time_s": _plain(cost.time_s),
+        "low_s": _plain(cost.low_s),
+        "high_s": _plain(cost.high_s),
+        "compute_s": _plain(cost.compute_s),
+        "memory_s": _plain(cost.memory_s),
+        "overhead_s": _plain(cost.overhead_s),
+        "network_s": _plain(cost.network_s),
+        "bound_by": cost.bound_by.value,
+        **{key: _plain(details.get(key)) for key in TILE_KEYS},
+        "source": cost.source.value,
+    }
+
+
+def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
+    """(batch, m, n, k) of a product; attention as its score product; rows and columns of a memory-bound kernel."""
+    if isinstance(op, Gemm):
+        return tuple(_plain(x) for x in (op.batch, op.m, op.n, op.k))  # type: ignore[return-value]
+    if isinstance(op, GroupedGemm):
+        return _plain(op.groups), _plain(op.rows), _plain(op.n), _plain(op.k)
+    if isinstance(op, Attention):
+        return _plain(op.batch * op.num_heads), _plain(op.seq_q), _plain(op.seq_kv), _plain(op.head_dim)
+    if isinstance(op, MemoryBound):
+        return None, _plain(op.rows), _plain(op.cols), None
+    assert isinstance(op, Collective)
+    return _plain(op.group_size), None, None, None
+
+
+def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
+    """``gemm``: one operator, with every tile considered, best first."""
+    return {
+        "gpu": answer.gpu.name,
+        "dtype": answer.gemm.dtype.value,
+        "layout": answer.gemm.layout.value,
+        **operator_body(answer.gemm, answer.cost),
+        "achieved_flops_per_s": _plain(answer.gemm.flops / answer.cost.time_s),
+        "tiles": [_record(tile) for tile in answer.alternatives],
+    }
+
+
+def lint_body(answer: Lint) -> dict[str, Any]:
+    """``lint``: findings, worst first."""
+    from sartor.report.lint_formats import finding_body, worst_grade
+
+    return {
+        "model": model_body(answer.base),
+        "workload": workload_body(answer.base),
+        "findings": [finding_body(finding) for finding in answer.findings],
+        "worst_grade": worst_grade(answer.findings),
+    }
+
+
+def advise_body(answer: Advice) -> dict[str, Any]:
+    """``advise``: the baseline, what is wasteful, and candidates best first."""
+    found = answer.search
+    lint = Lint(base=answer.base, findings=answer.findings)
+    return {
+        **lint_body(lint),
+        "gpus": [gpu.name for gpu in answer.gpus],
+        "baseline": totals_body(answer.base),
+        "candidates": [candidate_body(candidate) for candidate in found.candidates],
+        "smallest_edit": None if found.smallest_edit is None else candidate_body(found.smallest_edit),
+        "minimax": None if found.minimax is None else candidate_body(found.minimax),
+        "stability": [_record(line) for line in found.stability],
+        "evaluated": found.evaluated,
+        "assumptions": list(found.assumptions),
+    }
+
+
+def candidate_body(candidate: Any) -> dict[str, Any]:
+    return {
+        "shape": _plain(candidate.fields),
+        "changed": {field: [_plain(old), _plain(new)] for field, (old, new) in candidate.changed.items()},
+        "num_params": _plain(candidate.num_params),
+        "params_change": _plain(candidate.params_change),
+        "flops_change": _plain(candidate.flops_change),
+        "time_s": _plain(candidate.time_s),
+        "speedup": _plain(candidate.speedup),
+        "speedup_low": _plain(candidate.speedup_low),
+        "speedup_high": _plain(candidate.speedup_high),
+        "confidence": _plain(candidate.confidence),
+        "per_gpu": _plain(candidate.per_gpu),
+        "quality": _record(candidate.quality),
+    }
+
+
+def _record(noun: Any) -> Any:
+    """A frozen dataclass as a dictionary of plain values."""
+    import dataclasses
+
+    if dataclasses.is_dataclass(noun) and not isinstance(noun, type):
+        return {f.name: _plain(getattr(noun, f.name)) for f in dataclasses.fields(noun)}
+    return _plain(noun)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy and enum values as Python's own; infinities and NaN, which JSON lacks, as null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if hasattr(value, "value") and not isinstance(value, (int, str)):
+        return value.value
+    return _record(value) if hasattr(value, "__dataclass_fields__") else value
