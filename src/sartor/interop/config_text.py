@@ -73,11 +73,7 @@ def _decode(data: bytes, name: str) -> str:
         raise InputError(name, f"{len(data)} bytes", f"must be at most {MAX_BYTES} bytes for a config.json")
     if not data.strip():
         raise InputError(name, "an empty file", "must hold a JSON object")
-    for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
-        if data.startswith(mark):
-            break
-    else:
-        encoding = "utf-8"
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -85,6 +81,9 @@ def _decode(data: bytes, name: str) -> str:
     if "\x00" in text:
         raise InputError(name, "binary data", "must be a JSON text, not weights or an archive")
     return text
+
+
+_BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 
 
 def _refuse_what_is_no_json(text: str, name: str) -> None:

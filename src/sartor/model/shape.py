@@ -286,6 +286,10 @@ class MoeFfn:
     """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
     vectors: tuple[Vectors, ...] = ()
+    expert_hidden_size: Ints | None = None
+    """Width the experts work on, where it is not the residual's (latent experts between two projections)."""
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers every token passes (a latent projection, a dense branch of the router)."""
     name: str = "moe"
 
     @property
@@ -308,7 +312,12 @@ class MoeFfn:
             replace(x, name=f"shared_{x.name}", fused=x.fused and f"shared_{x.fused}")
             for x in (self.shared.linears(hidden_size) if self.shared else ())
         )
-        return (router, *gate, *shared)
+        return (router, *gate, *shared, *self.projections)
+
+    def expert_linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        """The linear layers of one routed expert."""
+        width = hidden_size if self.expert_hidden_size is None else self.expert_hidden_size
+        return self.expert.linears(width)
 
 
 Ffn: TypeAlias = DenseFfn | MoeFfn
@@ -340,6 +349,8 @@ class Run:
     layer: Layer
     count: Ints
     positions: tuple[int, ...] = ()
+    weight_sets: Ints | None = None
+    """How many of the layers hold weights of their own (ALBERT: 1); None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

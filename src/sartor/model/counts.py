@@ -1,0 +1,335 @@
+"""How many parameters a shape has and how many FLOPs one forward pass of it takes, in closed form and to the unit.
+
+The counts follow from the parts' ``linears`` and ``vectors`` alone. They are array-valued where the shape is:
+with sizes as arrays every count broadcasts like them (64-bit integers: counts above 9.2e18 need floating sizes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from sartor.model.shape import (
+    AttentionMixer,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    MoeFfn,
+    Run,
+    Stack,
+    StateSpaceMixer,
+    TransformerShape,
+    Vectors,
+)
+from sartor.operators import attention_pairs
+from sartor.units import Floats, Ints
+
+
+class AttentionSquare(Enum):
+    """Which query-key pairs count. ``FULL``: the whole s x s square whatever the mask (eager attention computes it;
+    the convention of published FLOP tables). ``MASKED``: only pairs the causal mask and the window let through."""
+
+    FULL = "full"
+    MASKED = "masked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamCounts:
+    """Parameters of a model, every distinct tensor once.
+
+    ``active``: those one token uses (routed experts by their share top_k / num_experts; embeddings are in).
+    ``text``, ``text_active``: without vision and audio towers and projectors. ``embedding``: tables that are looked
+    up. ``routed_expert``: experts the router chooses among.
+    """
+
+    total: Ints
+    active: Ints
+    text: Ints
+    text_active: Ints
+    embedding: Ints
+    lm_head: Ints
+    """The output head with its bias, also where it is tied to the token table."""
+    routed_expert: Ints
+
+    @property
+    def non_embedding(self) -> Ints:
+        return self.total - self.embedding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopCounts:
+    """FLOPs of the matrix products of one forward pass: two per multiply-add.
+
+    ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
+    ``attention``: scores and weighted values.
+    """
+
+    linear: Ints
+    attention: Floats
+
+    @property
+    def total(self) -> Floats:
+        return self.linear + self.attention
+
+
+def count_params(shape: TransformerShape) -> ParamCounts:
+    """Parameters of ``shape``: total, active, text part; scalars or arrays as the shape's sizes are.
+
+    Multi-token-prediction modules (``mtp_layers``) are not among them: published main-model counts leave them out.
+    """
+    outside = _outside_params(shape)
+    text = outside + _sum(_stack_params(s) for s in shape.stacks if s.is_text)
+    other = _sum(_stack_params(s) for s in shape.stacks if not s.is_text)
+    routed, idle = _sum_pairs(_routed(s) for s in shape.stacks if s.is_text)
+    other_routed, other_idle = _sum_pairs(_routed(s) for s in shape.stacks if not s.is_text)
+    return ParamCounts(
+        total=text + other,
+        active=text + other - idle - other_idle,
+        text=text,
+        text_active=text - idle,
+        embedding=_embedding_params(shape),
+        lm_head=_lm_head_params(shape),
+        routed_expert=routed + other_routed,
+    )
+
+
+def layer_params(layer: Layer, hidden_size: Ints) -> Ints:
+    """Parameters of one layer of a stack of width ``hidden_size``."""
+    parts = [linear.params for linear in layer_linears(layer, hidden_size)]
+    parts += [v.params(hidden_size) for v in _layer_vectors(layer)]
+    parts += [norm.params(hidden_size) for norm in layer.norms]
+    parts += [_expert_params(f, hidden_size) * f.num_experts for f in layer.all_ffns if isinstance(f, MoeFfn)]
+    return _sum(parts)
+
+
+def layer_linears(layer: Layer, hidden_size: Ints) -> Iterator[Linear]:
+    """Every linear layer of a layer that all its tokens pass: all but the routed experts."""
+    for part in (*layer.mixers, *layer.all_ffns):
+        yield from part.linears(hidden_size)
+    yield from layer.linears
+
+
+def layer_runs(stack: Stack) -> tuple[tuple[int, int], ...]:
+    """Parameters of every layer in order, run-length encoded: ``((3, 583483392), (58, 11507286016))``.
+
+    For shapes of plain integers.
+    """
+    per_run = [(run, int(layer_params(run.layer, stack.hidden_size))) for run in stack.runs]
+    if any(run.positions for run, _ in per_run):
+        placed = sorted((p, params) for run, params in per_run for p in run.positions)
+        ordered = [(1, params) for _, params in placed]
+    else:
+        ordered = [(int(run.count), params) for run, params in per_run]
+    out: list[tuple[int, int]] = []
+    for count, params in ordered:
+        if out and out[-1][1] == params:
+            out[-1] = (out[-1][0] + count, params)
+        else:
+            out.append((count, params))
+    return tuple(out)
+
+
+def format_layer_runs(stack: Stack) -> str:
+    """`layer_runs` as text: ``3x583483392;58x11507286016``."""
+    return ";".join(f"{count}x{params}" for count, params in layer_runs(stack))
+
+
+def forward_matmul_flops(
+    shape: TransformerShape,
+    batch: Ints,
+    seq_len: Ints,
+    *,
+    square: AttentionSquare = AttentionSquare.FULL,
+) -> FlopCounts:
+    """FLOPs of one forward pass of ``batch`` sequences of ``seq_len`` text tokens (encoder and decoder alike).
+
+    Stacks that text does not run (vision towers) count nothing; a tower that is the whole model works on its own
+    ``tokens``. ``square`` says which query-key pairs count. Scans, convolutions and other memory-bound work are no
+    matrix products of weights and are left out.
+    """
+    linear: Ints = 0
+    attended: Floats = 0
+    for stack in shape.stacks:
+        tokens = _tokens(shape, stack, seq_len)
+        linear = linear + _stack_linear_flops(shape, stack, tokens, seq_len)
+        attended = attended + _stack_attention_flops(shape, stack, tokens, seq_len, square)
+    main_tokens = _tokens(shape, shape.main, seq_len)
+    linear = linear + _linears_flops(shape.linears, main_tokens) + _lm_head_flops(shape, main_tokens)
+    return FlopCounts(linear=batch * linear, attention=_whole(batch * attended))
+
+
+# -- parameters -------------------------------------------------------------------------------------------------
+
+
+def _outside_params(shape: TransformerShape) -> Ints:
+    h = shape.hidden_size
+    head = 0 if shape.tied_embeddings else _lm_head_params(shape)
+    if shape.tied_embeddings and shape.lm_head and shape.lm_head_bias:
+        head = shape.vocab_size
+    return (
+        shape.vocab_size * _embedding_size(shape)
+        + shape.learned_positions * _embedding_size(shape)
+        + head
+        + _sum(linear.params for linear in shape.linears)
+        + _sum(v.params(h) for v in shape.vectors)
+    )
+
+
+def _lm_head_params(shape: TransformerShape) -> Ints:
+    if not shape.lm_head:
+        return 0
+    return shape.vocab_size * _head_size(shape) + (shape.vocab_size if shape.lm_head_bias else 0)
+
+
+def _embedding_size(shape: TransformerShape) -> Ints:
+    return shape.hidden_size if shape.embedding_size is None else shape.embedding_size
+
+
+def _head_size(shape: TransformerShape) -> Ints:
+    """Width of what the output head multiplies: the token table's when tied, else the hidden size."""
+    return _embedding_size(shape) if shape.tied_embeddings else shape.hidden_size
+
+
+def _embedding_params(shape: TransformerShape) -> Ints:
+    tables = (shape.vocab_size + shape.learned_positions) * _embedding_size(shape)
+    outer = _sum(v.params(shape.hidden_size) for v in shape.vectors if v.embedding)
+    return tables + outer + _sum(_stack_embeddings(stack) for stack in shape.stacks)
+
+
+def _stack_embeddings(stack: Stack) -> Ints:
+    h = stack.hidden_size
+    inner = (run_sets(run) * v.params(h) for run in stack.runs for v in _layer_vectors(run.layer) if v.embedding)
+    return _sum(v.params(h) for v in stack.vectors if v.embedding) + _sum(inner)
+
+
+def _stack_params(stack: Stack) -> Ints:
+    h = stack.hidden_size
+    return (
+        _sum(run_sets(run) * layer_params(run.layer, h) for run in stack.runs)
+        + _sum(norm.params(h) for norm in stack.norms)
+        + _sum(linear.params for linear in stack.linears)
+        + _sum(v.params(h) for v in stack.vectors)
+    )
+
+
+def run_sets(run: Run) -> Ints:
+    """How many sets of weights a run holds: one per layer unless layers share."""
+    return run.count if run.weight_sets is None else run.weight_sets
+
+
+def _routed(stack: Stack) -> tuple[Ints, Ints]:
+    """Routed expert parameters of a stack, and those of them one token leaves idle."""
+    routed: Ints = 0
+    idle: Ints = 0
+    for run in stack.runs:
+        for part in run.layer.all_ffns:
+            if isinstance(part, MoeFfn):
+                one = run_sets(run) * _expert_params(part, stack.hidden_size)
+                routed = routed + one * part.num_experts
+                idle = idle + one * (part.num_experts - part.experts_per_token)
+    return routed, idle
+
+
+def _expert_params(part: MoeFfn, hidden_size: Ints) -> Ints:
+    width = hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
+    return _sum(x.params for x in part.expert_linears(hidden_size)) + _sum(v.params(width) for v in part.expert.vectors)
+
+
+def _layer_vectors(layer: Layer) -> Iterator[Vectors]:
+    for part in (*layer.mixers, *layer.all_ffns):
+        yield from part.vectors
+        if isinstance(part, MoeFfn) and part.shared is not None:
+            yield from part.shared.vectors
+    yield from layer.vectors
+
+
+# -- FLOPs ------------------------------------------------------------------------------------------------------
+
+
+def _tokens(shape: TransformerShape, stack: Stack, seq_len: Ints) -> Ints:
+    if stack.tokens is not None:
+        return stack.tokens
+    return seq_len if stack.is_text or stack is shape.main else 0
+
+
+def _source_tokens(shape: TransformerShape, stack: Stack, seq_len: Ints) -> Ints:
+    """Tokens cross-attention reads its keys from: the encoder's, 0 where text has none."""
+    encoder = next((s for s in shape.stacks if s is not stack and s.is_text), None)
+    return 0 if encoder is None else _tokens(shape, encoder, seq_len)
+
+
+def _stack_linear_flops(shape: TransformerShape, stack: Stack, tokens: Ints, seq_len: Ints) -> Ints:
+    inside = _sum(
+        run.count * _layer_linear_flops(run.layer, stack.hidden_size, tokens, _source_tokens(shape, stack, seq_len))
+        for run in stack.runs
+    )
+    return inside + _linears_flops(stack.linears, tokens)
+
+
+def _layer_linear_flops(layer: Layer, hidden_size: Ints, tokens: Ints, source_tokens: Ints) -> Ints:
+    total = _linears_flops(layer.linears, tokens)
+    for mixer in layer.mixers:
+        for linear in mixer.linears(hidden_size):
+            from_source = mixer_is_cross(mixer) and linear.name in ("k", "v")
+            total = total + _linears_flops((linear,), source_tokens if from_source else tokens)
+    for part in layer.all_ffns:
+        total = total + _linears_flops(part.linears(hidden_size), tokens)
+        if isinstance(part, MoeFfn):
+            total = total + part.experts_per_token * _linears_flops(part.expert_linears(hidden_size), tokens)
+    return total
+
+
+def mixer_is_cross(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> bool:
+    """Whether a mixer takes its keys and values from another stack."""
+    return isinstance(mixer, AttentionMixer) and mixer.cross
+
+
+def _linears_flops(linears: Iterable[Linear], tokens: Ints) -> Ints:
+    return _sum(2 * (tokens if x.rows is None else x.rows) * x.count * x.d_in * x.d_out for x in linears)
+
+
+def _lm_head_flops(shape: TransformerShape, tokens: Ints) -> Ints:
+    return 2 * tokens * _head_size(shape) * shape.vocab_size if shape.lm_head else 0
+
+
+def _stack_attention_flops(
+    shape: TransformerShape, stack: Stack, tokens: Ints, seq_len: Ints, square: AttentionSquare
+) -> Floats:
+    total: Floats = 0
+    for run in stack.runs:
+        for mixer in run.layer.mixers:
+            if isinstance(mixer, StateSpaceMixer):
+                continue
+            keys = _source_tokens(shape, stack, seq_len) if mixer.cross else tokens
+            pairs = tokens * keys if square is AttentionSquare.FULL else _masked_pairs(mixer, tokens, keys)
+            total = total + run.count * mixer.num_heads * pairs * 2 * (mixer.head_dim + mixer.value_dim)
+    return total
+
+
+def _masked_pairs(mixer: AttentionMixer | LatentAttentionMixer, tokens: Ints, keys: Ints) -> Floats:
+    if isinstance(mixer, AttentionMixer) and mixer.chunked and mixer.window:
+        chunks, rest = tokens // mixer.window, tokens % mixer.window
+        return (chunks * mixer.window * (mixer.window + 1) + rest * (rest + 1)) / 2
+    causal = mixer.causal and not mixer.cross
+    pairs: Floats = attention_pairs(tokens, keys, causal, mixer.window)
+    return pairs
+
+
+def _whole(flops: Floats) -> Floats:
+    """An exact integer where it is one."""
+    return int(flops) if not isinstance(flops, np.ndarray) and float(flops).is_integer() else flops
+
+
+def _sum(parts: Iterable[Ints]) -> Ints:
+    total: Ints = 0
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _sum_pairs(pairs: Iterable[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    both = list(pairs)
+    return _sum(first for first, _ in both), _sum(second for _, second in both)
