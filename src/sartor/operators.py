@@ -8,7 +8,7 @@ one number, or an array of candidates that broadcasts against the others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,6 +62,15 @@ class Pass(Enum):
     DGRAD = "dgrad"
     WGRAD = "wgrad"
     BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Part(StrEnum):
+    """Which part of a model an operator belongs to, so that layers can be told from what surrounds them."""
+
+    LAYER = "layer"
+    EMBEDDING = "embedding"
+    HEAD = "head"
     OPTIMIZER = "optimizer"
 
 
@@ -126,6 +135,7 @@ class Gemm:
     pass_: Pass = Pass.FORWARD
     accumulates: bool = False
     """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
+    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
@@ -141,7 +151,8 @@ class Gemm:
 class GroupedGemm:
     """One product per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
 
-    ``skew`` is the largest group's rows over the mean (1 = balanced).
+    ``skew`` is the largest group's rows over the mean (1 = balanced). In ``Pass.WGRAD`` ``n`` and ``k`` stay the
+    weight's and the rows are what is contracted: each group's product is [n, rows/groups] x [rows/groups, k].
     """
 
     name: str
@@ -154,6 +165,7 @@ class GroupedGemm:
     pass_: Pass = Pass.FORWARD
     layout: Layout = Layout.TN
     skew: Floats = 1.0
+    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
@@ -193,6 +205,7 @@ class Attention:
     count: Ints = 1
     dtype: DType = DType.BF16
     pass_: Pass = Pass.FORWARD
+    part: Part = Part.LAYER
 
     @property
     def pairs(self) -> Floats:
@@ -231,6 +244,7 @@ class MemoryBound:
     """Launches for one execution."""
     dtype: DType = DType.BF16
     pass_: Pass = Pass.FORWARD
+    part: Part = Part.LAYER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +257,7 @@ class Collective:
     message_bytes: Floats
     count: Ints = 1
     pass_: Pass = Pass.FORWARD
+    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
