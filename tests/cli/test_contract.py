@@ -1,0 +1,160 @@
+"""The JSON and the exit codes that people script against (the contract), command by command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = ("pythia-2.8b", "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt2")
+OPERATOR_KEYS = (
+    "name kind pass count batch m n k flops bytes_moved time_s low_s high_s compute_s memory_s overhead_s network_s "
+    "bound_by tile_m tile_n waves tile_efficiency wave_efficiency source"
+).split()
+CANDIDATE_KEYS = (
+    "shape changed num_params params_change flops_change time_s speedup speedup_low speedup_high confidence per_gpu quality"
+).split()
+FINDING_KEYS = "rule grade message operator field value gain_s gain_fraction fix".split()
+
+
+@pytest.fixture
+def config(repo_dir: Path) -> Path:
+    return repo_dir / "examples" / "llama-3-8b" / "config.json"
+
+
+@pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_estimate_answers_for_every_example_in_every_phase(sartor, repo_dir: Path, name: str, phase: str) -> None:
+    ran = sartor("estimate", repo_dir / "examples" / name / "config.json", "--gpu", "h100", "--phase", phase, "--json")
+    assert ran.code == 0, ran.err
+    body = ran.body
+    assert list(body)[:2] == ["schema", "version"]
+    assert body["schema"] == "sartor/estimate/1"
+    for key in ("num_params", "num_active_params", "text_params", "assumptions", "hidden_size"):
+        assert key in body["model"]
+    for operator in body["operators"]:
+        assert set(OPERATOR_KEYS) <= set(operator)
+        assert 0 < operator["low_s"] <= operator["time_s"] <= operator["high_s"]
+        assert operator["source"] in ("measured", "calibrated", "analytic")
+        assert operator["pass"] in ("forward", "dgrad", "wgrad", "backward", "optimizer")
+    totals = body["totals"]
+    assert totals["low_s"] < totals["time_s"] < totals["high_s"]
+    assert 0 < totals["mfu"] <= 1
+    assert totals["time_s"] == pytest.approx(sum(op["time_s"] * op["count"] for op in body["operators"]), rel=1e-9)
+    assert totals["layer_time_s"] <= totals["time_s"]
+
+
+def test_the_same_question_gets_the_same_bytes(sartor, config: Path) -> None:
+    words = ("advise", config, "--gpu", "h100", "--json")
+    assert sartor(*words).out == sartor(*words).out
+
+
+def test_out_writes_the_json_that_json_prints(sartor, config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    ran = sartor("lint", config, "--gpu", "h100", "--json", "--out", file)
+    assert json.loads(file.read_text()) == ran.body
+
+
+def test_advise_says_what_the_contract_promises(sartor, repo_dir: Path) -> None:
+    config = repo_dir / "examples" / "pythia-2.8b" / "config.json"
+    body = sartor("advise", config, "--gpu", "a100", "--gpu", "h100", "--top", 5, "--json").body
+    assert {"baseline", "findings", "candidates", "evaluated"} <= set(body)
+    assert 0 < len(body["candidates"]) <= 5
+    speedups = [candidate["speedup"] for candidate in body["candidates"]]
+    assert speedups == sorted(speedups, reverse=True)
+    for candidate in body["candidates"]:
+        assert set(CANDIDATE_KEYS) <= set(candidate)
+        assert candidate["speedup_low"] <= candidate["speedup"] <= candidate["speedup_high"]
+        assert 0 <= candidate["confidence"] <= 1
+        assert abs(candidate["params_change"]) <= 0.01
+        assert set(candidate["per_gpu"]) == {"a100_sxm", "h100_sxm"}
+        for old, new in candidate["changed"].values():
+            assert old != new
+
+
+def test_lint_findings_have_the_contracts_keys_and_the_exit_code_follows_the_grade(sartor, repo_dir: Path) -> None:
+    config = repo_dir / "examples" / "gpt2" / "config.json"
+    ran = sartor("lint", config, "--gpu", "a100", "--json", "--fail-on", "info")
+    assert ran.code == 1
+    assert ran.body["findings"]
+    for finding in ran.body["findings"]:
+        assert set(FINDING_KEYS) <= set(finding)
+        assert finding["grade"] in ("error", "warn", "info")
+    assert sartor("lint", config, "--gpu", "a100", "--fail-on", "never").code == 0
+
+
+@pytest.mark.parametrize("format", ["text", "json", "sarif", "github"])
+def test_lint_prints_in_every_format(sartor, repo_dir: Path, format: str) -> None:
+    config = repo_dir / "examples" / "gpt2" / "config.json"
+    ran = sartor("lint", config, "--gpu", "a100", "--format", format, "--fail-on", "never")
+    assert ran.code == 0
+    assert ran.out.strip()
+    if format in ("json", "sarif"):
+        json.loads(ran.out)
+
+
+def test_gemm_is_one_operator_with_the_tiles_considered(sartor) -> None:
+    body = sartor("gemm", 2304, 1600, 4096, "--gpu", "a100", "--dtype", "fp16", "--json").body
+    assert set(OPERATOR_KEYS) <= set(body)
+    assert len(body["tiles"]) > 1
+    assert {"tile_m", "tile_n", "time_s"} <= set(body["tiles"][0])
+    times = [tile["time_s"] for tile in body["tiles"]]
+    assert times == sorted(times)
+    assert times[0] == pytest.approx(body["time_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("what", ["gpus", "models", "rules"])
+def test_catalogues_list_entries_with_their_sources(sartor, what: str) -> None:
+    ran = sartor("catalog", what, "--json")
+    assert ran.code == 0
+    assert len(ran.body["entries"]) > 20
+    assert sartor("catalog", what).code == 0
+
+
+USELESS = {
+    "an unknown gpu": (("estimate", "{config}", "--gpu", "h1000"), ["gpu", "h1000", "h100_sxm"]),
+    "an unknown model": (("estimate", "llama-3.1-9b", "--gpu", "h100"), ["llama-3.1-9b", "llama-3.1-8b"]),
+    "a missing file": (("estimate", "nowhere/config.json", "--gpu", "h100"), ["nowhere/config.json"]),
+    "tp that does not split": (("estimate", "{config}", "--gpu", "h100", "--tp", "5"), ["tp", "5"]),
+    "tp zero": (("estimate", "{config}", "--gpu", "h100", "--tp", "0"), ["tp", "0"]),
+    "a phase that is none": (("estimate", "{config}", "--phase", "inference"), ["phase", "inference", "prefill"]),
+    "a dtype the device lacks": (("estimate", "{config}", "--gpu", "a100", "--dtype", "fp8"), ["dtype", "fp8", "bf16"]),
+    "a field that cannot be set": (("estimate", "{config}", "--set", "hidden=3"), ["hidden", "hidden_size"]),
+    "a set without a value": (("estimate", "{config}", "--set", "hidden_size"), ["--set", "hidden_size"]),
+    "a set that is no number": (("estimate", "{config}", "--set", "hidden_size=big"), ["hidden_size", "big"]),
+    "heads that do not divide": (("estimate", "{config}", "--set", "num_heads=30"), ["num_heads", "30"]),
+    "an unknown command": (("advice", "{config}"), ["advice", "advise"]),
+    "an unknown option": (("estimate", "{config}", "--gup", "h100"), ["--gup", "--gpu"]),
+    "a letter for a number": (("gemm", "big", "64", "64"), ["big"]),
+    "a zero size": (("gemm", "0", "64", "64"), ["m", "0"]),
+    "an unknown layout": (("gemm", "64", "64", "64", "--layout", "XX"), ["layout", "XX", "TN"]),
+    "an unknown fail-on": (("lint", "{config}", "--fail-on", "bad"), ["--fail-on", "bad", "warn"]),
+    "an unknown format": (("lint", "{config}", "--format", "xml"), ["--format", "xml", "sarif"]),
+    "an unknown rule to allow": (("lint", "{config}", "--allow", "ragged_vocap"), ["ragged_vocap", "ragged_vocab"]),
+    "an unknown field to freeze": (("advise", "{config}", "--freeze", "hidden"), ["hidden", "hidden_size"]),
+    "a tolerance below zero": (("advise", "{config}", "--params-tolerance", "-1"), ["tolerance"]),
+    "an unknown catalogue": (("catalog", "gpu"), ["gpu", "gpus"]),
+    "an unknown entry": (("catalog", "gpus", "h1000"), ["h1000", "h100_sxm"]),
+}
+
+
+@pytest.mark.parametrize("case", USELESS)
+def test_unusable_input_gets_exit_code_two_and_one_sentence(sartor, config: Path, case: str) -> None:
+    words, must_name = USELESS[case]
+    ran = sartor(*(word.format(config=config) for word in words))
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1, ran.err
+    assert "Traceback" not in ran.err
+    for name in must_name:
+        assert name in ran.err
+    as_json = sartor(*(word.format(config=config) for word in words), "--json")
+    assert as_json.code == 2
+    assert as_json.body["error"]["message"] in as_json.err
+
+
+def test_help_shows_an_example_for_every_command(sartor) -> None:
+    for command in ("advise", "lint", "estimate", "gemm", "catalog"):
+        ran = sartor(command, "--help")
+        assert ran.code == 0
+        assert f"sartor {command}" in ran.out
