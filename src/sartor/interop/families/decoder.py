@@ -18,8 +18,10 @@ from sartor.model.shape import (
     AttentionMixer,
     DenseFfn,
     Ffn,
+    LatentAttentionMixer,
     Layer,
     Linear,
+    Mixer,
     MoeFfn,
     Norm,
     Stack,
@@ -122,22 +124,27 @@ class Family:
     fused_qkv: bool = True
     attention_gate: Choice = False
     """Queries come with an output gate of the same width."""
+    latent: bool = False
+    """Multi-head latent attention in place of queries, keys and values."""
+    ffn_vectors: Callable[[Fields, Sizes, int], tuple[Vectors, ...]] | None = None
+    """Vectors of the dense feed-forward part, given its width."""
 
 
 def read_decoder(f: Fields, family: Family) -> TransformerShape:
     """The shape of a decoder-only language model."""
     sizes = read_sizes(f, family)
     spans = (family.spans or everywhere)(f, sizes.layers)
-    sparse = family.experts.sparse(f, sizes.layers) if family.experts else [False] * sizes.layers
+    sparse = sparse_layers(f, sizes.layers, family)
     dense = None if all(sparse) else dense_ffn(f, sizes, family)
     moe = moe_ffn(f, sizes, family) if any(sparse) else None
     norms = tuple(family.norm for _ in range(family.norms))
     parallel = choose(f, family.parallel)
     vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
     made: dict[tuple[Span, bool], Layer] = {}
+    mixer: Mixer
     for key in dict.fromkeys(zip(spans, sparse, strict=True)):
         part: Ffn | None = moe if key[1] else dense
-        mixer = attention(f, sizes, family, key[0])
+        mixer = latent_attention(f, sizes, family, key[0]) if family.latent else attention(f, sizes, family, key[0])
         made[key] = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, vectors=vectors)
     layers = [made[key] for key in zip(spans, sparse, strict=True)]
     return assemble(f, family, sizes.hidden, layers)
@@ -147,7 +154,7 @@ def read_sizes(f: Fields, family: Family) -> Sizes:
     """Hidden size, layers and heads."""
     hidden = f.essential(*family.hidden_name)
     layers = f.layers(*parts.LAYERS)
-    num_heads, num_kv_heads, head_dim = family.heads(f, hidden)
+    num_heads, num_kv_heads, head_dim = (latent_heads if family.latent else family.heads)(f, hidden)
     return Sizes(hidden=hidden, layers=layers, heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
 
 
@@ -224,6 +231,32 @@ def attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> AttentionM
     )
 
 
+def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
+    """Heads of multi-head latent attention: keys of nope and rope parts, as many as queries."""
+    num_heads = f.size(*parts.HEADS)
+    return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim")
+
+
+def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> LatentAttentionMixer:
+    """Multi-head latent attention of one layer (DeepSeek-V2); ``q_lora_rank`` null leaves queries undivided."""
+    q_rank, kv_rank = f.optional_size("q_lora_rank", least=0) or 0, f.size("kv_lora_rank")
+    return LatentAttentionMixer(
+        num_heads=sizes.heads,
+        q_lora_rank=q_rank,
+        kv_lora_rank=kv_rank,
+        qk_nope_head_dim=f.size("qk_nope_head_dim"),
+        qk_rope_head_dim=f.size("qk_rope_head_dim"),
+        v_head_dim=f.size("v_head_dim"),
+        bias=choose(f, family.q_bias),
+        window=span.window,
+        vectors=(
+            Vectors(name="latent_norms", fixed=q_rank + kv_rank),
+            *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
+        ),
+        projections=family.attention_linears(f, sizes) if family.attention_linears else (),
+    )
+
+
 def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
     """Weights (and biases) of the query and key norms."""
     if family.qk_norm is QkNorm.NONE or not choose(f, family.qk_norm_if):
@@ -247,6 +280,7 @@ def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
         up_bias=bias,
         down_bias=bias,
         activation=activation(f, family),
+        vectors=family.ffn_vectors(f, sizes, width) if family.ffn_vectors else (),
     )
 
 
@@ -356,6 +390,19 @@ def window_pattern(every: int, *names: str) -> Spans:
 
 
 # -- which layers have experts --------------------------------------------------------------------------------
+
+
+def sparse_layers(f: Fields, layers: int, family: Family) -> list[bool]:
+    """Which layers have experts: by an explicit ``mlp_layer_types`` list, else by the family's rule."""
+    if family.experts is None:
+        return [False] * layers
+    types = f.words("mlp_layer_types", length=layers)
+    if types is None:
+        return family.experts.sparse(f, layers)
+    unknown = next((t for t in types if t not in ("dense", "sparse", "moe")), None)
+    if unknown is not None:
+        raise f.refuse("mlp_layer_types", unknown, "must be dense or sparse")
+    return [t != "dense" for t in types]
 
 
 def all_sparse(f: Fields, layers: int) -> list[bool]:
