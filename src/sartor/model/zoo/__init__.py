@@ -1,0 +1,94 @@
+"""Published models by name: one sourced TOML file per model, read into the nouns of ``sartor.model.shape``.
+
+The files state every size and habit (norms, biases, windows, experts) in the glossary's words, so that the counts
+follow from the file alone; ``[params]`` holds the published totals they must come to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo.build import build_shape
+
+ENTRIES = Path(__file__).parent
+ALIASES = ENTRIES / "aliases.toml"
+
+
+def load_model(name: str) -> TransformerShape:
+    """The shape of a zoo model. Case, spaces, ``-``, ``_`` and a trailing ``-hf`` do not matter, nor does an owner.
+
+    Raises ``InputError`` with the nearest names where there is no such model.
+
+    >>> load_model("Llama 3.1 8B").hidden_size
+    4096
+    """
+    return build_shape(model_entry(name))
+
+
+def model_names() -> tuple[str, ...]:
+    """Every model of the zoo by its slug, sorted as people would: by family, then size."""
+    return tuple(sorted((path.stem for path in _entries().values()), key=_natural))
+
+
+def model_aliases() -> dict[str, str]:
+    """Other names -> slug."""
+    return {alias: slug for slug, aliases in _aliases().items() for alias in aliases}
+
+
+def model_entry(name: str) -> dict[str, Any]:
+    """The entry as written, with its sources, notes and published counts: what ``sartor catalog models`` shows."""
+    with _find(name).open("rb") as file:
+        return tomllib.load(file)
+
+
+def canonical(name: str) -> str:
+    """A name without what people vary: owner, case, separators, and the suffix ``-hf``."""
+    bare = re.sub(r"[\s_\-]hf$", "", name.lower().strip().rsplit("/", 1)[-1])
+    squeezed = re.sub(r"[\s_\-()]+", "", bare)
+    return re.sub(r"^(metallama|llamav?)(?=\d)", "llama", squeezed)
+
+
+def _find(name: str) -> Path:
+    known, other_names = _entries(), {canonical(alias): slug for alias, slug in model_aliases().items()}
+    wanted = canonical(name)
+    wanted = canonical(other_names.get(wanted, wanted))
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, list(known), n=4, cutoff=0.5)
+    raise InputError(
+        "model",
+        name,
+        "not in the zoo (sartor catalog models); a path to a config.json works too",
+        ", ".join(known[key].stem for key in near),
+    )
+
+
+@cache
+def _entries() -> dict[str, Path]:
+    return {canonical(path.stem): path for path in ENTRIES.glob("*.toml") if path != ALIASES}
+
+
+@cache
+def _aliases() -> dict[str, tuple[str, ...]]:
+    with ALIASES.open("rb") as file:
+        return {slug: tuple(aliases) for slug, aliases in tomllib.load(file).items()}
+
+
+def _natural(slug: str) -> list[tuple[float, str]]:
+    """Numbers compare as numbers, millions before billions: 70m < 1b < 2.8b < 12b."""
+    words = re.findall(r"\d+(?:\.\d+)?[mbt]?\b|[^\d]+|\d+", slug)
+    return [_number(word) for word in words]
+
+
+def _number(word: str) -> tuple[float, str]:
+    if not word[0].isdigit():
+        return (-1.0, word)
+    scale = {"m": 1e6, "b": 1e9, "t": 1e12}.get(word[-1], 1.0)
+    return (float(word.rstrip("mbt")) * scale, word)

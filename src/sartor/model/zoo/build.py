@@ -1,0 +1,181 @@
+"""From an entry's table to a ``TransformerShape``; an entry that says what the builder does not know is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import (
+    AttentionMixer,
+    DenseFfn,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    MoeFfn,
+    Norm,
+    NormKind,
+    Run,
+    Split,
+    Stack,
+    TransformerShape,
+    Vectors,
+)
+
+KEYS = (
+    "name", "family", "released", "architecture", "num_layers", "num_decoder_layers", "hidden_size", "num_heads",
+    "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
+    "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
+    "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
+    "latent", "params", "sources", "note",
+)  # fmt: skip
+BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
+NORMS: dict[str, Norm] = {
+    "rmsnorm": Norm(),
+    "layernorm": Norm(kind=NormKind.LAYER_NORM, bias=True),
+    "layernorm without weights": Norm(kind=NormKind.LAYER_NORM, weight=False),
+}
+
+
+def build_shape(entry: Mapping[str, Any]) -> TransformerShape:
+    """The shape an entry describes; ``InputError`` for a key, norm or bias it does not know."""
+    _check(entry)
+    h, biases = entry["hidden_size"], entry["biases"]
+    pooler = Linear(name="pooler", d_in=h, d_out=h, bias=True, split=Split.REPLICATED, rows=1)
+    types = Vectors(name="token_types", per_hidden=entry.get("token_types", 0), embedding=True)
+    encoder_only = entry["architecture"] == "encoder"
+    return TransformerShape(
+        name=entry["name"],
+        stacks=_stacks(entry),
+        vocab_size=entry["vocab_size"],
+        max_positions=entry["max_positions"],
+        learned_positions=entry.get("position_rows", 0),
+        tied_embeddings=entry["tied_embeddings"],
+        lm_head=entry.get("lm_head", True),
+        lm_head_bias="lm_head" in biases,
+        encoder_only=encoder_only,
+        linears=(pooler,) if entry.get("pooler") else (),
+        vectors=(types,) if entry.get("token_types") else (),
+        mtp_layers=entry.get("mtp_layers", 0),
+        model_type=entry["family"],
+    )
+
+
+def _check(entry: Mapping[str, Any]) -> None:
+    for what, said, known in (
+        ("key", entry, KEYS),
+        ("bias", entry["biases"], BIASES),
+        ("norm", (entry["norm"],), NORMS),
+        ("architecture", (entry["architecture"],), ("decoder", "encoder", "encoder-decoder")),
+        ("qk_norm", (entry.get("qk_norm", "none"),), ("none", "head", "width")),
+    ):
+        for word in said:
+            if word not in known:
+                title = entry.get("name", "zoo entry")
+                raise InputError(f"{title}: {what}", word, "must be one of those the zoo knows", ", ".join(known))
+
+
+def _stacks(entry: Mapping[str, Any]) -> tuple[Stack, ...]:
+    if entry["architecture"] == "encoder-decoder":
+        encoder = _stack(entry, "encoder", entry["num_layers"], causal=False, cross=False)
+        return (encoder, _stack(entry, "decoder", entry["num_decoder_layers"], causal=True, cross=True))
+    causal = entry["architecture"] == "decoder"
+    return (_stack(entry, "decoder" if causal else "encoder", entry["num_layers"], causal=causal, cross=False),)
+
+
+def _stack(entry: Mapping[str, Any], name: str, num_layers: int, *, causal: bool, cross: bool) -> Stack:
+    kinds = [_kind_of(entry, i) for i in range(num_layers)]
+    norm = NORMS[entry["norm"]]
+    outside = [*(["embedding"] if entry.get("embedding_norm") else []), *(["final"] if entry["final_norm"] else [])]
+    relative = entry["positions"] == "relative"
+    return Stack(
+        name=name,
+        hidden_size=entry["hidden_size"],
+        runs=_runs(kinds, {kind: _layer(entry, *kind, causal=causal, cross=cross) for kind in dict.fromkeys(kinds)}),
+        norms=tuple(norm for _ in outside),
+        vectors=(Vectors(name="relative_bias", fixed=32 * entry["num_heads"], embedding=True),) if relative else (),
+    )
+
+
+def _kind_of(entry: Mapping[str, Any], index: int) -> tuple[int, bool]:
+    """Attention span (0: all) and whether the layer has experts."""
+    windows, experts = entry.get("windows"), entry.get("experts")
+    pattern = windows["pattern"].split() if windows else ["global"]
+    span = windows["size"] if windows and pattern[index % len(pattern)] == "local" else 0
+    return span, experts is not None and index >= experts["first_dense_layers"]
+
+
+def _runs(kinds: list[tuple[int, bool]], layers: Mapping[tuple[int, bool], Layer]) -> tuple[Run, ...]:
+    """Equal layers as runs in order of first appearance; positions are given unless every run is one block."""
+    where = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in layers}
+    blocks = all(at[-1] - at[0] + 1 == len(at) for at in where.values())
+    return tuple(
+        Run(layer=layer, count=len(where[kind]), positions=() if blocks else where[kind])
+        for kind, layer in layers.items()
+    )
+
+
+def _layer(entry: Mapping[str, Any], span: int, has_experts: bool, *, causal: bool, cross: bool) -> Layer:
+    mixer = _latent(entry) if "latent" in entry else _attention(entry, span, causal=causal)
+    mixers = (mixer, _attention(entry, 0, causal=False, cross=True)) if cross else (mixer,)
+    return Layer(
+        mixers=mixers,
+        ffn=_experts(entry) if has_experts else _ffn(entry, entry["ffn_hidden_size"]),
+        norms=tuple(NORMS[entry["norm"]] for _ in range(entry["norms_per_layer"] + cross)),
+        parallel=entry["parallel"],
+    )
+
+
+def _attention(entry: Mapping[str, Any], span: int, *, causal: bool, cross: bool = False) -> AttentionMixer:
+    biases, d = entry["biases"], entry["head_dim"]
+    return AttentionMixer(
+        num_heads=entry["num_heads"],
+        num_kv_heads=entry["num_kv_heads"],
+        head_dim=d,
+        causal=causal,
+        window=span,
+        q_bias="q" in biases,
+        kv_bias="kv" in biases,
+        out_bias="out" in biases,
+        rotary_dim=entry.get("rotary_dim", d) if entry["positions"] == "rope" else 0,
+        vectors=_attention_vectors(entry),
+        cross=cross,
+        name="cross_attention" if cross else "attention",
+    )
+
+
+def _attention_vectors(entry: Mapping[str, Any]) -> tuple[Vectors, ...]:
+    a, g, d = entry["num_heads"], entry["num_kv_heads"], entry["head_dim"]
+    sizes = {"none": (0, 0), "head": (d, d), "width": (a * d, g * d)}[entry.get("qk_norm", "none")]
+    norms = tuple(Vectors(name=f"{x}_norm", fixed=size) for x, size in zip("qk", sizes, strict=True) if size)
+    return (*norms, *((Vectors(name="sinks", fixed=a),) if entry.get("sinks") else ()))
+
+
+def _latent(entry: Mapping[str, Any]) -> LatentAttentionMixer:
+    latent = entry["latent"]
+    norms = (("q_norm", latent["q_lora_rank"]), ("kv_norm", latent["kv_lora_rank"]))
+    return LatentAttentionMixer(
+        num_heads=entry["num_heads"], **latent, vectors=tuple(Vectors(name=n, fixed=size) for n, size in norms if size)
+    )
+
+
+def _ffn(entry: Mapping[str, Any], width: int) -> DenseFfn:
+    return DenseFfn(
+        ffn_hidden_size=width,
+        gated=entry["gated"],
+        up_bias="up" in entry["biases"],
+        down_bias="down" in entry["biases"],
+        activation=entry["activation"],
+    )
+
+
+def _experts(entry: Mapping[str, Any]) -> MoeFfn:
+    experts = entry["experts"]
+    shared = experts.get("shared_ffn_hidden_size", 0)
+    return MoeFfn(
+        num_experts=experts["num_experts"],
+        experts_per_token=experts["experts_per_token"],
+        expert=_ffn(entry, experts["ffn_hidden_size"]),
+        shared=_ffn(entry, shared) if shared else None,
+        router_bias="router" in entry["biases"],
+    )
