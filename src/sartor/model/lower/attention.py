@@ -1,0 +1,225 @@
+"""Attention parts: grouped-query and latent, self and cross, flash and unfused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.model.lower.linear import linear_group, linears, product, region
+from sartor.model.lower.pointwise import norm, rotary, softmax
+from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.shape import AttentionMixer, LatentAttentionMixer, Linear
+from sartor.operators import Attention, Gemm, Layout, Pass
+from sartor.units import Ints, ceil_div
+
+
+def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
+    """QKV, rotary, attention and output projection of one layer, with the collectives around them."""
+    prefix = "cross_" if mixer.cross else ""
+    return region(
+        setting,
+        f"{prefix}attention",
+        chain(_projections(setting, mixer, prefix), attention_core(setting, mixer), _out(setting, mixer, prefix)),
+    )
+
+
+def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
+    """What lies between the projections: query/key norms, rotary, the attention itself."""
+    prefix = "cross_" if mixer.cross else ""
+    heads, kv_heads = local_heads(setting, mixer)
+    pieces = []
+    if any("norm" in vector.name for vector in mixer.vectors):
+        pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
+    if not _is_zero(mixer.rotary_dim):
+        pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * _rotated(mixer), f"{prefix}rotary"))
+    pieces.append(_scores(setting, mixer, f"{prefix}attention"))
+    return chain(*pieces)
+
+
+def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
+    """Multi-head latent attention. Training and prefill expand keys and values from the latent; decode absorbs the
+    up-projections into queries and outputs and attends over the latent itself (DeepSeek-V2, arXiv 2405.04434,
+    sec. 2.1.2), in one fused kernel: one key/value head of width kv_lora_rank + rope for all query heads."""
+    parts = {linear.name: linear for linear in mixer.linears(setting.hidden_size)}
+    down = chain(*(linear_group(setting, name, [parts[name]]) for name in ("q_down", "kv_down") if name in parts))
+    norms = chain(*(norm(setting, setting.outer_tokens, width, name) for name, width in _latent_norms(mixer)))
+    query = "q_up" if "q_up" in parts else "q"
+    up = linear_group(setting, query, [parts[query]])
+    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, parts["kv_up"])
+    turned = rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
+    out = linear_group(setting, "attn_out", [parts["out"]])
+    width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+    gathered = width + (mixer.q_lora_rank if "q_down" in parts else setting.hidden_size)
+    return chain(down, norms, region(setting, "attention", chain(up, turned, inner, out), gathered))
+
+
+def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
+    """Query and key/value heads on one device; key/value heads are replicated when there are fewer than devices."""
+    return ceil_div(mixer.num_heads, setting.tp), ceil_div(mixer.num_kv_heads, setting.tp)
+
+
+def named_inputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
+    """The projections before attention with the names of the GEMMs they run in."""
+    prefix = "cross_" if mixer.cross else ""
+    inputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.name != "out"]
+    return [(prefix + (linear.fused or linear.name), linear) for linear in inputs]
+
+
+def _projections(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
+    """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens, once: when
+    decoding they are in the cache."""
+    named = named_inputs(setting, mixer)
+    queries = [pair for pair in named if pair[1].name == "q"] if mixer.cross else named
+    encoded = [pair for pair in named if pair[1].name != "q"] if mixer.cross and not setting.decoding else []
+    rows = setting.batch * setting.encoder_len
+    return chain(
+        linears(setting, queries, mixer.num_kv_heads), linears(setting, encoded, mixer.num_kv_heads, rows=rows)
+    )
+
+
+def _out(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
+    out = [linear for linear in mixer.linears(setting.hidden_size) if linear.name == "out"]
+    return linear_group(setting, f"{prefix}attn_out", out)
+
+
+def _rotated(mixer: AttentionMixer) -> Any:
+    return (
+        np.minimum(mixer.rotary_dim, mixer.head_dim)
+        if _is_array(mixer.rotary_dim, mixer.head_dim)
+        else min(int(mixer.rotary_dim), int(mixer.head_dim))
+    )
+
+
+def _scores(setting: Setting, mixer: AttentionMixer, name: str) -> Piece:
+    heads, kv_heads = local_heads(setting, mixer)
+    if mixer.cross:
+        core = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.encoder_len, causal=False)
+        return kernels(setting, core)
+    full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
+    if not (mixer.chunked and mixer.window):
+        return kernels(setting, replace(full, window=mixer.window))
+    return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
+
+
+def _core(
+    setting: Setting,
+    name: str,
+    mixer: AttentionMixer | LatentAttentionMixer,
+    heads: Ints,
+    kv_heads: Ints,
+    seq_q: Ints,
+    seq_kv: Ints,
+    causal: bool,
+) -> Attention:
+    """The attention of one device. Under context parallelism each device has 1/cp of the queries, dealt so that all
+    see the same number of keys (Llama 3, arXiv 2407.21783, sec. 3.3.2): half of them on average under a causal mask."""
+    cp = setting.dims.cp
+    if not (isinstance(cp, int) and cp == 1) and not setting.decoding:
+        seq_kv = (seq_kv + 1) // 2 if causal else seq_kv
+        seq_q, causal = ceil_div(seq_q, cp), False
+    return Attention(
+        name=name,
+        batch=setting.batch,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        head_dim=mixer.head_dim,
+        v_head_dim=mixer.value_dim,
+        causal=causal,
+        dtype=setting.wide,
+    )
+
+
+def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attention]:
+    """Chunked attention (Llama 4) as independent blocks of ``window`` tokens, and the shorter last one. A decoding
+    token sees its own chunk up to itself. Earlier context of a prefill is taken to end at a chunk's border."""
+    if setting.decoding:
+        yield replace(full, seq_kv=(full.seq_kv - 1) % window + 1)
+        return
+    blocks, rest = full.seq_q // window, full.seq_q % window
+    if np.any(np.greater(blocks, 0)):
+        yield replace(full, batch=full.batch * blocks, seq_q=window, seq_kv=window)
+    if np.any(np.greater(rest, 0)):
+        rest = np.maximum(rest, 1) if isinstance(rest, np.ndarray) else rest
+        count = np.asarray(full.seq_q % window > 0).astype(int) if isinstance(rest, np.ndarray) else 1
+        name = f"{full.name}_rest" if np.any(np.greater(blocks, 0)) else full.name
+        yield replace(full, name=name, seq_q=rest, seq_kv=rest, count=count)
+
+
+def kernels(setting: Setting, core: Attention) -> Piece:
+    """One flash kernel each way, or the products and softmax it fuses."""
+    if not setting.flash:
+        return _unfused(setting, core)
+    backward = replace(core, name=f"{core.name}.backward", pass_=Pass.BACKWARD)
+    return Piece(forward=(core,), backward=(backward,) if setting.training else ())
+
+
+def _unfused(setting: Setting, core: Attention) -> Piece:
+    """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads
+    that share a key/value head are packed into the rows. Masks and windows save nothing here."""
+    batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
+    kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
+    stem = "" if core.name == "attention" else core.name.removesuffix("attention")
+
+    def gemm(name: str, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
+        return Gemm(name=stem + name, m=m, n=n, k=k, batch=batch, dtype=core.dtype, layout=layout, pass_=pass_)
+
+    middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{stem}softmax")
+    forward = (
+        gemm("attn_score", packed, kv, d, Layout.TN, Pass.FORWARD),
+        *middle.forward,
+        gemm("attn_over_value", packed, dv, kv, Layout.NN, Pass.FORWARD),
+    )
+    backward = (
+        gemm("attn_over_value.dv", kv, dv, packed, Layout.NT),
+        gemm("attn_over_value.dp", packed, kv, dv, Layout.TN),
+        *middle.backward,
+        gemm("attn_score.dq", packed, d, kv, Layout.NN),
+        gemm("attn_score.dk", kv, d, packed, Layout.NT),
+    )
+    return repeat(Piece(forward=forward, backward=backward if setting.training else ()), core.count)
+
+
+def _latent_norms(mixer: LatentAttentionMixer) -> Iterator[tuple[str, Ints]]:
+    if not _is_zero(mixer.q_lora_rank):
+        yield "q_norm", mixer.q_lora_rank
+    yield "kv_norm", mixer.kv_lora_rank
+
+
+def _expanded(setting: Setting, mixer: LatentAttentionMixer, kv_up: Linear) -> Piece:
+    heads = ceil_div(mixer.num_heads, setting.tp)
+    core = _core(setting, "attention", mixer, heads, heads, setting.seq_q, setting.seq_kv, mixer.causal)
+    rows = setting.batch * ceil_div(setting.seq_kv, setting.dims.cp)
+    return chain(
+        linear_group(setting, "kv_up", [kv_up], rows=rows), kernels(setting, replace(core, window=mixer.window))
+    )
+
+
+def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
+    heads, latent = ceil_div(mixer.num_heads, setting.tp), mixer.kv_lora_rank
+    absorb_q = product(setting, "q_absorb", setting.tokens, latent, mixer.qk_nope_head_dim, setting.wide)
+    absorb_v = product(setting, "v_absorb", setting.tokens, mixer.v_head_dim, latent, setting.wide)
+    core = replace(
+        _core(setting, "attention", mixer, heads, 1, setting.seq_q, setting.seq_kv, mixer.causal),
+        head_dim=latent + mixer.qk_rope_head_dim,
+        v_head_dim=latent,
+        latent=True,
+        window=mixer.window,
+    )
+    return chain(_per_head(absorb_q, heads), Piece(forward=(core,)), _per_head(absorb_v, heads))
+
+
+def _per_head(piece: Piece, heads: Ints) -> Piece:
+    return Piece(forward=tuple(replace(op, batch=heads) if isinstance(op, Gemm) else op for op in piece.forward))
+
+
+def _is_zero(size: Ints) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def _is_array(*sizes: Ints) -> bool:
+    return any(isinstance(size, np.ndarray) for size in sizes)

@@ -1,0 +1,111 @@
+"""What lies before the first layer and after the last: token table, final norms, logits, loss."""
+
+from __future__ import annotations
+
+from sartor.model.lower.linear import linear_group, product, region
+from sartor.model.lower.pointwise import norm, streamed
+from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.shape import Stack, TransformerShape
+from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Pass
+from sartor.units import Ints, ceil_div
+
+
+def embedding(setting: Setting, shape: TransformerShape) -> Piece:
+    """Rows of the vocabulary-parallel token table: read and written once per token; learned positions add a read.
+    Backward reads the gradient and adds it to fp32 rows. The partial rows are summed over tensor ranks."""
+    e, width = setting.element, _table_width(setting, shape)
+    positions = 0 if _is_zero(shape.learned_positions) else 1
+    moved = (2 + positions) * e
+    gather = streamed(
+        setting, "embedding", MemoryBoundKind.EMBEDDING, setting.tokens, width, moved, e + 8.0 * (1 + positions)
+    )
+    if not setting.is_split:
+        return gather
+    message = setting.tokens * width * e
+    kind = CollectiveKind.REDUCE_SCATTER if setting.sequence_parallel else CollectiveKind.ALL_REDUCE
+    out = Collective(name=f"embedding.{kind.value}", kind=kind, group_size=setting.tp, message_bytes=message)
+    back = Collective(
+        name="embedding.grad_all_gather",
+        kind=CollectiveKind.ALL_GATHER,
+        group_size=setting.tp,
+        message_bytes=message,
+        pass_=Pass.BACKWARD,
+    )
+    return chain(gather, Piece(forward=(out,), backward=(back,) if setting.sequence_parallel else ()))
+
+
+def head(setting: Setting, shape: TransformerShape, stack: Stack) -> Piece:
+    """Final norms, the head's own linears, logits and (training) the loss.
+
+    Training and encoder-only models want logits of every token; generation of the last one of each sequence.
+    """
+    pieces = []
+    if stack.norms:
+        norms = norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm")
+        pieces.append(repeat(norms, len(stack.norms)))
+    pieces += [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
+    if shape.lm_head:
+        pieces += [logits(setting, shape), cross_entropy(setting, shape)]
+    return chain(*pieces)
+
+
+def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:
+    """The vocabulary-parallel output projection, and when generating the all-gather that a sampler needs."""
+    rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
+    piece = region(
+        setting,
+        name,
+        product(setting, name, rows, vocab, _table_width(setting, shape), setting.wide),
+        gathered=_table_width(setting, shape),
+        reduced=False,
+    )
+    if setting.training or not setting.is_split:
+        return piece
+    message = rows * shape.vocab_size * setting.element
+    gather = Collective(
+        name=f"{name}.all_gather", kind=CollectiveKind.ALL_GATHER, group_size=setting.tp, message_bytes=message
+    )
+    return chain(piece, Piece(forward=(gather,)))
+
+
+def logit_rows(setting: Setting, shape: TransformerShape) -> Ints:
+    return setting.tokens if setting.training or shape.encoder_only else setting.batch
+
+
+def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_entropy") -> Piece:
+    """Loss over vocabulary shards in fp32, as Megatron's vocab_parallel_cross_entropy with its elementwise chain fused:
+    forward upcasts (e + 4), finds the maximum (4), and exponentiates in place while summing (8); backward scales the
+    kept exponentials in place (8) and casts them to the gradient's type (4 + e). Three fp32 numbers per token are
+    all-reduced: maximum, target logit, sum."""
+    if not setting.training:
+        return Piece()
+    e, vocab = setting.element, ceil_div(shape.vocab_size, setting.tp)
+    loss = streamed(
+        setting,
+        name,
+        MemoryBoundKind.CROSS_ENTROPY,
+        setting.tokens,
+        vocab,
+        e + 16.0,
+        e + 12.0,
+        flops=5,
+        kernels=3,
+    )
+    if not setting.is_split:
+        return loss
+    reduce = Collective(
+        name=f"{name}.all_reduce",
+        kind=CollectiveKind.ALL_REDUCE,
+        group_size=setting.tp,
+        message_bytes=4.0 * setting.tokens,
+        count=3,
+    )
+    return Piece(forward=(*loss.forward, reduce), backward=loss.backward)
+
+
+def _table_width(setting: Setting, shape: TransformerShape) -> Ints:
+    return setting.hidden_size if shape.embedding_size is None else shape.embedding_size
+
+
+def _is_zero(size: Ints) -> bool:
+    return isinstance(size, int) and size == 0

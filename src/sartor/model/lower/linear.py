@@ -1,0 +1,144 @@
+"""Linear layers: one GEMM forward, one each for the gradients of its input and of its weight, and the collectives that
+tensor parallelism puts around them.
+
+For Y[T,out] = X[T,in] W^T with W stored [out,in] as PyTorch does (NVIDIA Linear/Fully-Connected Layers User's Guide,
+table 1, in BLAS letters; codesign digest sec. 1.2):
+
+    forward   Y  = X W^T    m=T    n=out  k=in    TN
+    dgrad     dX = dY W     m=T    n=in   k=out   NN
+    wgrad     dW = dY^T X   m=out  n=in   k=T     NT, added to an fp32 main gradient (Megatron's
+                                                  gradient_accumulation_fusion)
+
+The input gradient of the very first layer is counted too: the embedding below it wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.shape import Linear, Split
+from sartor.operators import Collective, CollectiveKind, DType, Gemm, Layout, MemoryBound, MemoryBoundKind, Pass
+from sartor.units import Ints, ceil_div
+
+
+def linears(
+    setting: Setting, parts: Sequence[tuple[str, Linear]], kv_heads: Ints = 1, rows: Ints | None = None
+) -> Piece:
+    """Named linear layers, each equal non-empty ``fused`` run once as one GEMM (named ``name`` of its first member)."""
+    groups: dict[str, list[Linear]] = {}
+    for name, linear in parts:
+        groups.setdefault(name, []).append(linear)
+    return chain(*(linear_group(setting, name, group, kv_heads, rows) for name, group in groups.items()))
+
+
+def linear_group(
+    setting: Setting, name: str, group: Sequence[Linear], kv_heads: Ints = 1, rows: Ints | None = None
+) -> Piece:
+    """Linear layers that share their input, as one GEMM of their summed local widths."""
+    first = group[0]
+    if rows is None:
+        rows = setting.outer_tokens if first.split is Split.REPLICATED else setting.tokens
+    d_in = ceil_div(first.d_in, setting.tp) if first.split is Split.ROW else first.d_in
+    d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
+    dtype = setting.wide if name == "router" else setting.dtype
+    return repeat(product(setting, name, rows, d_out, d_in, dtype), first.count)
+
+
+def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
+    """Output width on one device. Key/value heads are whole: replicated when there are fewer than devices."""
+    width: Ints = linear.d_out
+    if linear.split is Split.COLUMN:
+        width = ceil_div(linear.d_out, tp)
+    elif linear.split is Split.KV_HEADS:
+        width = linear.d_out // kv_heads * ceil_div(kv_heads, tp)
+    return width
+
+
+def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
+    """Parameters of a linear layer that one device holds (a row-parallel bias is whole on every device)."""
+    width = local_width(linear, tp, kv_heads)
+    d_in = ceil_div(linear.d_in, tp) if linear.split is Split.ROW else linear.d_in
+    return linear.count * (width * d_in + (width if linear.bias else 0))
+
+
+def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dtype: DType) -> Piece:
+    """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs."""
+    forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype)
+    casts = _cast(setting, name, rows, d_in, dtype, Pass.FORWARD)
+    if not setting.training:
+        return Piece(forward=(*casts, forward))
+    dgrad = Gemm(name=f"{name}.dgrad", m=rows, n=d_in, k=d_out, dtype=dtype, layout=Layout.NN, pass_=Pass.DGRAD)
+    wgrad = Gemm(
+        name=f"{name}.wgrad",
+        m=d_out,
+        n=d_in,
+        k=rows,
+        dtype=dtype,
+        out_dtype=DType.FP32,
+        layout=Layout.NT,
+        pass_=Pass.WGRAD,
+        accumulates=True,
+    )
+    return Piece(
+        forward=(*casts, forward),
+        backward=(*_cast(setting, name, rows, d_out, dtype, Pass.BACKWARD), dgrad, wgrad),
+    )
+
+
+def _cast(setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass) -> tuple[MemoryBound, ...]:
+    """Quantising a 16-bit activation to 8 or 4 bits: read wide, write narrow; training also writes the transposed
+    copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone)."""
+    if dtype.bytes >= 2:
+        return ()
+    copies = 2 if setting.training else 1
+    moved = 1.0 * rows * cols * (setting.element + copies * dtype.bytes)
+    suffix = "cast" if pass_ is Pass.FORWARD else "grad_cast"
+    return (
+        MemoryBound(
+            name=f"{name}.{suffix}",
+            kind=MemoryBoundKind.CAST,
+            rows=rows,
+            cols=cols,
+            bytes_moved=moved,
+            dtype=dtype,
+            pass_=pass_,
+        ),
+    )
+
+
+def region(setting: Setting, name: str, inside: Piece, gathered: Ints | None = None, reduced: bool = True) -> Piece:
+    """A tensor-parallel region: column-parallel linears first, a row-parallel one last (if ``reduced``).
+
+    Without sequence parallelism the output is all-reduced forward and the input's gradient backward (Shoeybi et al.
+    2019, fig. 3). With it (Korthikanti et al. 2022, sec. 4.2.2) the input is all-gathered and the output
+    reduce-scattered; backward mirrors that and gathers the input once more for the weight gradient. Messages are the
+    whole [tokens, width] activation; ``gathered`` is the width that enters when it is not the residual's.
+    """
+    if not setting.is_split:
+        return inside
+    width = setting.hidden_size if gathered is None else gathered
+    entering = setting.tokens * width * setting.element
+    leaving = setting.tokens * setting.hidden_size * setting.element
+    kinds = CollectiveKind
+    if not setting.sequence_parallel:
+        out = (_collective(setting, f"{name}.all_reduce", kinds.ALL_REDUCE, leaving),) if reduced else ()
+        back = _collective(setting, f"{name}.grad_all_reduce", kinds.ALL_REDUCE, entering, Pass.BACKWARD)
+        return Piece(
+            forward=(*inside.forward, *out), backward=(*inside.backward, *((back,) if setting.training else ()))
+        )
+    gather = _collective(setting, f"{name}.all_gather", kinds.ALL_GATHER, entering)
+    scatter = _collective(setting, f"{name}.reduce_scatter", kinds.REDUCE_SCATTER, leaving)
+    grad_gather = _collective(setting, f"{name}.grad_all_gather", kinds.ALL_GATHER, leaving, Pass.BACKWARD)
+    regather = _collective(setting, f"{name}.input_all_gather", kinds.ALL_GATHER, entering, Pass.BACKWARD)
+    grad_scatter = _collective(setting, f"{name}.grad_reduce_scatter", kinds.REDUCE_SCATTER, entering, Pass.BACKWARD)
+    return Piece(
+        forward=(gather, *inside.forward, *((scatter,) if reduced else ())),
+        backward=(*((grad_gather,) if reduced else ()), regather, *inside.backward, grad_scatter),
+    )
+
+
+def _collective(
+    setting: Setting, name: str, kind: CollectiveKind, message: float | Ints, pass_: Pass = Pass.FORWARD
+) -> Collective:
+    return Collective(name=name, kind=kind, group_size=setting.tp, message_bytes=message, pass_=pass_)

@@ -1,0 +1,100 @@
+"""The optimizer step: parameters that one device holds, part by part, and the traffic of updating them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sartor.model.lower.linear import local_params
+from sartor.model.lower.setting import Setting
+from sartor.model.shape import (
+    DenseFfn,
+    Ffn,
+    Layer,
+    Mixer,
+    Norm,
+    Stack,
+    StateSpaceMixer,
+    TransformerShape,
+    Vectors,
+)
+from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass
+from sartor.units import Ints, ceil_div
+
+ADAM_BYTES_PER_PARAM = 30.0
+"""fp32 gradient, master weight and two moments read (16), master weight and moments written (12), 16-bit weight
+written (2): Megatron-LM's mixed-precision Adam; the states are those of Rajbhandari et al. 2020 (ZeRO), sec. 3.1."""
+
+
+def layer_steps(setting: Setting, layer: Layer) -> tuple[MemoryBound, ...]:
+    """One step per part of a layer, so that each keeps the axes of its own sizes."""
+    return tuple(adam(f"optimizer.{name}", params) for name, params in layer_params(setting, layer))
+
+
+def adam(name: str, params: Ints) -> MemoryBound:
+    """One Adam step on ``params`` parameters of this device (about 12 FLOPs each)."""
+    return MemoryBound(
+        name=name,
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=params,
+        bytes_moved=ADAM_BYTES_PER_PARAM * params,
+        flops=12.0 * params,
+        pass_=Pass.OPTIMIZER,
+        part=Part.OPTIMIZER,
+    )
+
+
+def layer_params(setting: Setting, layer: Layer) -> Iterator[tuple[str, Ints]]:
+    """Parameters of one layer on one device, by part; its norms and own vectors go with the first."""
+    h, tp = setting.hidden_size, setting.tp
+    rest: Ints = _vectors(h, layer.norms, layer.vectors) + sum(local_params(x, tp) for x in layer.linears)
+    for mixer in layer.mixers:
+        yield _label(mixer), mixer_params(setting, mixer) + rest
+        rest = 0
+    for part in layer.all_ffns:
+        yield part.name, ffn_params(setting, part) + rest
+        rest = 0
+    if not layer.mixers and not layer.all_ffns:
+        yield "layer", rest
+
+
+def mixer_params(setting: Setting, mixer: Mixer) -> Ints:
+    kv_heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
+    matrices: Ints = sum((local_params(x, setting.tp, kv_heads) for x in mixer.linears(setting.hidden_size)), 0)
+    return matrices + _vectors(setting.hidden_size, (), mixer.vectors)
+
+
+def ffn_params(setting: Setting, part: Ffn) -> Ints:
+    h, tp = setting.hidden_size, setting.tp
+    own: Ints = sum(local_params(x, tp) for x in part.linears(h)) + _vectors(h, (), part.vectors)
+    if isinstance(part, DenseFfn):
+        return own
+    shared = 0 if part.shared is None else _vectors(h, (), part.shared.vectors)
+    return own + shared + ceil_div(part.num_experts, setting.dims.ep) * ffn_params(setting, part.expert)
+
+
+def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[str, Ints]]:
+    """Parameters around the layers of the main stack: tables (split over the vocabulary), head, final norms."""
+    width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
+    table = ceil_div(shape.vocab_size, setting.tp)
+    yield "embedding", table * width + shape.learned_positions * width
+    untied = table * width if shape.lm_head and not shape.tied_embeddings else 0
+    bias = table if shape.lm_head and shape.lm_head_bias else 0
+    linears = sum(local_params(x, setting.tp) for x in shape.linears)
+    yield "head", untied + bias + linears + _vectors(shape.hidden_size, (), shape.vectors)
+
+
+def stack_params(setting: Setting, stack: Stack) -> Ints:
+    """Parameters of a stack outside its layers: final and embedding norms, projections."""
+    linears: Ints = sum((local_params(x, setting.tp) for x in stack.linears), 0)
+    return linears + _vectors(stack.hidden_size, stack.norms, stack.vectors)
+
+
+def _vectors(hidden_size: Ints, norms: Sequence[Norm], vectors: Sequence[Vectors]) -> Ints:
+    """Norms and other vectors: whole on every device (they are too small to be worth splitting)."""
+    total: Ints = sum((norm.params(hidden_size) for norm in norms), 0)
+    return total + sum((vector.params(hidden_size) for vector in vectors), 0)
+
+
+def _label(mixer: Mixer) -> str:
+    return "cross_attention" if not isinstance(mixer, StateSpaceMixer) and mixer.cross else mixer.name

@@ -1,0 +1,111 @@
+"""What every part of a model needs to know to be lowered, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.operators import DType, Operator
+from sartor.units import Ints, ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Operators of one part of a model: ``forward`` in order, ``backward`` in the order gradients flow (empty unless
+    training)."""
+
+    forward: tuple[Operator, ...] = ()
+    backward: tuple[Operator, ...] = ()
+
+
+def chain(*pieces: Piece) -> Piece:
+    """Pieces one after the other: forward in the order given, backward in the reverse."""
+    return Piece(
+        forward=tuple(op for piece in pieces for op in piece.forward),
+        backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
+    )
+
+
+def repeat(piece: Piece, count: Ints) -> Piece:
+    """The piece ``count`` times over (once more for each layer that has it)."""
+    return Piece(
+        forward=tuple(replace(op, count=op.count * count) for op in piece.forward),
+        backward=tuple(replace(op, count=op.count * count) for op in piece.backward),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A workload on one device of a tensor-parallel group, for a stack of residual width ``hidden_size``.
+
+    ``seq_q`` new tokens per sequence and ``seq_kv`` keys they may see; ``encoder_len`` keys of cross-attention.
+    """
+
+    workload: Workload
+    dims: ParallelDims
+    hidden_size: Ints
+    seq_q: Ints
+    seq_kv: Ints
+    encoder_len: Ints = 0
+
+    @property
+    def tp(self) -> Ints:
+        return self.dims.tp
+
+    @property
+    def batch(self) -> Ints:
+        return self.workload.microbatch_size
+
+    @property
+    def training(self) -> bool:
+        return self.workload.phase is Phase.TRAIN
+
+    @property
+    def decoding(self) -> bool:
+        return self.workload.phase is Phase.DECODE
+
+    @property
+    def flash(self) -> bool:
+        return self.workload.attention_kernel is AttentionKernel.FLASH
+
+    @property
+    def dropout(self) -> bool:
+        return self.workload.dropout and self.training
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Only training splits activations along the sequence; servers keep them whole (one token has none)."""
+        return self.dims.sequence_parallel and self.training and self.is_split
+
+    @property
+    def is_split(self) -> bool:
+        return not (isinstance(self.tp, int) and self.tp == 1)
+
+    @property
+    def tokens(self) -> Ints:
+        """Rows of every GEMM in the tensor-parallel region (context parallelism divides each sequence)."""
+        tokens: Ints = self.batch * ceil_div(self.seq_q, self.dims.cp)
+        return tokens
+
+    @property
+    def outer_tokens(self) -> Ints:
+        """Rows outside that region: norms, residuals, replicated linears."""
+        rows: Ints = ceil_div(self.tokens, self.tp) if self.sequence_parallel else self.tokens
+        return rows
+
+    @property
+    def dtype(self) -> DType:
+        """Of the operands of linear layers."""
+        return self.workload.dtype
+
+    @property
+    def wide(self) -> DType:
+        """Of activations, attention, router and logits: 8- and 4-bit training and serving keep these in 16 bits
+        (DeepSeek-V3, arXiv 2412.19437, sec. 3.3.1)."""
+        return self.dtype if self.dtype.bytes >= 2 else DType.BF16
+
+    @property
+    def element(self) -> float:
+        """Bytes of one activation."""
+        return self.wide.bytes

@@ -1,0 +1,84 @@
+"""Which shapes tensor and expert parallelism can divide: a mask for many, an error for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, TransformerShape
+from sartor.units import Bools, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """``value`` of ``field`` must be a multiple of ``degree`` (or, with ``or_divides``, divide it)."""
+
+    field: str
+    value: Ints
+    by: str
+    degree: Ints
+    or_divides: bool = False
+
+    @property
+    def ok(self) -> Any:
+        whole = np.equal(self.value % self.degree, 0)
+        return whole | np.equal(self.degree % self.value, 0) if self.or_divides else whole
+
+
+def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
+    """Whether every device gets whole heads, columns, vocabulary rows and experts: a bool, or a mask that broadcasts
+    over the arrays in ``shape`` and ``dims``."""
+    mask: Any = True
+    for division in divisions(shape, dims):
+        mask = mask & division.ok
+    return bool(mask) if np.ndim(mask) == 0 else mask
+
+
+def check(shape: TransformerShape, dims: ParallelDims) -> None:
+    """Raise ``InputError`` for the first single size that does not divide. Arrays are not checked: ask ``feasible``."""
+    for division in divisions(shape, dims):
+        if np.ndim(division.ok) == 0 and not division.ok:
+            value, degree = int(division.value), int(division.degree)
+            below, above = value // degree * degree, (value // degree + 1) * degree
+            nearest = f"{below} or {above}" if below else f"{above}"
+            raise InputError(division.field, value, f"does not split over {division.by}={degree}", nearest)
+
+
+def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:
+    """Everything that must divide; nothing for a degree that is the number 1."""
+    tp, ep = dims.tp, dims.ep
+    layers = [run.layer for stack in shape.stacks if stack.is_text for run in stack.runs]
+    if not _is_one(tp):
+        for layer in layers:
+            yield from _layer_divisions(layer, tp)
+        yield Division("vocab_size", shape.vocab_size, "tp", tp)
+    if not _is_one(ep):
+        for layer in layers:
+            for part in layer.all_ffns:
+                if not isinstance(part, DenseFfn):
+                    yield Division("num_experts", part.num_experts, "ep", ep)
+
+
+def _layer_divisions(layer: Layer, tp: Ints) -> Iterator[Division]:
+    for mixer in layer.mixers:
+        if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)):
+            yield Division("num_heads", mixer.num_heads, "tp", tp)
+            yield Division("num_kv_heads", mixer.num_kv_heads, "tp", tp, or_divides=True)
+        else:
+            yield Division("inner_size", mixer.inner_size, "tp", tp)
+    for part in layer.all_ffns:
+        if isinstance(part, DenseFfn):
+            yield Division("ffn_hidden_size", part.ffn_hidden_size, "tp", tp)
+            continue
+        yield Division("expert_ffn_hidden_size", part.expert.ffn_hidden_size, "tp", tp)
+        if part.shared is not None:
+            yield Division("shared_ffn_hidden_size", part.shared.ffn_hidden_size, "tp", tp)
+
+
+def _is_one(degree: Ints) -> bool:
+    return isinstance(degree, int) and degree == 1
