@@ -56,7 +56,7 @@ def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -
     else:
         path = Path(source)
         config = read_config(path)
-        name = name or (path.parent.name if path.name == "config.json" else path.stem if path.suffix else path.name)
+        name = name or _name_of(path)
     return read_fields(config, name=name)
 
 
@@ -84,6 +84,13 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
         interval_factor=ledger.factor,
         architecture=architecture,
     )
+
+
+def _name_of(path: Path) -> str:
+    """The folder's name for a config.json or a folder, else the file's without ``.json``."""
+    if path.name == "config.json":
+        return path.absolute().parent.name
+    return path.name.removesuffix(".json")
 
 
 def nearest_model_types(model_type: str) -> str:

@@ -181,16 +181,11 @@ def _outside_params(shape: TransformerShape) -> Ints:
 def _lm_head_params(shape: TransformerShape) -> Ints:
     if not shape.lm_head:
         return 0
-    return shape.vocab_size * _head_size(shape) + (shape.vocab_size if shape.lm_head_bias else 0)
+    return shape.vocab_size * _embedding_size(shape) + (shape.vocab_size if shape.lm_head_bias else 0)
 
 
 def _embedding_size(shape: TransformerShape) -> Ints:
     return shape.hidden_size if shape.embedding_size is None else shape.embedding_size
-
-
-def _head_size(shape: TransformerShape) -> Ints:
-    """Width of what the output head multiplies: the token table's when tied, else the hidden size."""
-    return _embedding_size(shape) if shape.tied_embeddings else shape.hidden_size
 
 
 def _embedding_params(shape: TransformerShape) -> Ints:
@@ -292,7 +287,7 @@ def _linears_flops(linears: Iterable[Linear], tokens: Ints) -> Ints:
 
 
 def _lm_head_flops(shape: TransformerShape, tokens: Ints) -> Ints:
-    return 2 * tokens * _head_size(shape) * shape.vocab_size if shape.lm_head else 0
+    return 2 * tokens * _embedding_size(shape) * shape.vocab_size if shape.lm_head else 0
 
 
 def _stack_attention_flops(

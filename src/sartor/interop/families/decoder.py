@@ -122,6 +122,8 @@ class Family:
     attention_linears: Callable[[Fields, Sizes], tuple[Linear, ...]] | None = None
     layer_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
     fused_qkv: bool = True
+    rotary: float = 1.0
+    """Share of the head dimension that is rotated where no field says (0: positions come otherwise)."""
     attention_gate: Choice = False
     """Queries come with an output gate of the same width."""
     latent: bool = False
@@ -179,6 +181,7 @@ def assemble(
         embedding_size=embedding_size,
         max_positions=max_positions(f),
         learned_positions=family.positions(f) if family.positions else 0,
+        mtp_layers=mtp_layers(f),
         tied_embeddings=choose(f, family.tied) if has_lm_head else True,
         lm_head=has_lm_head,
         lm_head_bias=choose(f, family.lm_head_bias) if has_lm_head else False,
@@ -186,6 +189,12 @@ def assemble(
         vectors=vectors,
         model_type=f.model_type,
     )
+
+
+def mtp_layers(f: Fields) -> int:
+    """Multi-token-prediction modules the file announces; they are in no main-model count."""
+    given = f.raw.get("num_nextn_predict_layers", f.raw.get("num_mtp_layers"))
+    return given if isinstance(given, int) and 0 < given < 1000 else 0
 
 
 def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
@@ -222,13 +231,26 @@ def attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> AttentionM
         out_bias=choose(f, family.out_bias),
         fused_qkv=family.fused_qkv,
         gated=choose(f, family.attention_gate),
-        rotary_dim=sizes.head_dim,
+        rotary_dim=rotary_dim(f, family, sizes.head_dim),
         vectors=(
             *qk_norms(f, sizes, family),
             *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
         ),
         projections=family.attention_linears(f, sizes) if family.attention_linears else (),
     )
+
+
+def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
+    """Rotated part of a head; it changes no count."""
+    if not family.rotary:
+        return 0
+    nested = f.raw.get("rope_parameters") or f.raw.get("rope_scaling")
+    inner = nested if isinstance(nested, dict) else {}
+    given = inner.get("partial_rotary_factor", f.raw.get("partial_rotary_factor", f.raw.get("rotary_pct")))
+    if isinstance(f.raw.get("rotary_dim"), int) and given is None:
+        return min(max(f.raw["rotary_dim"], 0), head_dim)
+    valid = isinstance(given, (int, float)) and 0 <= given <= 1
+    return int(head_dim * (given if valid and given is not None else family.rotary))
 
 
 def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
@@ -250,7 +272,8 @@ def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> Lat
         bias=choose(f, family.q_bias),
         window=span.window,
         vectors=(
-            Vectors(name="latent_norms", fixed=q_rank + kv_rank),
+            *((Vectors(name="q_norm", fixed=q_rank),) if q_rank else ()),
+            Vectors(name="kv_norm", fixed=kv_rank),
             *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
         ),
         projections=family.attention_linears(f, sizes) if family.attention_linears else (),
@@ -268,7 +291,7 @@ def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
 
 def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
     """The dense feed-forward part."""
-    width = f.optional_size(*family.ffn)
+    width = f.optional_size(*family.ffn) if family.ffn else None
     if width is None and family.ffn_factor:
         width = family.ffn_factor * sizes.hidden
     if width is None:

@@ -26,8 +26,6 @@ from sartor.interop.families.parts import layer_norm
 
 LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 NO_BIAS = Family()
-BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False)
-"""GPT-2 and its kin: layer norms, biases everywhere, a plain feed-forward part."""
 QWEN3 = Family(q_bias="attention_bias", out_bias="attention_bias", qk_norm=QkNorm.HEAD, spans=window_where_used)
 GEMMA = Family(q_bias="attention_bias", out_bias="attention_bias")
 OLMO2 = Family(q_bias="attention_bias", out_bias="attention_bias", qk_norm=QkNorm.WIDTH)
@@ -161,19 +159,6 @@ _ROWS: dict[str, Family] = {
         spans=window_everywhere,
     ),
     "nemotron": replace(LLAMA, norm=layer_norm(), gated=False),
-    "gpt_neox": replace(BIASED, q_bias="attention_bias", out_bias="attention_bias", parallel="use_parallel_residual"),
-    "persimmon": replace(BIASED, qk_norm=QkNorm.HEAD, qk_norm_if="qk_layernorm", qk_norm_bias=True),
-    "phi": replace(
-        BIASED,
-        norms=1,
-        parallel=True,
-        lm_head_bias=True,
-        qk_norm=QkNorm.HEAD,
-        qk_norm_if="qk_layernorm",
-        qk_norm_bias=True,
-    ),
-    "gptj": replace(BIASED, norms=1, parallel=True, q_bias=False, out_bias=False, lm_head_bias=True, ffn_factor=4),
-    "codegen": replace(BIASED, norms=1, parallel=True, q_bias=False, out_bias=False, lm_head_bias=True, ffn_factor=4),
     "nanochat": Family(
         norm=layer_norm(weight=False, bias=False), q_bias="attention_bias", out_bias="attention_bias", gated=False
     ),
