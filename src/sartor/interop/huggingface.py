@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,9 @@ from sartor.interop.config_text import parse_config, read_config
 from sartor.interop.families import readers
 from sartor.interop.families.unknown import read_unknown
 from sartor.interop.fields import Fields, Ledger
-from sartor.model.shape import TransformerShape
+from sartor.model.reading import ModelReading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReading:
-    """A model as read: its shape, and what is not from the file itself."""
-
-    shape: TransformerShape
-    assumptions: tuple[str, ...] = ()
-    """Defaults and guesses the shape rests on, one sentence each."""
-    notes: tuple[str, ...] = ()
-    """What was left aside (``auto_map``, quantization), one sentence each."""
-    exact: bool = True
-    """Whether the counts are those of the published class, to the unit."""
-    inexact_because: tuple[str, ...] = ()
-    interval_factor: float = 1.0
-    """What to multiply the log-interval of every prediction by (1: the model type is known)."""
-    architecture: str = ""
 
 
 def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -> ModelReading:
