@@ -1,0 +1,74 @@
+"""Colours of the figures and the page: one set of names, a light and a dark value for each.
+
+Series colours are Okabe and Ito's (Color Universal Design, 2008, jfly.uni-koeln.de/color), told apart under the
+common colour vision deficiencies; its yellow and black, which vanish on one of the two grounds, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """What a figure is painted with; every value is a CSS colour."""
+
+    ink: str
+    muted: str
+    grid: str
+    surface: str
+    panel: str
+    line: str
+    blue: str
+    sky: str
+    green: str
+    vermillion: str
+    orange: str
+    purple: str
+    grey: str
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Colours for unordered categories, the most telling apart first."""
+        return (self.blue, self.orange, self.green, self.vermillion, self.sky, self.purple, self.grey)
+
+
+LIGHT = Theme(
+    ink="#1b1f24",
+    muted="#57606a",
+    grid="#e4e8ec",
+    surface="#ffffff",
+    panel="#f6f8fa",
+    line="#d0d7de",
+    blue="#0072b2",
+    sky="#56b4e9",
+    green="#009e73",
+    vermillion="#d55e00",
+    orange="#e69f00",
+    purple="#cc79a7",
+    grey="#8b949e",
+)
+
+DARK = Theme(
+    ink="#e6e9ed",
+    muted="#9aa4af",
+    grid="#2b3138",
+    surface="#14171b",
+    panel="#1c2127",
+    line="#363d46",
+    blue="#2f8fd0",
+    sky="#7cc8f2",
+    green="#1fb58a",
+    vermillion="#ea7a2a",
+    orange="#eeb133",
+    purple="#d991b9",
+    grey="#7d8792",
+)
+
+CSS = Theme(**{field.name: f"var(--{field.name})" for field in fields(Theme)})
+"""The page's figures name the colour and let the reader's light, dark or printed style decide its value."""
+
+
+def css_variables(theme: Theme) -> str:
+    """``--ink:#1b1f24;...`` for a CSS block."""
+    return "".join(f"--{field.name}:{getattr(theme, field.name)};" for field in fields(Theme))

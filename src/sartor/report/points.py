@@ -1,0 +1,250 @@
+"""The numbers behind the figures: records of plain arrays, each with the sentence its figure is there to say.
+
+Nothing here draws; :mod:`sartor.report.figures` does. All values are SI, names are shown as they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.estimate import Estimate
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator, Pass
+from sartor.report.words import short_name
+from sartor.units import format_seconds, format_share
+
+Numbers = npt.NDArray[np.float64]
+
+CATEGORIES = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "attention", "memory-bound", "collective")
+"""What a step's time is divided into, in the order it is stacked."""
+
+SMALL_SHARE = 0.005
+"""Operators below this share of the step are shown together."""
+
+
+def category(operator: Operator) -> str:
+    """Which of ``CATEGORIES`` an operator's time counts to."""
+    if isinstance(operator, (Gemm, GroupedGemm)):
+        passes = {Pass.DGRAD: "GEMM dgrad", Pass.WGRAD: "GEMM wgrad"}
+        return passes.get(operator.pass_, "GEMM forward")
+    if isinstance(operator, Attention):
+        return "attention"
+    return "collective" if isinstance(operator, Collective) else "memory-bound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTimes:
+    """Time of a step by operator (longest first) and category: ``time_s`` [operators, categories], totals with 80%."""
+
+    title: str
+    names: tuple[str, ...]
+    time_s: Numbers
+    low_s: Numbers
+    high_s: Numbers
+    step_s: float
+
+
+def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> OperatorTimes:
+    """Every execution of an operator's forward and backward added up; those below ``small`` of the step together."""
+    sums: dict[str, Numbers] = {}
+    for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
+        row = sums.setdefault(short_name(op), np.zeros(len(CATEGORIES) + 2))
+        row[CATEGORIES.index(category(op))] += op.count * float(cost.time_s)
+        row[-2:] += op.count * np.asarray([float(cost.low_s), float(cost.high_s)])
+    step = float(estimate.time_s)
+    large = sorted((n for n in sums if sums[n][:-2].sum() >= small * step), key=lambda n: -sums[n][:-2].sum())
+    rest = [name for name in sums if name not in set(large)]
+    names = (*large, f"{len(rest)} smaller") if rest else tuple(large)
+    rows = [sums[name] for name in large] + ([np.sum([sums[name] for name in rest], axis=0)] if rest else [])
+    table = np.asarray(rows).reshape(-1, len(CATEGORIES) + 2)
+    return OperatorTimes(
+        title=_where_time_goes(names, table[:, :-2], step),
+        names=names,
+        time_s=table[:, :-2],
+        low_s=table[:, -2],
+        high_s=table[:, -1],
+        step_s=step,
+    )
+
+
+def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float) -> str:
+    if not len(names):
+        return "Nothing runs"
+    shares = time_s.sum(axis=0) / step_s
+    gemm, other = shares[:3].sum(), shares[4]
+    longest = format_share(time_s[0].sum() / step_s)
+    return (
+        f"{names[0]} takes {longest} of {format_seconds(step_s)}; "
+        f"all GEMMs {format_share(gemm)}, attention {format_share(shares[3])}, memory-bound {format_share(other)}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Products on their device's roofline: intensity [FLOP/byte], achieved rate [FLOP/s], one entry per operator.
+
+    ``after`` marks those of the changed shape; ``share`` is of that shape's step.
+    """
+
+    title: str
+    device: str
+    dtype: str
+    peak_flops_per_s: float
+    hbm_bytes_per_s: float
+    names: tuple[str, ...]
+    passes: tuple[str, ...]
+    intensity_flops_per_byte: Numbers
+    achieved_flops_per_s: Numbers
+    share: Numbers
+    after: npt.NDArray[np.bool_]
+
+    @property
+    def ridge_flops_per_byte(self) -> float:
+        return self.peak_flops_per_s / self.hbm_bytes_per_s
+
+
+def roofline_points(estimate: Estimate, after: Estimate | None = None) -> Roofline:
+    """The GEMMs of a step, and of the step ``after`` a change, against peak and bandwidth of the device."""
+    rows = [(*row, False) for row in _products(estimate)]
+    rows += [(*row, True) for row in _products(after)] if after is not None else []
+    names, passes, intensity, achieved, share, is_after = zip(*rows, strict=True) if rows else ((),) * 6
+    dtype = _main_dtype(estimate)
+    return Roofline(
+        title=_roofline_title(estimate, after),
+        device=estimate.gpu.name,
+        dtype=dtype.value,
+        peak_flops_per_s=_peak(estimate, dtype),
+        hbm_bytes_per_s=estimate.gpu.hbm_bytes_per_s,
+        names=names,
+        passes=passes,
+        intensity_flops_per_byte=np.asarray(intensity, dtype=float),
+        achieved_flops_per_s=np.asarray(achieved, dtype=float),
+        share=np.asarray(share, dtype=float),
+        after=np.asarray(is_after, dtype=bool),
+    )
+
+
+def _products(estimate: Estimate) -> list[tuple[str, str, float, float, float]]:
+    return [
+        (
+            short_name(op),
+            op.pass_.value,
+            float(op.flops) / float(op.bytes_moved),
+            float(op.flops) / float(cost.time_s),
+            float(op.count) * float(cost.time_s) / float(estimate.time_s),
+        )
+        for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True)
+        if isinstance(op, (Gemm, GroupedGemm)) and float(op.flops) > 0 and float(op.count) > 0
+    ]
+
+
+def _main_dtype(estimate: Estimate) -> DType:
+    flops: dict[DType, float] = {}
+    for op in estimate.graph.operators:
+        if isinstance(op, (Gemm, GroupedGemm)):
+            flops[op.dtype] = flops.get(op.dtype, 0.0) + float(op.flops) * float(op.count)
+    return max(flops, key=lambda dtype: flops[dtype], default=DType.BF16)
+
+
+def _peak(estimate: Estimate, dtype: DType) -> float:
+    """The dense peak the estimate itself was held against: mfu is product FLOPs per second over it."""
+    peaks = estimate.gpu.peak_flops_per_s
+    achieved = float(estimate.matmul_flops) / float(estimate.time_s)
+    return peaks[dtype] if dtype in peaks else achieved / float(estimate.mfu)
+
+
+def achieved_share(estimate: Estimate) -> float:
+    """FLOP-weighted share of peak that the GEMMs of a step reach while they run."""
+    pairs = [
+        (float(op.flops * op.count), float(cost.time_s * op.count))
+        for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True)
+        if isinstance(op, (Gemm, GroupedGemm))
+    ]
+    flops, time_s = np.asarray(pairs).reshape(-1, 2).sum(axis=0)
+    return float(flops / time_s / _peak(estimate, _main_dtype(estimate))) if time_s else 0.0
+
+
+def _roofline_title(estimate: Estimate, after: Estimate | None) -> str:
+    now = f"GEMMs reach {format_share(achieved_share(estimate))} of {estimate.gpu.name}'s dense peak"
+    if after is None:
+        return now
+    then = format_share(achieved_share(after))
+    same = then == format_share(achieved_share(estimate))
+    return f"{now}, before and after the change" if same else f"{now}; {then} after the change"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sawtooth:
+    """How a time or rate moves with one dimension: the staircase of tiles, waves and alignment."""
+
+    title: str
+    field: str
+    values: Numbers
+    time_s: Numbers
+    tokens_per_s: Numbers
+    now: float
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pareto:
+    """Candidates: speedup against change in parameters, how many fields each changes, which are on the front."""
+
+    title: str
+    labels: tuple[str, ...]
+    speedup: Numbers
+    low: Numbers
+    high: Numbers
+    params_change: Numbers
+    num_changed: npt.NDArray[np.int64]
+    on_front: npt.NDArray[np.bool_]
+    best: int = -1
+    smallest_edit: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gains:
+    """What each finding's fix would save: seconds and share of the step, worst first."""
+
+    title: str
+    rules: tuple[str, ...]
+    grades: tuple[str, ...]
+    messages: tuple[str, ...]
+    gain_s: Numbers
+    gain_fraction: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Predictions with their 80% intervals beside published figures, one entry per case; NaN where none was printed."""
+
+    title: str
+    unit: str
+    cases: tuple[str, ...]
+    predicted: Numbers
+    low: Numbers
+    high: Numbers
+    published: Numbers
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.cases), *(len(a) for a in (self.predicted, self.low, self.high, self.published))}
+        assert len(lengths) == 1, "one entry per case"
+
+
+def published_points(title: str, unit: str, rows: Sequence[tuple[str, float, float, float, float | None]]) -> Published:
+    """Rows of (case, predicted, low, high, published or None) as a record."""
+    columns: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * 5
+    numbers = [np.asarray([np.nan if v is None else v for v in column], dtype=float) for column in columns[1:]]
+    return Published(
+        title=title,
+        unit=unit,
+        cases=tuple(columns[0]),
+        predicted=numbers[0],
+        low=numbers[1],
+        high=numbers[2],
+        published=numbers[3],
+    )

@@ -1,0 +1,110 @@
+"""How operators, fields and numbers are written for people, alike in the terminal, the figures and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.cost.cost import Cost
+from sartor.model.workload import Phase, Workload
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
+from sartor.units import format_bytes, format_count, format_seconds
+
+_PASS_SUFFIXES = ("forward", "fwd", "dgrad", "wgrad", "backward", "bwd")
+
+
+def printable(text: str) -> str:
+    """Text that cannot move a cursor or hide itself: control and invisible characters are escaped.
+
+    >>> printable("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def short_name(operator: Operator) -> str:
+    """An operator's name without its pass, so that forward and backward of one layer are one line of a figure."""
+    name = printable(operator.name)
+    for suffix in _PASS_SUFFIXES:
+        for joint in (".", "_", "-", " "):
+            if name.endswith(joint + suffix) and len(name) > len(suffix) + 1:
+                return name[: -len(suffix) - 1]
+    return name
+
+
+def size_text(operator: Operator) -> str:
+    """The problem an operator solves, as ``[batch x] m x n x k``: ``8192 x 7680 x 2560``; attention as its score
+    products (batch times heads, queries, keys, head dimension); rows and columns, or bytes, for the others."""
+    if isinstance(operator, Gemm):
+        sizes = (operator.m, operator.n, operator.k)
+        return _times(*sizes) if int(operator.batch) == 1 else _times(operator.batch, *sizes)
+    if isinstance(operator, GroupedGemm):
+        return f"{int(operator.groups)} groups, {_times(operator.rows, operator.n, operator.k)}"
+    if isinstance(operator, Attention):
+        heads = operator.batch * operator.num_heads
+        return _times(heads, operator.seq_q, operator.seq_kv, operator.head_dim)
+    if isinstance(operator, Collective):
+        return f"{format_bytes(float(operator.message_bytes))} over {int(operator.group_size)}"
+    if int(operator.cols) == 1:
+        return f"{format_count(float(operator.rows))} elements"
+    return _times(operator.rows, operator.cols)
+
+
+def tile_text(cost: Cost) -> str:
+    """``256x128``, ``256x128/4`` where k is split in four, empty where an operator has no tile."""
+    details = cost.details
+    if not details.get("tile_m"):
+        return ""
+    split = int(details.get("split_k", 1) or 1)
+    return f"{int(details['tile_m'])}x{int(details['tile_n'])}" + (f"/{split}" if split > 1 else "")
+
+
+def efficiency(operator: Operator, cost: Cost) -> float | None:
+    """Share of tiles and waves that does useful work (GEMMs), None for what has no grid."""
+    tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
+    return None if tile is None or wave is None else float(tile) * float(wave)
+
+
+def value_text(value: Any) -> str:
+    """A field's value: whole numbers with thousands separated, others as they are."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return printable(f"{value:.4g}" if isinstance(value, float) else str(value))
+    return f"{int(value):,}"
+
+
+def change_text(changed: dict[str, Any]) -> str:
+    """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``."""
+    parts = [f"{name} {_plain(old)} -> {_plain(new)}" for name, (old, new) in changed.items()]
+    return printable(", ".join(parts)) or "nothing"
+
+
+def signed_share(share: float, digits: int = 1) -> str:
+    """``+2.1%``; a change that rounds to nothing is ``0.0%``."""
+    text = f"{100 * share:+.{digits}f}%"
+    return text[1:] if float(text[:-1]) == 0 else text
+
+
+def _plain(value: Any) -> str:
+    return str(int(value)) if hasattr(value, "__index__") and not isinstance(value, bool) else str(value)
+
+
+def _times(*sizes: Any) -> str:
+    return " x ".join(str(int(size)) for size in sizes)
+
+
+def interval_text(time_s: float, low_s: float, high_s: float) -> str:
+    """``834 ms (80%: 702 ms to 990 ms)``."""
+    return f"{format_seconds(time_s)} (80%: {format_seconds(low_s)} to {format_seconds(high_s)})"
+
+
+def speedup_text(speedup: Any) -> str:
+    return f"{float(speedup):.2f}x"
+
+
+def workload_text(workload: Workload) -> str:
+    """``train, 4 x 2,048 tokens, bf16``."""
+    batch = f"{int(workload.microbatch_size):,}"
+    if workload.phase is Phase.DECODE:
+        size = f"{batch} sequences, {int(workload.context_len):,} tokens of context each"
+    else:
+        size = f"{batch} x {int(workload.seq_len):,} tokens"
+    return f"{workload.phase.value}, {size}, {workload.dtype.value}, {workload.attention_kernel.value} attention"
