@@ -9,28 +9,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sartor.cost.cost import Cost
-from sartor.cost.estimate import Estimate
+from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.cost.estimate import estimate as estimate_graph
-from sartor.cost.gemm import GemmAlternative, gemm_alternatives, gemm_cost
+from sartor.cost.gemm import gemm_alternatives, gemm_cost
 from sartor.errors import InputError
-from sartor.hardware.calibration import load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.interop.huggingface import ModelReading, read_model
+from sartor.interop.hub import fetch_config
+from sartor.interop.huggingface import read_model
+from sartor.model.edit import edit_fields
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
+from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
-from sartor.operators import DType, Gemm, Layout, OperatorGraph
+from sartor.model.zoo import load_model
+from sartor.operators import DType, Gemm, Layout
 
 if TYPE_CHECKING:
-    from sartor.rules.rule import Finding
     from sartor.search.quality import QualityGuard
-    from sartor.search.shapes import ShapeSearch
 
 Model = str | Path
 GpuLike = str | Path | Gpu
@@ -38,56 +39,6 @@ GpuLike = str | Path | Gpu
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_MICROBATCH = {Phase.TRAIN: 4, Phase.PREFILL: 1, Phase.DECODE: 8}
 """Sequences at once when nobody says: 8,192 tokens per device in training, as in the sweeps of arXiv 2401.14489."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A model, what is asked of it, and on what: the beginning of every journey."""
-
-    reading: ModelReading
-    workload: Workload
-    dims: ParallelDims
-    gpu: Gpu
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEstimate:
-    """Where the time of a question goes: operators with their costs, and totals."""
-
-    question: Question
-    graph: OperatorGraph
-    estimate: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmAnswer:
-    """One product, its cost, and every tile that was considered."""
-
-    gemm: Gemm
-    gpu: Gpu
-    cost: Cost
-    alternatives: tuple[GemmAlternative, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lint:
-    """What the rules found, worst first."""
-
-    base: ModelEstimate
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The verdict: where the time goes, what is wasteful, and same-size shapes that are faster."""
-
-    base: ModelEstimate
-    gpus: tuple[Gpu, ...]
-    findings: tuple[Finding, ...]
-    search: ShapeSearch
-    after: ModelEstimate | None
-    """The recommended shape's own estimate; None when nothing beats the baseline."""
 
 
 def ask(
@@ -110,7 +61,7 @@ def ask(
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file;
     ``set`` changes fields of the shape. Sizes are in sequences and tokens. Raises ``InputError``.
     """
-    reading = read_model(model, changes=set or {})
+    reading = read(model, set)
     device = _device(gpu)
     phase_ = _word(Phase, "phase", phase)
     dtype_, dtype_notes = _precision(dtype, device)
@@ -153,8 +104,10 @@ def estimate(model: Model, gpu: GpuLike = "h100_sxm", **question: Any) -> ModelE
 def answer_question(question: Question) -> ModelEstimate:
     """Lower the question's workload and price it on the question's device."""
     graph = lower(question.workload, question.dims)
-    costs = estimate_graph(graph, question.gpu, sigma_factor=question.reading.interval_factor)
-    return ModelEstimate(question=question, graph=graph, estimate=costs)
+    found = estimate_graph(graph, question.gpu)
+    factor = question.reading.interval_factor
+    costs = tuple(replace(cost, log_sigma=cost.log_sigma * factor) for cost in found.costs)
+    return ModelEstimate(question=question, graph=graph, estimate=replace(found, costs=costs))
 
 
 def gemm(
@@ -166,19 +119,30 @@ def gemm(
     batch: int = 1,
     dtype: str | None = None,
     layout: str = "TN",
+    clock: str = "boost",
 ) -> GemmAnswer:
-    """One product C[m,n] = A[m,k] B[k,n], and why it takes as long as it does. Raises ``InputError``."""
+    """One product C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
+
+    ``clock`` is ``boost`` (a short run, as benchmark tables time it) or ``sustained``. Raises ``InputError``.
+    """
     device = _device(gpu)
-    sizes = {"m": m, "n": n, "k": k, "batch": batch}
-    checked = {name: _size(name, value, 1) for name, value in sizes.items()}
     dtype_, _ = _precision(dtype, device)
-    product = Gemm(name="gemm", dtype=dtype_, layout=_word(Layout, "layout", layout.upper()), **checked)
+    product = Gemm(
+        name="gemm",
+        m=_size("m", m, 1),
+        n=_size("n", n, 1),
+        k=_size("k", k, 1),
+        batch=_size("batch", batch, 1),
+        dtype=dtype_,
+        layout=_word(Layout, "layout", layout),
+    )
     calibration = load_calibration(device, dtype_)
+    clock_ = _word(Clock, "clock", clock)
     return GemmAnswer(
         gemm=product,
         gpu=device,
-        cost=gemm_cost(product, device, calibration),
-        alternatives=gemm_alternatives(product, device, calibration),
+        cost=gemm_cost(product, device, calibration, clock=clock_),
+        alternatives=gemm_alternatives(product, device, calibration, clock=clock_),
     )
 
 
@@ -234,6 +198,33 @@ def advise(
         workload = replace(asked.workload, shape=best.shape)
         after = answer_question(replace(asked, reading=reading, workload=workload))
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after)
+
+
+def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
+    """The model of a config.json (or its folder), a zoo name or a hub id, with fields changed by ``set``.
+
+    A path that exists wins over a zoo name. Raises ``InputError``.
+    """
+    text = str(model)
+    path = Path(text)
+    if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
+        reading = read_model(path)
+    elif text.count("/") == 1:
+        reading = read_model(fetch_config(text), name=text.rpartition("/")[2])
+    else:
+        shape = load_model(text)
+        reading = ModelReading(shape=shape, notes=(f"from the zoo: sartor catalog models {text}",))
+    if not set:
+        return reading
+    shape, notes = edit_fields(reading.shape, set)
+    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _device(gpu: GpuLike) -> Gpu:

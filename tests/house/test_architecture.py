@@ -17,6 +17,7 @@ FLOORS = {
     "predict": {"cost"},
     "solve": {"schedule", "placement"},
     "decide": {"rules", "search"},
+    "answer": {"answers"},
 }
 CORE = [room for rooms in FLOORS.values() for room in rooms]
 EDGE = {"interop", "measure", "engine", "report"}

@@ -65,6 +65,9 @@ def gemm(
     layout: Annotated[
         str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")
     ] = "TN",
+    clock: Annotated[
+        str, typer.Option(metavar="boost|sustained", help="boost: a short run, as benchmarks time it.")
+    ] = "boost",
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -75,7 +78,7 @@ def gemm(
     from sartor import api
     from sartor.report import contract
 
-    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout)
+    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, clock=clock)
     c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
     if not json:
         from sartor.report import table

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.api import Advice, GemmAnswer, Lint, ModelEstimate
+from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate
 from sartor.cost.cost import Cost
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
 
@@ -59,7 +59,7 @@ def workload_body(answer: ModelEstimate) -> dict[str, Any]:
 def totals_body(answer: ModelEstimate) -> dict[str, Any]:
     found = answer.estimate
     return {
-        "layer_time_s": _plain(found.layer_time_s),
+        "layer_time_s": _plain(answer.layer_time_s),
         "time_s": _plain(found.time_s),
         "low_s": _plain(found.low_s),
         "high_s": _plain(found.high_s),
@@ -101,7 +101,7 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
 def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
     """(batch, m, n, k) of a product; attention as its score product; rows and columns of a memory-bound kernel."""
     if isinstance(op, Gemm):
-        return tuple(_plain(x) for x in (op.batch, op.m, op.n, op.k))  # type: ignore[return-value]
+        return _plain(op.batch), _plain(op.m), _plain(op.n), _plain(op.k)
     if isinstance(op, GroupedGemm):
         return _plain(op.groups), _plain(op.rows), _plain(op.n), _plain(op.k)
     if isinstance(op, Attention):

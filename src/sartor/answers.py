@@ -1,0 +1,76 @@
+"""What the journeys answer with: frozen records that tables, figures, pages and JSON are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import Estimate
+from sartor.cost.gemm import GemmAlternative
+from sartor.hardware.gpu import Gpu
+from sartor.model.parallel import ParallelDims
+from sartor.model.reading import ModelReading
+from sartor.model.workload import Workload
+from sartor.operators import Gemm, OperatorGraph, Part
+from sartor.units import Floats
+
+if TYPE_CHECKING:
+    from sartor.rules.rule import Finding
+    from sartor.search.shapes import ShapeSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A model, what is asked of it, and on what: the beginning of every journey."""
+
+    reading: ModelReading
+    workload: Workload
+    dims: ParallelDims
+    gpu: Gpu
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEstimate:
+    """Where the time of a question goes: operators with their costs, and totals."""
+
+    question: Question
+    graph: OperatorGraph
+    estimate: Estimate
+
+    @property
+    def layer_time_s(self) -> Floats:
+        """Seconds of all layers of the stacks: the step without embedding, head and optimizer."""
+        pairs = zip(self.graph.operators, self.estimate.costs, strict=True)
+        return sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmAnswer:
+    """One product, its cost, and every tile that was considered."""
+
+    gemm: Gemm
+    gpu: Gpu
+    cost: Cost
+    alternatives: tuple[GemmAlternative, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lint:
+    """What the rules found, worst first."""
+
+    base: ModelEstimate
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The verdict: where the time goes, what is wasteful, and same-size shapes that are faster."""
+
+    base: ModelEstimate
+    gpus: tuple[Gpu, ...]
+    findings: tuple[Finding, ...]
+    search: ShapeSearch
+    after: ModelEstimate | None
+    """The recommended shape's own estimate; None when nothing beats the baseline."""

@@ -1,0 +1,74 @@
+"""``--set field=value``: one size of a shape changed by hand, checked like a file's own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import EDITABLE, TransformerShape, edit
+
+LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1}
+"""Sizes beyond which nothing was ever built; other fields stop at 2^24."""
+
+
+def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[TransformerShape, tuple[str, ...]]:
+    """The shape with ``changes`` (integers, or their digits) made, and what followed from them, in words.
+
+    Where heads times head dimension was the hidden size it stays so: the head dimension follows, unless it is
+    given. Raises ``InputError`` for unknown fields, values that are no positive integers, heads that don't divide.
+    """
+    wanted = {_field(name): _integer(name, value) for name, value in changes.items()}
+    missing = sorted(set(wanted) - set(shape.fields()))
+    if missing:
+        raise InputError("--set", missing[0], f"{shape.name or 'this model'} has none", ", ".join(shape.fields()))
+    notes: tuple[str, ...] = ()
+    if {"num_heads", "hidden_size"} & set(wanted) and "head_dim" not in wanted and _heads_fill_hidden(shape):
+        hidden = wanted.get("hidden_size", int(shape.hidden_size))
+        heads = wanted.get("num_heads", int(shape.num_heads))
+        wanted["head_dim"] = _share(hidden, heads)
+        notes = (f"head_dim={wanted['head_dim']} (hidden_size / num_heads, as before)",)
+    changed = edit(shape, **wanted)
+    _check_kv_heads(changed)
+    return changed, notes
+
+
+def _field(name: str) -> str:
+    if name not in EDITABLE:
+        near = difflib.get_close_matches(name, EDITABLE, 3, 0.5)
+        raise InputError("--set", name, "is no field of a shape", ", ".join(near or EDITABLE))
+    return name
+
+
+def _integer(name: str, value: Any) -> int:
+    most = LARGEST.get(name, 2**24)
+    text = str(value)
+    digits = text.isascii() and text.isdigit() and not isinstance(value, bool)
+    if not digits or not 1 <= int(text[:20]) <= most:
+        raise InputError(name, value, f"must be an integer from 1 to {most}")
+    return int(text)
+
+
+def _heads_fill_hidden(shape: TransformerShape) -> bool:
+    return int(shape.num_heads) > 0 and int(shape.num_heads * shape.head_dim) == int(shape.hidden_size)
+
+
+def _share(hidden: int, heads: int) -> int:
+    if hidden % heads:
+        divisors = [d for d in range(1, min(hidden, 4 * heads) + 1) if hidden % d == 0]
+        near = sorted(sorted(divisors, key=lambda d: abs(d - heads))[:2])
+        raise InputError(
+            "num_heads",
+            heads,
+            f"must divide hidden_size={hidden} (or set head_dim)",
+            " or ".join(map(str, near)),
+        )
+    return hidden // heads
+
+
+def _check_kv_heads(shape: TransformerShape) -> None:
+    heads, kv_heads = int(shape.num_heads), int(shape.num_kv_heads)
+    if kv_heads and heads % kv_heads:
+        near = sorted(sorted((d for d in range(1, heads + 1) if heads % d == 0), key=lambda d: abs(d - kv_heads))[:2])
+        raise InputError("num_kv_heads", kv_heads, f"must divide num_heads={heads}", " or ".join(map(str, near)))
