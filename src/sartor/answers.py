@@ -41,9 +41,10 @@ class ModelEstimate:
 
     @property
     def layer_time_s(self) -> Floats:
-        """Seconds of all layers of the stacks: the step without embedding, head and optimizer."""
+        """Seconds of one layer (the mean, where layers differ): without embedding, head and optimizer."""
         pairs = zip(self.graph.operators, self.estimate.costs, strict=True)
-        return sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
+        layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
+        return layers / sum(stack.num_layers for stack in self.question.reading.shape.stacks if stack.is_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

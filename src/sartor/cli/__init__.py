@@ -24,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for group in (decide, predict, catalog):
@@ -81,8 +82,17 @@ def run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
+        error = InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
+        complain(error, as_json=as_json, command=_command(words))
+        return 2
+    except Exception as slip:
+        if os.environ.get("SARTOR_DEBUG"):
+            raise
+        sentence = " ".join(str(slip).split())[:200]
         complain(
-            InputError("input", "as given", "needs more memory than this machine has; ask for less at once"),
+            UsageError(
+                "sartor", f"a slip of sartor's own ({type(slip).__name__}: {sentence}); SARTOR_DEBUG=1 shows where"
+            ),
             as_json=as_json,
             command=_command(words),
         )
