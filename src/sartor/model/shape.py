@@ -334,6 +334,8 @@ class Layer:
     linears: tuple[Linear, ...] = ()
     """Linear layers of the layer itself, outside mixers and feed-forward."""
     vectors: tuple[Vectors, ...] = ()
+    fuses_parallel: bool = False
+    """Of parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
     ffns: tuple[Ffn, ...] = ()
     """Further feed-forward parts beside ``ffn`` (a dense residual beside the experts: Arctic)."""
 

@@ -17,12 +17,12 @@ from sartor.units import Ints, ceil_div
 
 
 def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
-    """QKV, rotary, attention and output projection of one layer, with the collectives around them."""
+    """QKV, rotary, attention and output projection of one layer on one device, without collectives."""
     prefix = "cross_" if mixer.cross else ""
-    return region(
-        setting,
-        f"{prefix}attention",
-        chain(_projections(setting, mixer, prefix), attention_core(setting, mixer), _out(setting, mixer, prefix)),
+    return chain(
+        _projections(setting, mixer),
+        attention_core(setting, mixer),
+        linear_group(setting, f"{prefix}attn_out", [output(setting, mixer)]),
     )
 
 
@@ -51,9 +51,10 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, parts["kv_up"])
     turned = rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
     out = linear_group(setting, "attn_out", [parts["out"]])
+    others = chain(*(linear_group(setting, linear.name, [linear]) for linear in mixer.projections))
     width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
     gathered = width + (mixer.q_lora_rank if "q_down" in parts else setting.hidden_size)
-    return chain(down, norms, region(setting, "attention", chain(up, turned, inner, out), gathered))
+    return chain(down, norms, region(setting, "attention", chain(up, others, turned, inner, out), gathered))
 
 
 def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
@@ -68,21 +69,23 @@ def named_inputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Lin
     return [(prefix + (linear.fused or linear.name), linear) for linear in inputs]
 
 
-def _projections(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
+def output(setting: Setting, mixer: AttentionMixer) -> Linear:
+    """The output projection."""
+    return next(linear for linear in mixer.linears(setting.hidden_size) if linear.name == "out")
+
+
+def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens, once: when
     decoding they are in the cache."""
     named = named_inputs(setting, mixer)
-    queries = [pair for pair in named if pair[1].name == "q"] if mixer.cross else named
-    encoded = [pair for pair in named if pair[1].name != "q"] if mixer.cross and not setting.decoding else []
+    if not mixer.cross:
+        return linears(setting, named, mixer.num_kv_heads)
+    queries = [pair for pair in named if pair[1].name not in ("k", "v")]
+    encoded = [] if setting.decoding else [pair for pair in named if pair[1].name in ("k", "v")]
     rows = setting.batch * setting.encoder_len
     return chain(
         linears(setting, queries, mixer.num_kv_heads), linears(setting, encoded, mixer.num_kv_heads, rows=rows)
     )
-
-
-def _out(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
-    out = [linear for linear in mixer.linears(setting.hidden_size) if linear.name == "out"]
-    return linear_group(setting, f"{prefix}attn_out", out)
 
 
 def _rotated(mixer: AttentionMixer) -> Any:
@@ -96,6 +99,8 @@ def _rotated(mixer: AttentionMixer) -> Any:
 def _scores(setting: Setting, mixer: AttentionMixer, name: str) -> Piece:
     heads, kv_heads = local_heads(setting, mixer)
     if mixer.cross:
+        if _is_zero(setting.encoder_len):
+            return Piece()
         core = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.encoder_len, causal=False)
         return kernels(setting, core)
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)

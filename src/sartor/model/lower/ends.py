@@ -34,31 +34,29 @@ def embedding(setting: Setting, shape: TransformerShape) -> Piece:
     return chain(gather, Piece(forward=(out,), backward=(back,) if setting.sequence_parallel else ()))
 
 
-def head(setting: Setting, shape: TransformerShape, stack: Stack) -> Piece:
-    """Final norms, the head's own linears, logits and (training) the loss.
+def head(setting: Setting, shape: TransformerShape) -> Piece:
+    """Final norms, the head's own linears, logits and (training) the loss."""
+    own = [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
+    final = [logits(setting, shape), cross_entropy(setting, shape)] if shape.lm_head else []
+    return chain(final_norms(setting, shape.main), *own, *final)
 
-    Training and encoder-only models want logits of every token; generation of the last one of each sequence.
-    """
-    pieces = []
-    if stack.norms:
-        norms = norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm")
-        pieces.append(repeat(norms, len(stack.norms)))
-    pieces += [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
-    if shape.lm_head:
-        pieces += [logits(setting, shape), cross_entropy(setting, shape)]
-    return chain(*pieces)
+
+def final_norms(setting: Setting, stack: Stack) -> Piece:
+    """A stack's norms outside its layers."""
+    if not stack.norms:
+        return Piece()
+    return repeat(norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm"), len(stack.norms))
 
 
 def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:
-    """The vocabulary-parallel output projection, and when generating the all-gather that a sampler needs."""
+    """The vocabulary-parallel output projection, and when generating the all-gather that a sampler needs.
+
+    Training and encoder-only models want logits of every token; generation of the last one of each sequence.
+    """
     rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
-    piece = region(
-        setting,
-        name,
-        product(setting, name, rows, vocab, _table_width(setting, shape), setting.wide),
-        gathered=_table_width(setting, shape),
-        reduced=False,
-    )
+    width = _table_width(setting, shape) if shape.tied_embeddings else setting.hidden_size
+    inside = product(setting, name, rows, vocab, width, setting.wide)
+    piece = region(setting, name, inside, gathered=width, reduced=False)
     if setting.training or not setting.is_split:
         return piece
     message = rows * shape.vocab_size * setting.element

@@ -9,18 +9,14 @@ import numpy as np
 from sartor.model.lower.linear import linear_group, linears, region
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.model.shape import DenseFfn, Linear, MoeFfn, Split
+from sartor.model.shape import DenseFfn, Linear, MoeFfn
 from sartor.operators import Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Pass
 from sartor.units import Ints, ceil_div
 
 
-def dense_ffn(setting: Setting, part: DenseFfn) -> Piece:
-    """Up (and gate), activation, down."""
-    return region(setting, part.name, dense_inner(setting, part, part.name))
-
-
-def dense_inner(setting: Setting, part: DenseFfn, prefix: str) -> Piece:
-    """The same without collectives."""
+def dense_ffn(setting: Setting, part: DenseFfn, prefix: str = "") -> Piece:
+    """Up (and gate), activation, down on one device, without collectives."""
+    prefix = prefix or part.name
     *ups, down = part.linears(setting.hidden_size)
     width = ceil_div(part.ffn_hidden_size, setting.tp)
     return chain(
@@ -36,15 +32,27 @@ def named_ups(ups: list[Linear], prefix: str) -> list[tuple[str, Linear]]:
 
 def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
     """Router, top-k, permutation, (all-to-all,) the experts as grouped GEMMs, and back; shared experts beside them."""
-    h = setting.hidden_size
-    small = [linear for linear in part.linears(h) if linear.split is Split.REPLICATED]
-    router = chain(*(linear_group(setting, linear.name, [linear]) for linear in small))
-    routed = chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))
-    pieces = [router, _top_k(setting, part), region(setting, part.name, routed)]
+    pieces = [
+        *(linear_group(setting, linear.name, [linear]) for linear in outer_linears(setting, part)),
+        _top_k(setting, part),
+        region(setting, part.name, chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))),
+    ]
     if part.shared is not None:
-        pieces.append(region(setting, "shared_expert", dense_inner(setting, part.shared, "shared")))
-        pieces.append(residual(setting, setting.outer_tokens, h, "shared_add"))
+        pieces.append(region(setting, "shared_expert", dense_ffn(setting, part.shared, "shared")))
+        pieces.append(residual(setting, setting.outer_tokens, setting.hidden_size, "shared_add"))
     return chain(*pieces)
+
+
+def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
+    """The linears all tokens pass beside the experts: router, gate of the shared expert, latent projections."""
+    shared = () if part.shared is None else part.shared.linears(setting.hidden_size)
+    names = {f"shared_{linear.name}" for linear in shared}
+    return [linear for linear in part.linears(setting.hidden_size) if linear.name not in names]
+
+
+def expert_width(setting: Setting, part: MoeFfn) -> Ints:
+    """Width of what is sent to the experts."""
+    return setting.hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
 
 
 def active_experts(setting: Setting, part: MoeFfn) -> Any:
@@ -90,7 +98,7 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
         "unpermute",
         MemoryBoundKind.ROUTING,
         setting.tokens,
-        setting.hidden_size,
+        expert_width(setting, part),
         (k + 1) * e,
         (2 * k + 1) * e,
         flops=2,
@@ -105,7 +113,7 @@ def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
     if isinstance(ep, int) and ep == 1:
         return Piece()
     rows = ceil_div(setting.tokens * part.experts_per_token, setting.tp)
-    message = rows * setting.hidden_size * setting.element
+    message = rows * expert_width(setting, part) * setting.element
     kind = CollectiveKind.ALL_TO_ALL
     forward = Collective(name=f"{name}.all_to_all", kind=kind, group_size=ep, message_bytes=message)
     backward = Collective(
@@ -115,10 +123,10 @@ def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
 
 
 def _experts(setting: Setting, part: MoeFfn) -> Piece:
-    expert, h = part.expert, setting.hidden_size
+    expert, h = part.expert, expert_width(setting, part)
     width = ceil_div(expert.ffn_hidden_size, setting.tp)
     if expert.gated and expert.fused_gate:
-        ups = chain(_grouped(setting, part, "expert_gate_up", 2 * width, h))
+        ups = _grouped(setting, part, "expert_gate_up", 2 * width, h)
     elif expert.gated:
         ups = chain(_grouped(setting, part, "expert_gate", width, h), _grouped(setting, part, "expert_up", width, h))
     else:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sartor.model.lower.ends import embedding, head
+from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
 from sartor.model.lower.layer import layer
+from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
-from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.lower.pointwise import norm
+from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import AttentionMixer, Layer, MoeFfn, Run, Stack, StateSpaceMixer, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Operator, OperatorGraph, Part
+from sartor.units import Ints
 
 
 def lower(workload: Workload, dims: ParallelDims | None = None) -> OperatorGraph:
@@ -36,55 +39,110 @@ def lower(workload: Workload, dims: ParallelDims | None = None) -> OperatorGraph
     dims = ParallelDims() if dims is None else dims
     shape = workload.shape
     check(shape, dims)
-    stacks = _stacks(workload)
-    main = _setting(workload, dims, shape.main)
-    before = _tagged(embedding(main, shape), Part.EMBEDDING)
-    after = _tagged(head(main, shape, shape.main), Part.HEAD)
-    layers = [_run(_setting(workload, dims, stack), run, name) for stack, run, name in _runs(stacks)]
-    whole = chain(before, *layers, after)
-    operators = (*whole.forward, *whole.backward, *_optimizer(workload, dims, stacks))
-    return OperatorGraph(operators=_unique(operators), tokens=workload.tokens)
+    sites = list(_sites(workload, dims))
+    end = _setting(workload, dims, shape.main)
+    pieces = [_stack(site, shape) for site in sites]
+    pieces += [_modules_for_later_tokens(end, shape), _tagged(head(end, shape), Part.HEAD)]
+    whole = chain(*pieces)
+    steps = _optimizer(sites, end, shape) if end.training else ()
+    return OperatorGraph(operators=_unique((*whole.forward, *whole.backward, *steps)), tokens=workload.tokens)
 
 
-def _stacks(workload: Workload) -> list[Stack]:
-    """Text stacks, the encoder first; a decoding step leaves the encoder alone."""
-    text = [stack for stack in workload.shape.stacks if stack.is_text]
-    others = [] if workload.phase is Phase.DECODE else [stack for stack in text if stack is not workload.shape.main]
-    return [*others, workload.shape.main]
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A stack that the workload runs, what it runs on, and the prefix of its operators' names."""
+
+    stack: Stack
+    setting: Setting
+    prefix: str
+
+    @property
+    def runs(self) -> Iterator[tuple[Run, str]]:
+        """Runs with the prefix of their operators' names: what is special about their layers where there are several
+        kinds."""
+        names = [_kind(run.layer) for run in self.stack.runs]
+        for i, run in enumerate(self.stack.runs):
+            number = f"{names[: i + 1].count(names[i])}" if names.count(names[i]) > 1 else ""
+            yield run, self.prefix + (f"{names[i]}{number}." if len(names) > 1 else "")
+
+
+def _sites(workload: Workload, dims: ParallelDims) -> Iterator[_Site]:
+    """Stacks that text runs, the encoder before the decoder; a decoding step leaves the encoder alone."""
+    main = workload.shape.main
+    running = [stack for stack in workload.shape.stacks if _tokens(workload, stack) is not None]
+    others = [] if workload.phase is Phase.DECODE else [stack for stack in running if stack is not main]
+    for stack in (*others, main):
+        yield _Site(stack, _setting(workload, dims, stack), f"{stack.name}." if others else "")
+
+
+def _tokens(workload: Workload, stack: Stack) -> Ints | None:
+    """Tokens per sequence a stack works on; None if text does not run it."""
+    if stack.tokens is not None:
+        return stack.tokens or None
+    return workload.seq_len if stack.is_text or stack is workload.shape.main else None
 
 
 def _setting(workload: Workload, dims: ParallelDims, stack: Stack) -> Setting:
-    """Encoder and decoder both see ``seq_len`` tokens."""
-    is_main = stack is workload.shape.main
+    """Encoder and decoder both see ``seq_len`` tokens, unless the encoder has a length of its own."""
+    shape = workload.shape
+    length = workload.seq_len if stack.tokens is None else stack.tokens
+    is_plain = stack is shape.main and stack.tokens is None
+    encoder = next((s for s in shape.stacks if s is not stack and s.is_text), None)
     return Setting(
         workload=workload,
         dims=dims,
         hidden_size=stack.hidden_size,
-        seq_q=workload.new_tokens if is_main else workload.seq_len,
-        seq_kv=workload.kv_len if is_main else workload.seq_len,
-        encoder_len=workload.seq_len,
+        seq_q=workload.new_tokens if is_plain else length,
+        seq_kv=workload.kv_len if is_plain else length,
+        encoder_len=0 if encoder is None else (_tokens(workload, encoder) or 0),
     )
 
 
-def _run(setting: Setting, run: Run, prefix: str) -> Piece:
-    piece = layer(setting, run.layer)
+def _stack(site: _Site, shape: TransformerShape) -> Piece:
+    """Token table, projections, layers and (but for the main stack, whose head follows) final norms."""
+    setting = site.setting
+    pieces = [_tagged(embedding(setting, shape), Part.EMBEDDING)] if site.stack.tokens is None else []
+    pieces += [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
+    if site.stack is not shape.main:
+        pieces.append(final_norms(setting, site.stack))
+    outside = _placed(chain(*pieces), site.prefix, 1)
+    return chain(outside, *(_placed(layer(setting, run.layer), prefix, run.count) for run, prefix in site.runs))
 
+
+def _modules_for_later_tokens(setting: Setting, shape: TransformerShape) -> Piece:
+    """Multi-token-prediction modules, which only training runs: two norms, a projection 2h -> h, a layer like the last,
+    and logits and loss of their own from the shared head (DeepSeek-V3, arXiv 2412.19437, sec. 2.2)."""
+    if not (shape.mtp_layers and setting.training):
+        return Piece()
+    h = setting.hidden_size
+    joined = product(setting, "proj", setting.tokens, h, 2 * h, setting.dtype)
+    norms = repeat(norm(setting, setting.outer_tokens, h, "input_norm"), 2)
+    inner = chain(norms, joined, layer(setting, shape.main.runs[-1].layer))
+    outer = chain(final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
+    return _placed(chain(inner, _tagged(outer, Part.HEAD)), "mtp.", shape.mtp_layers)
+
+
+def _optimizer(sites: list[_Site], end: Setting, shape: TransformerShape) -> Iterator[Operator]:
+    """Steps of every part, as often as it has weights of its own."""
+    for site in sites:
+        for run, prefix in site.runs:
+            sets = run.count if run.weight_sets is None else run.weight_sets
+            for step in layer_steps(site.setting, run.layer):
+                yield replace(step, name=prefix + step.name, count=sets)
+        yield adam(f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
+    for step in layer_steps(end, shape.main.runs[-1].layer) if shape.mtp_layers else ():
+        yield replace(step, name=f"mtp.{step.name}", count=shape.mtp_layers)
+    if shape.mtp_layers:
+        yield adam("mtp.optimizer.proj", shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size))
+    for name, params in outer_params(end, shape):
+        yield adam(f"optimizer.{name}", params)
+
+
+def _placed(piece: Piece, prefix: str, count: Ints) -> Piece:
     def placed(op: Operator) -> Operator:
-        return replace(op, name=prefix + op.name, count=op.count * run.count)
+        return replace(op, name=prefix + op.name, count=op.count * count)
 
     return Piece(forward=tuple(map(placed, piece.forward)), backward=tuple(map(placed, piece.backward)))
-
-
-def _runs(stacks: list[Stack]) -> Iterator[tuple[Stack, Run, str]]:
-    """Every run with the prefix of its operators' names: its stack's where there are several stacks, and what is
-    special about its layers where a stack has several runs."""
-    for stack in stacks:
-        outer = f"{stack.name}." if len(stacks) > 1 else ""
-        names = [_kind(run.layer) for run in stack.runs]
-        for i, run in enumerate(stack.runs):
-            same = [j for j, name in enumerate(names) if name == names[i]]
-            number = f"{same.index(i) + 1}" if len(same) > 1 else ""
-            yield stack, run, outer + (f"{names[i]}{number}." if len(stack.runs) > 1 else "")
 
 
 def _kind(part: Layer) -> str:
@@ -99,20 +157,6 @@ def _kind(part: Layer) -> str:
     if any(isinstance(f, MoeFfn) for f in part.all_ffns):
         words.append("moe")
     return "_".join(words) or ("dense" if part.all_ffns else "attention")
-
-
-def _optimizer(workload: Workload, dims: ParallelDims, stacks: list[Stack]) -> Iterator[Operator]:
-    if workload.phase is not Phase.TRAIN:
-        return
-    shape: TransformerShape = workload.shape
-    for stack, run, prefix in _runs(stacks):
-        for step in layer_steps(_setting(workload, dims, stack), run.layer):
-            yield replace(step, name=prefix + step.name, count=run.count)
-    for stack in stacks:
-        prefix = f"{stack.name}." if len(stacks) > 1 else ""
-        yield adam(f"{prefix}optimizer.norms", stack_params(_setting(workload, dims, stack), stack))
-    for name, params in outer_params(_setting(workload, dims, shape.main), shape):
-        yield adam(f"optimizer.{name}", params)
 
 
 def _tagged(piece: Piece, part: Part) -> Piece:

@@ -1,32 +1,72 @@
-"""One layer: its parts in order, with the norms and residual sums between them."""
+"""One layer: its parts in order, with the norms, residual sums and collectives between them."""
 
 from __future__ import annotations
 
-from sartor.model.lower.attention import attention, latent_attention
+from sartor.model.lower.attention import attention, attention_core, latent_attention, named_inputs, output
 from sartor.model.lower.ffn import dense_ffn, moe_ffn
-from sartor.model.lower.linear import linear_group
-from sartor.model.lower.pointwise import norm, residual
+from sartor.model.lower.linear import linear_group, local_inner, product, region
+from sartor.model.lower.pointwise import activation, norm, residual
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.state_space import state_space
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer
+from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn
+from sartor.units import ceil_div
 
 
 def layer(setting: Setting, part: Layer) -> Piece:
     """A residual layer. Norms of one width are one row whose count says how many there are; so are residual sums: one
     per part, or one in all where mixer and feed-forward are parallel."""
     rows, h = setting.outer_tokens, setting.hidden_size
-    parts = [*(mixer(setting, m) for m in part.mixers), *(ffn(setting, f) for f in part.all_ffns)]
+    blocks = _parallel(setting, part) if part.parallel else [_block(setting, x) for x in _parts(part)]
     own = [linear_group(setting, linear.name, [linear]) for linear in part.linears]
-    sums = 1 if part.parallel else len(parts)
     norms = repeat(norm(setting, rows, h), len(part.norms)) if part.norms else Piece()
-    return chain(norms, *parts, *own, repeat(residual(setting, rows, h), sums))
+    sums = 1 if part.parallel else len(blocks)
+    return chain(norms, *blocks, *own, repeat(residual(setting, rows, h), sums) if blocks else Piece())
 
 
-def mixer(setting: Setting, part: Mixer) -> Piece:
+def _parts(part: Layer) -> tuple[Mixer | Ffn, ...]:
+    return (*part.mixers, *part.all_ffns)
+
+
+def _block(setting: Setting, part: Mixer | Ffn) -> Piece:
+    """One part with its collectives. Latent attention and experts place their own, further inside."""
+    if isinstance(part, LatentAttentionMixer):
+        return latent_attention(setting, part)
+    if isinstance(part, MoeFfn):
+        return moe_ffn(setting, part)
+    cross = "cross_" if isinstance(part, AttentionMixer) and part.cross else ""
+    return region(setting, cross + part.name, _inner(setting, part))
+
+
+def _inner(setting: Setting, part: Mixer | Ffn) -> Piece:
     if isinstance(part, AttentionMixer):
         return attention(setting, part)
-    return latent_attention(setting, part) if isinstance(part, LatentAttentionMixer) else state_space(setting, part)
+    return dense_ffn(setting, part) if isinstance(part, DenseFfn) else state_space(setting, part)  # type: ignore[arg-type]
 
 
-def ffn(setting: Setting, part: Ffn) -> Piece:
-    return dense_ffn(setting, part) if isinstance(part, DenseFfn) else moe_ffn(setting, part)
+def _parallel(setting: Setting, part: Layer) -> list[Piece]:
+    """Parallel parts share one entry to and one exit from the tensor-parallel region, hence one all-reduce (Chowdhery
+    et al. 2022, PaLM, sec. 2); families that fuse run one GEMM on either side as well."""
+    inside = [x for x in _parts(part) if not isinstance(x, (LatentAttentionMixer, MoeFfn))]
+    apart = [_block(setting, x) for x in _parts(part) if isinstance(x, (LatentAttentionMixer, MoeFfn))]
+    match inside:
+        case [AttentionMixer() as mixer, DenseFfn() as ffn] if part.fuses_parallel:
+            return [region(setting, "parallel", _fused(setting, mixer, ffn)), *apart]
+        case []:
+            return apart
+        case _:
+            return [region(setting, "parallel", chain(*(_inner(setting, x) for x in inside))), *apart]
+
+
+def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
+    """Q, K, V, up (and gate) as one GEMM; both outputs as another, contracted together."""
+    *ups, down = ffn.linears(setting.hidden_size)
+    inputs = [linear for _, linear in named_inputs(setting, mixer)] + ups
+    outputs = (output(setting, mixer), down)
+    d_in = sum(local_inner(linear, setting.tp) for linear in outputs)
+    width = ceil_div(ffn.ffn_hidden_size, setting.tp)
+    return chain(
+        linear_group(setting, "parallel_in", inputs, mixer.num_kv_heads),
+        attention_core(setting, mixer),
+        activation(setting, setting.tokens, width, ffn.gated, f"{ffn.name}_activation"),
+        product(setting, "parallel_out", setting.tokens, setting.hidden_size, d_in, setting.dtype),
+    )

@@ -35,14 +35,23 @@ def linears(
 def linear_group(
     setting: Setting, name: str, group: Sequence[Linear], kv_heads: Ints = 1, rows: Ints | None = None
 ) -> Piece:
-    """Linear layers that share their input, as one GEMM of their summed local widths."""
+    """Linear layers that share their input, as one GEMM of their summed local widths; nothing if they have no rows."""
     first = group[0]
-    if rows is None:
+    if first.rows is not None:
+        rows = setting.batch * first.rows
+    elif rows is None:
         rows = setting.outer_tokens if first.split is Split.REPLICATED else setting.tokens
-    d_in = ceil_div(first.d_in, setting.tp) if first.split is Split.ROW else first.d_in
+    if isinstance(rows, int) and rows == 0:
+        return Piece()
     d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
     dtype = setting.wide if name == "router" else setting.dtype
-    return repeat(product(setting, name, rows, d_out, d_in, dtype), first.count)
+    return repeat(product(setting, name, rows, d_out, local_inner(first, setting.tp), dtype), first.count)
+
+
+def local_inner(linear: Linear, tp: Ints) -> Ints:
+    """Input width on one device."""
+    width: Ints = ceil_div(linear.d_in, tp) if linear.split is Split.ROW else linear.d_in
+    return width
 
 
 def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
@@ -58,8 +67,7 @@ def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
 def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
     """Parameters of a linear layer that one device holds (a row-parallel bias is whole on every device)."""
     width = local_width(linear, tp, kv_heads)
-    d_in = ceil_div(linear.d_in, tp) if linear.split is Split.ROW else linear.d_in
-    return linear.count * (width * d_in + (width if linear.bias else 0))
+    return linear.count * (width * local_inner(linear, tp) + (width if linear.bias else 0))
 
 
 def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dtype: DType) -> Piece:

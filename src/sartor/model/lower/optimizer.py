@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sartor.model.lower.ffn import expert_width
 from sartor.model.lower.linear import local_params
 from sartor.model.lower.setting import Setting
 from sartor.model.shape import (
@@ -66,11 +67,14 @@ def mixer_params(setting: Setting, mixer: Mixer) -> Ints:
 
 def ffn_params(setting: Setting, part: Ffn) -> Ints:
     h, tp = setting.hidden_size, setting.tp
-    own: Ints = sum(local_params(x, tp) for x in part.linears(h)) + _vectors(h, (), part.vectors)
+    own: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
     if isinstance(part, DenseFfn):
         return own
     shared = 0 if part.shared is None else _vectors(h, (), part.shared.vectors)
-    return own + shared + ceil_div(part.num_experts, setting.dims.ep) * ffn_params(setting, part.expert)
+    expert: Ints = sum((local_params(x, tp) for x in part.expert_linears(h)), 0)
+    expert = expert + _vectors(expert_width(setting, part), (), part.expert.vectors)
+    total: Ints = own + shared + ceil_div(part.num_experts, setting.dims.ep) * expert
+    return total
 
 
 def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[str, Ints]]:
@@ -78,7 +82,7 @@ def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[st
     width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
     table = ceil_div(shape.vocab_size, setting.tp)
     yield "embedding", table * width + shape.learned_positions * width
-    untied = table * width if shape.lm_head and not shape.tied_embeddings else 0
+    untied = table * shape.hidden_size if shape.lm_head and not shape.tied_embeddings else 0
     bias = table if shape.lm_head and shape.lm_head_bias else 0
     linears = sum(local_params(x, setting.tp) for x in shape.linears)
     yield "head", untied + bias + linears + _vectors(shape.hidden_size, (), shape.vectors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sartor.model.lower.linear import linears, region
+from sartor.model.lower.linear import linears
 from sartor.model.lower.pointwise import streamed
 from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.model.shape import Split, StateSpaceMixer
@@ -11,12 +11,11 @@ from sartor.units import Ints, ceil_div
 
 
 def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
-    """Input projections, short convolution, scan, output projection."""
+    """Input projections, short convolution, scan, output projection on one device, without collectives."""
     parts = mixer.linears(setting.hidden_size)
     before = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is not Split.ROW]
     after = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is Split.ROW]
-    core = [linears(setting, before), _conv(setting, mixer), _scan(setting, mixer), linears(setting, after)]
-    return region(setting, mixer.name, chain(*core))
+    return chain(linears(setting, before), _conv(setting, mixer), _scan(setting, mixer), linears(setting, after))
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:
