@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import FIELD_NAMES, Gpu
 from sartor.hardware.selfcheck import check_gpu
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
@@ -48,11 +48,25 @@ def gpu_aliases() -> dict[str, str]:
 
 
 def gpu_entry(name_or_path: str | Path) -> dict[str, Any]:
-    """The datasheet as written, in its own units, with its sources and aliases: what ``sartor catalog gpus`` shows."""
-    path = _find(name_or_path)
-    table = _read_toml(path)
-    _gpu_from(table, path)
-    return {**table, "aliases": list(_aliases().get(path.stem, ()))}
+    """Every field of a device in SI units, with the source of each: what ``sartor catalog gpus --json`` answers.
+
+    Fields a datasheet does not state are left out. ``sources`` has a document and date per field, ``all`` for the rest.
+    """
+    gpu = load_gpu(name_or_path)
+    values = {name: getattr(gpu, name) for name in FIELD_NAMES}
+    return {
+        **{name: value for name, value in values.items() if value not in (None, "", 0, ())},
+        "peak_flops_per_s": {dtype.value: peak for dtype, peak in gpu.peak_flops_per_s.items()},
+        "price_usd_per_hour": gpu.price_usd_per_hour,
+        "aliases": list(gpu.aliases),
+        "sources": dict(gpu.sources),
+    }
+
+
+def gpu_datasheet(name_or_path: str | Path) -> str:
+    """The datasheet's own text (TOML, in the units people read), to be printed, copied and changed."""
+    load_gpu(name_or_path)
+    return _find(name_or_path).read_text(encoding="utf-8")
 
 
 def canonical(name: str) -> str:
@@ -95,15 +109,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
     try:
         if not path.is_file():
-            raise InputError("gpu", str(path), "must be a catalogue name or a TOML file that exists")
+            raise InputError("gpu", path.name, "must be a catalogue name or a TOML file that exists")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError("gpu", str(path), f"a datasheet must be under {MAX_FILE_BYTES} bytes")
+            raise InputError("gpu", path.name, f"a datasheet must be under {MAX_FILE_BYTES} bytes")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError("gpu", str(path), f"must be readable as TOML: {reason}") from None
+        raise InputError("gpu", path.name, f"must be readable as TOML: {reason}") from None
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Gpu
@@ -149,12 +163,11 @@ _REQUIRED = (
 def _gpu_from(table: dict[str, Any], path: Path) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
     _only_known_keys(table, (*_NUMBERS, *_TEXTS, *_TABLES), where="")
-    for key in _REQUIRED:
-        if key not in table:
-            raise InputError(key, "missing", f"{path.name} must state it")
+    _require_keys(table, _REQUIRED, where="", file=path.name)
     texts = {key: _text(table[key], key) for key in _TEXTS if key in table}
     price = _table(table, "price")
     _only_known_keys(price, _PRICE, where="price.")
+    _require_keys(price, _PRICE if "price" in table else (), where="price.", file=path.name)
     numbers = {field: _number(table[key], key) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
     whole = {key: _whole(table[key], key) for key in _WHOLE if key in table}
     return check_gpu(
@@ -164,10 +177,19 @@ def _gpu_from(table: dict[str, Any], path: Path) -> Gpu:
             price_usd_per_hour=_number(price["usd_per_hour"], "price.usd_per_hour") if price else None,
             price_source=_text(price.get("source", ""), "price.source"),
             price_date=_text(price.get("date", ""), "price.date"),
-            sources={key: _text(text, f"sources.{key}") for key, text in _table(table, "sources").items()},
+            sources=_sources(_table(table, "sources")),
             aliases=_aliases().get(path.stem, ()) if path.parent == DATASHEETS else (),
         )
     )
+
+
+def _sources(documents: dict[str, Any]) -> dict[str, str]:
+    """Field of ``Gpu`` (``all``: every field not named) -> document and date."""
+    fields = {key: field for key, (field, _) in _NUMBERS.items()} | {key: key for key in _TEXTS}
+    fields |= {"all": "all", "peak_dense_tflops": "peak_flops_per_s"}
+    fields |= {f"peak_dense_tflops.{dtype.value}": f"peak_flops_per_s.{dtype.value}" for dtype in DType}
+    _only_known_keys(documents, tuple(fields), where="sources.")
+    return {fields[key]: _text(document, f"sources.{key}") for key, document in documents.items()}
 
 
 def _peaks(tflops: dict[str, Any]) -> dict[DType, float]:
@@ -186,6 +208,12 @@ def _only_known_keys(table: dict[str, Any], known: tuple[str, ...], where: str) 
             raise InputError(f"{where}{key}"[:80], table[key], "is not a key of a datasheet", ", ".join(near))
 
 
+def _require_keys(table: dict[str, Any], required: tuple[str, ...], where: str, file: str) -> None:
+    for key in required:
+        if key not in table:
+            raise InputError(f"{where}{key}", "missing", f"{file} must state it")
+
+
 def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
@@ -202,6 +230,8 @@ def _text(value: Any, key: str) -> str:
 def _number(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InputError(key, value, "must be a finite number not below 0, in the unit the key names")
+    if value == 0 and key in _REQUIRED:
+        raise InputError(key, value, "must be a finite number above 0, in the unit the key names")
     return float(value)
 
 
