@@ -1,0 +1,230 @@
+"""Findings for people, scripts and continuous integration: text, JSON, SARIF 2.1.0, GitHub annotations.
+
+SARIF: OASIS Standard "Static Analysis Results Interchange Format 2.1.0" (2020-03). GitHub annotations: "Workflow
+commands for GitHub Actions" (escapes as in actions/toolkit, ``packages/core/src/command.ts``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sartor import __version__
+from sartor.report.words import printable
+from sartor.rules import rule as rules
+from sartor.rules.catalog import find_rule
+from sartor.rules.rule import Finding, Grade, Rule
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+WIDTH = 98
+"""Columns of the text format."""
+
+CONFIG_KEYS: dict[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "multi_query"),
+    "head_dim": ("head_dim", "d_kv", "kv_channels", "qk_nope_head_dim", "num_attention_heads", "n_head", "n_heads"),
+    "ffn_hidden_size": ("intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", "ffn_dim", "hidden_size", "n_embd"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "moe_topk", "top_k"),
+    "expert_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
+}
+"""Keys that published config.json files use for a field, the most telling first; a derived size by what it follows
+from (a head dimension by the heads)."""
+
+_LEVELS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
+_ANNOTATIONS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "notice"}
+_STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
+
+
+def finding_body(finding: Finding) -> dict[str, Any]:
+    """One finding by the contract's keys."""
+    return finding.to_dict()
+
+
+def worst_grade(findings: Iterable[Finding]) -> str | None:
+    """``"error"``, ``"warn"``, ``"info"``, or None where nothing was found."""
+    worst = rules.worst_grade(findings)
+    return None if worst is None else worst.value
+
+
+def json_body(findings: Iterable[Finding]) -> dict[str, Any]:
+    """``findings`` and ``worst_grade`` of the contract's ``lint`` answer."""
+    found = list(findings)
+    return {"findings": [finding_body(each) for each in found], "worst_grade": worst_grade(found)}
+
+
+def text(findings: Sequence[Finding]) -> Text:
+    """Findings for a terminal, as coloured ``rich`` text of at most ``WIDTH`` columns."""
+    from rich.text import Text
+
+    out = Text()
+    for line, style in _lines(findings):
+        out.append(line + "\n", style=style)
+    out.append(_tally(findings))
+    return out
+
+
+def plain(findings: Sequence[Finding]) -> str:
+    """The same without colours: what ``text`` shows, line by line."""
+    return "\n".join([*(line for line, _ in _lines(findings)), _tally(findings)])
+
+
+def _lines(findings: Iterable[Finding]) -> Iterable[tuple[str, str]]:
+    for each in findings:
+        yield f"{each.grade.value:5}  {each.code:3} {each.rule:24} {_gain(each)}", _STYLES[each.grade]
+        yield from ((line, "") for line in wrap(printable(each.message), WIDTH, **_INDENT))
+        if each.fix:
+            yield from ((line, "green") for line in wrap(f"fix: {_fix(each)}", WIDTH, **_INDENT))
+
+
+_INDENT: dict[str, Any] = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
+
+
+def _gain(finding: Finding) -> str:
+    if finding.gain_s is None:
+        return "cannot run as asked"
+    if not finding.gain_s:
+        return "no gain predicted"
+    return f"{format_share(finding.gain_fraction or 0.0)} of the step ({format_seconds(finding.gain_s)})"
+
+
+def _fix(finding: Finding) -> str:
+    return ", ".join(f"{name}={value}" for name, value in finding.fix.items())
+
+
+def _tally(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "No rule is broken."
+    words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "remark"}
+    counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
+    return ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
+
+
+def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
+    """A SARIF 2.1.0 log with one run: the rules that spoke with their pages, and a result for each finding.
+
+    ``path`` is the model as it was given. A result points into its config.json, at the line where the field stands;
+    a model that is no file (a zoo name) is named as a logical location instead.
+    """
+    spoke = [find_rule(code) for code in dict.fromkeys(each.code for each in findings)]
+    index = {rule.code: i for i, rule in enumerate(spoke)}
+    source = _Source.of(path)
+    run = {
+        "tool": {
+            "driver": {
+                "name": "sartor",
+                "semanticVersion": __version__,
+                "rules": [_sarif_rule(rule) for rule in spoke],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif_result(each, index[each.code], source) for each in findings],
+    }
+    log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, allow_nan=False)
+
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def _sarif_rule(rule: Rule) -> dict[str, Any]:
+    page = rule.page.strip()
+    return {
+        "id": rule.name,
+        "name": "".join(word.capitalize() for word in rule.name.split("_")),
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": " ".join(page.partition("## Why it costs")[2].partition("##")[0].split())},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": _LEVELS[rule.worst]},
+        "properties": {"code": rule.code, "page": f"docs/rules/{rule.name}.md"},
+    }
+
+
+def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> dict[str, Any]:
+    message = finding.message + (f"; fix: {_fix(finding)} saves {_gain(finding)}" if finding.fix else "")
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule_index,
+        "level": _LEVELS[finding.grade],
+        "message": {"text": printable(message)},
+        "locations": [_location(finding, source)],
+        "partialFingerprints": {"sartor/1": f"{finding.rule}/{finding.field}"},
+        "properties": finding_body(finding),
+    }
+
+
+def _location(finding: Finding, source: _Source) -> dict[str, Any]:
+    if source.uri is None:
+        return {"logicalLocations": [{"name": source.name, "fullyQualifiedName": f"{source.name}.{finding.field}"}]}
+    physical: dict[str, Any] = {"artifactLocation": {"uri": source.uri}}
+    line = source.line_of(finding.field)
+    return {"physicalLocation": physical | ({"region": {"startLine": line}} if line else {})}
+
+
+def github(findings: Iterable[Finding], *, path: str | Path) -> str:
+    """One GitHub workflow command per finding: ``::error file=...,line=...,title=...::message``."""
+    source = _Source.of(path)
+    return "\n".join(_annotation(each, source) for each in findings)
+
+
+def _annotation(finding: Finding, source: _Source) -> str:
+    line = source.line_of(finding.field)
+    properties = {
+        "file": source.path,
+        "line": str(line) if line else None,
+        "title": f"{finding.code} {finding.rule}: {_gain(finding)}",
+    }
+    shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
+    fix = f"\nfix: {_fix(finding)}" if finding.fix else ""
+    return f"::{_ANNOTATIONS[finding.grade]} {shown}::{_data(finding.message + fix)}"
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where a model came from: a file with its lines, or only a name."""
+
+    name: str
+    path: str | None = None
+    text: str = ""
+
+    @classmethod
+    def of(cls, given: str | Path) -> _Source:
+        path = Path(given)
+        path = path / "config.json" if path.is_dir() else path
+        if not path.is_file():
+            return cls(name=printable(str(given)))
+        return cls(name=printable(path.name), path=path.as_posix(), text=path.read_text("utf-8", errors="replace"))
+
+    @property
+    def uri(self) -> str | None:
+        if self.path is None:
+            return None
+        return Path(self.path).as_uri() if Path(self.path).is_absolute() else quote(self.path)
+
+    def line_of(self, field: str) -> int | None:
+        """The line (from 1) on which the file states the field, or what it follows from; None where it does not."""
+        for key in CONFIG_KEYS.get(field, ()):
+            found = re.search(rf'"{re.escape(key)}"\s*:', self.text)
+            if found:
+                return self.text.count("\n", 0, found.start()) + 1
+        return None

@@ -1,0 +1,79 @@
+"""A deep and narrow model where one of fewer, wider layers would decode faster.
+
+## What it finds
+
+When decoding: a model of which one with about two thirds, half or three quarters of the layers, widened to the same
+parameters, spends less time per token.
+
+## Why it costs
+
+A decode step reads every weight once and launches about ten kernels per layer. Small layers spend more time on
+launching than on reading; depth is paid for in launches.
+
+## Example
+
+Pythia 410M (24 layers of 1024) beside Pythia 1B (16 layers of 2048), which lies below the suite's latency trend.
+
+## Fix
+
+Fewer layers, wider by the square root, with heads and feed-forward part in proportion. Depth may matter to quality:
+this is context for a new design, not a repair.
+
+## Source
+
+codesign.md sections 3 (R16) and 5; arXiv 2401.14489 (2024-01) covers inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+from sartor.model.shape import AttentionMixer
+from sartor.model.workload import Phase
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+
+SHARES = (0.75, 2 / 3, 0.5)
+"""Of the layers that are kept."""
+GRAIN = 128
+NARROW = 4096
+"""Above this hidden size a layer's weights take longer to read than its kernels to launch on every device here."""
+
+
+def deep_narrow_decode(context: Context) -> Iterator[Suspicion]:
+    shape = context.shape
+    hidden, layers = int(shape.hidden_size), int(shape.num_layers)
+    if context.workload.phase is not Phase.DECODE or hidden >= NARROW or len(shape.main.runs) > 1:
+        return
+    yield Suspicion(
+        grade=Grade.INFO,
+        message=f"num_layers={layers} of hidden_size={hidden}: fewer, wider layers of the same size decode faster on"
+        f" {context.gpu.name} (check quality)",
+        field="num_layers",
+        value=layers,
+        fixes=tuple(_fixes(context, hidden, layers)),
+        advisory=True,
+    )
+
+
+def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
+    mixer, part = context.shape.attention, context.shape.dense_ffn
+    if not isinstance(mixer, AttentionMixer) or part is None:
+        return
+    tp = int(context.dims.tp)
+    for share in SHARES:
+        fewer = max(1, round(layers * share))
+        wider = round(hidden * sqrt(layers / fewer) / GRAIN) * GRAIN
+        heads = max(tp, round(int(mixer.num_heads) * wider / hidden / tp) * tp)
+        fix = {
+            "num_layers": fewer,
+            "hidden_size": wider,
+            "num_heads": heads,
+            "ffn_hidden_size": max(GRAIN, round(int(part.ffn_hidden_size) * wider / hidden / GRAIN) * GRAIN),
+        }
+        grouped = mixer.num_kv_heads != mixer.num_heads
+        if not grouped or heads % int(mixer.num_kv_heads) == 0:
+            yield fix
+
+
+RULE = Rule(code="R16", check=deep_narrow_decode, worst=Grade.INFO, page=__doc__ or "")

@@ -1,0 +1,86 @@
+"""Heads that the flash attention kernel is not made for, or too few blocks of them.
+
+## What it finds
+
+With flash attention: a head dimension above what the kernels support (256), one between the sizes they are compiled
+for (both warnings), and, in training and prefill, fewer blocks than twice the device's SMs (information).
+
+## Why it costs
+
+A kernel compiled for 96 runs heads of 80 with a sixth of its lanes on padding. Above the largest size frameworks fall
+back to unfused attention. One (head, sequence, 128 query rows) is one block: with fewer blocks than SMs some stand
+idle.
+
+## Example
+
+80 runs as 96; 512 (global layers of Gemma 4) is unsupported (flash-attention issue 2427). Good is 128.
+
+## Fix
+
+Heads of a compiled size at the same width of all heads; a larger microbatch for more blocks.
+
+## Source
+
+Dao-AILab/flash-attention (2.x, 2023-07; hopper, 2024-07); codesign.md section 3, R14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.hardware.alignment import flash_head_dims
+from sartor.model.shape import AttentionMixer
+from sartor.model.workload import AttentionKernel, Phase
+from sartor.rules.candidates import head_fixes
+from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.units import ceil_div
+
+QUERY_ROWS = 128
+BLOCKS_PER_SM = 2
+
+
+def flash_misfit(context: Context) -> Iterator[Suspicion]:
+    mixer = context.shape.attention
+    if not isinstance(mixer, AttentionMixer) or context.workload.attention_kernel is not AttentionKernel.FLASH:
+        return
+    yield from _wrong_width(context, mixer)
+    if context.workload.phase is not Phase.DECODE and context.gpu.matrix_tile == 0:
+        yield from _few_blocks(context, mixer)
+
+
+def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
+    compiled, width = flash_head_dims(context.gpu), int(mixer.head_dim)
+    if width in compiled or width < compiled[0]:
+        return
+    fate = f"runs padded as {next(d for d in compiled if d > width)}" if width < compiled[-1] else "is not supported"
+    yield Suspicion(
+        grade=Grade.WARN,
+        message=f"head_dim={width} {fate} by flash attention on {context.gpu.name}, which is compiled for"
+        f" {', '.join(str(d) for d in compiled)}",
+        field="head_dim",
+        value=width,
+        operator="attention",
+        fixes=tuple(head_fixes(mixer, int(context.dims.tp), compiled)),
+    )
+
+
+def _few_blocks(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
+    workload, tp = context.workload, int(context.dims.tp)
+    sequences, wanted = int(workload.microbatch_size), BLOCKS_PER_SM * context.gpu.num_sms
+    blocks = sequences * int(ceil_div(mixer.num_heads, tp)) * int(ceil_div(workload.seq_len, QUERY_ROWS))
+    if blocks >= wanted:
+        return
+    more = sequences * int(ceil_div(wanted, blocks))
+    yield Suspicion(
+        grade=Grade.INFO,
+        message=f"microbatch_size={sequences} gives attention {blocks} blocks for {context.gpu.num_sms} SMs;"
+        f" {more} would give two each",
+        field="microbatch_size",
+        value=sequences,
+        operator="attention",
+        fixes=({"microbatch_size": more},),
+        advisory=True,
+    )
+
+
+RULE = Rule(code="R14", check=flash_misfit, worst=Grade.WARN, page=__doc__ or "")

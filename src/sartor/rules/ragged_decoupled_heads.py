@@ -1,0 +1,62 @@
+"""Heads that do not make up the hidden size, and whose width is no round number either.
+
+## What it finds
+
+`num_heads * head_dim` that differs from `hidden_size` and, per tensor-parallel shard, is not a multiple of 128.
+
+## Why it costs
+
+Decoupled heads are fine and modern models have them. But then the attention's projections have a width of their own,
+and nobody looked whether tiles divide it.
+
+## Example
+
+Good are Qwen3 (32 * 128 beside 2560), Gemma, gpt-oss (64 * 64 beside 2880); bad would be 25 heads of 72 beside 2048.
+
+## Fix
+
+A number of heads, or heads of another width, that makes the product a multiple of 128.
+
+## Source
+
+codesign.md section 3, R22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.shape import AttentionMixer
+from sartor.rules.candidates import around, head_fixes
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+
+GRAIN = 128
+
+
+def ragged_decoupled_heads(context: Context) -> Iterator[Suspicion]:
+    mixer, tp = context.shape.attention, int(context.dims.tp)
+    if not isinstance(mixer, AttentionMixer):
+        return
+    inner, hidden = int(mixer.num_heads * mixer.head_dim), int(context.shape.hidden_size)
+    if inner == hidden or inner % (GRAIN * tp) == 0:
+        return
+    yield Suspicion(
+        grade=Grade.INFO,
+        message=f"num_heads * head_dim = {inner} is neither hidden_size={hidden} nor a multiple of {GRAIN * tp}",
+        field="num_heads",
+        value=int(mixer.num_heads),
+        operator="qkv",
+        fixes=tuple(_fixes(mixer, inner, tp)),
+    )
+
+
+def _fixes(mixer: AttentionMixer, inner: int, tp: int) -> Iterator[Fix]:
+    for size in around(inner, GRAIN * tp):
+        heads = size // int(mixer.head_dim)
+        whole = size % int(mixer.head_dim) == 0 and heads % tp == 0
+        if whole and (mixer.num_kv_heads == mixer.num_heads or heads % mixer.num_kv_heads == 0):
+            yield {"num_heads": heads}
+    yield from head_fixes(mixer, tp)
+
+
+RULE = Rule(code="R22", check=ragged_decoupled_heads, worst=Grade.INFO, page=__doc__ or "")

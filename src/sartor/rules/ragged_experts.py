@@ -1,0 +1,86 @@
+"""Experts too narrow or too thinly fed for the matrix units.
+
+## What it finds
+
+`expert_ffn_hidden_size / tp` that does not split (error), or is not a multiple of 128 (warning); and fewer tokens per
+expert than a tile has rows (information, if a larger batch gains).
+
+## Why it costs
+
+An expert's product has as many rows as tokens were sent to it, rounded up to a tile and, in FP8, padded to 16 or 32.
+A ragged width adds a part tile to each of hundreds of small products.
+
+## Example
+
+1408 at `tp=8` = 176 (DeepSeek-V2-Lite), 2880 (gpt-oss); good is 2048.
+
+## Fix
+
+The nearest width that is a multiple of 128 times `tp`; more tokens at once, or fewer, larger experts.
+
+## Source
+
+codesign.md section 3, R20; NVIDIA/TransformerEngine issue 2966 (2025) for padding of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.shape import MoeFfn
+from sartor.model.workload import Phase
+from sartor.rules.candidates import around, fixes_of, nearest_first, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.units import ceil_div
+
+GRAIN = 128
+TILE_ROWS = 128
+
+
+def ragged_experts(context: Context) -> Iterator[Suspicion]:
+    part = context.shape.moe_ffn
+    if part is None:
+        return
+    yield from _narrow(context, int(part.expert.ffn_hidden_size))
+    if context.workload.phase is not Phase.DECODE:
+        yield from _thin(context, part)
+
+
+def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
+    tp = int(context.dims.tp)
+    if width % (GRAIN * tp) == 0:
+        return
+    grade = Grade.ERROR if width % tp else Grade.WARN if context.alignment.graded else Grade.INFO
+    good = around(width, GRAIN * tp)
+    shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
+    yield Suspicion(
+        grade=grade,
+        message=f"expert_ffn_hidden_size={width}{shard} is no multiple of {GRAIN}; {words(good)} would be",
+        field="expert_ffn_hidden_size",
+        value=width,
+        operator="expert_down",
+        fixes=fixes_of("expert_ffn_hidden_size", nearest_first(good, width), width),
+        blocking=width % tp != 0,
+    )
+
+
+def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
+    workload = context.workload
+    sequences = int(workload.microbatch_size)
+    rows = int(workload.tokens) * int(part.experts_per_token) / int(part.num_experts)
+    if rows >= TILE_ROWS:
+        return
+    more = sequences * int(ceil_div(TILE_ROWS, max(rows, 1e-9)))
+    yield Suspicion(
+        grade=Grade.INFO,
+        message=f"microbatch_size={sequences} sends {rows:.0f} tokens to an expert on average, fewer than a tile's"
+        f" {TILE_ROWS} rows; {more} would fill it",
+        field="microbatch_size",
+        value=sequences,
+        operator="expert_up",
+        fixes=({"microbatch_size": more},),
+        advisory=True,
+    )
+
+
+RULE = Rule(code="R20", check=ragged_experts, worst=Grade.ERROR, page=__doc__ or "")

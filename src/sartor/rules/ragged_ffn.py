@@ -1,0 +1,70 @@
+"""A feed-forward width whose tensor-parallel shard the matrix units cannot load whole.
+
+## What it finds
+
+`ffn_hidden_size / tp` that is not a multiple of the fast path's length (error), of the preferred one (warning) or of
+128 (information). A gated width that is ragged before it is split is `untuned_swiglu`'s matter.
+
+## Why it costs
+
+The width is *n* of the up projection and *k* of the down projection, together most of a layer's FLOPs. A shard of
+1376 = 21.5 x 64 keeps 32-element loads and ends every row of tiles in half a tile.
+
+## Example
+
+11008 / 8 = 1376 (Llama 2 7B at `tp=8`); good is 14336 / 8 = 1792.
+
+## Fix
+
+The nearest multiples of `tp` times 64, 128 or 256, whichever is predicted to be fastest at equal work.
+
+## Source
+
+Successor to arXiv 2401.14489's rules; DeepSpeed PR 6828 (2024-12) uses 64 as grain of shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.rules.candidates import around, fixes_of, nearest_first, ragged, within, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion
+
+BEST = 128
+"""Width of the common output tile; below it is information only."""
+
+
+def ragged_ffn(context: Context) -> Iterator[Suspicion]:
+    part, tp = context.shape.dense_ffn, int(context.dims.tp)
+    if part is None:
+        return
+    width = int(part.ffn_hidden_size)
+    if part.gated and ragged(width, context.alignment):
+        return
+    grade, multiple = _grade(context, width, tp)
+    if grade is None:
+        return
+    good = {*around(width, multiple * tp), *within(width, context.alignment.preferred * tp)}
+    shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
+    yield Suspicion(
+        grade=grade,
+        message=f"ffn_hidden_size={width}{shard} is no multiple of {multiple}, which {context.gpu.name} wants for"
+        f" {context.dtype.value}; {words(around(width, multiple * tp), width)} would be",
+        field="ffn_hidden_size",
+        value=width,
+        operator="down",
+        fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
+        blocking=width % tp != 0,
+    )
+
+
+def _grade(context: Context, width: int, tp: int) -> tuple[Grade | None, int]:
+    if width % tp:
+        return Grade.ERROR, context.alignment.minimum
+    found = ragged(width // tp, context.alignment)
+    if found is not None:
+        return found
+    return (Grade.INFO if (width // tp) % BEST else None), BEST
+
+
+RULE = Rule(code="R6", check=ragged_ffn, worst=Grade.ERROR, page=__doc__ or "")

@@ -1,0 +1,80 @@
+"""A hidden size, or its tensor-parallel shard, that the matrix units cannot load whole.
+
+## What it finds
+
+`hidden_size` that is not a multiple of the fast path's length (error) or of the preferred one (warning), and
+attention shards `num_heads * head_dim / tp` that are not (warning). What is split is the heads' width, which equals
+the hidden size in most models; where it does not (decoupled heads), the heads' width is what is judged.
+
+## Why it costs
+
+The hidden size is *k* of the QKV and up projections and *n* of the projections back; the shard is *k* of the
+attention's output projection.
+
+## Example
+
+1600 / 8 = 200 holds only 8; 5140 (the printed GPT-3 13B) holds 4. Good is 8192 / 8.
+
+## Fix
+
+The nearest multiple for the hidden size, heads following where they make it up; other heads for the shard.
+
+## Source
+
+arXiv 2401.14489 (2024-01), rule list ("h/t divisible by a power of two").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.shape import AttentionMixer
+from sartor.rules.candidates import around, head_fixes, ragged, words
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+
+
+def ragged_hidden(context: Context) -> Iterator[Suspicion]:
+    hidden, mixer, tp = int(context.shape.hidden_size), context.shape.attention, int(context.dims.tp)
+    found = ragged(hidden, context.alignment)
+    if found is not None:
+        grade, multiple = found
+        good = around(hidden, context.alignment.preferred)
+        yield Suspicion(
+            grade=grade,
+            message=f"hidden_size={hidden} is no multiple of {multiple}, which {context.gpu.name} wants for"
+            f" {context.dtype.value}; {words(good)} would be",
+            field="hidden_size",
+            value=hidden,
+            operator="qkv",
+            fixes=tuple(_hidden_fixes(context, good)),
+        )
+    elif mixer is not None and tp > 1 and mixer.num_heads % tp == 0:
+        yield from _ragged_shard(context, int(mixer.num_heads * mixer.value_dim), tp)
+
+
+def _hidden_fixes(context: Context, sizes: tuple[int, ...]) -> Iterator[Fix]:
+    """Each size alone, and with as many heads as make it up where heads made it up before."""
+    mixer = context.shape.attention
+    for size in sizes:
+        yield {"hidden_size": size}
+        if isinstance(mixer, AttentionMixer) and mixer.num_heads == mixer.num_kv_heads and size % mixer.head_dim == 0:
+            yield {"hidden_size": size, "num_heads": int(size // mixer.head_dim)}
+
+
+def _ragged_shard(context: Context, inner: int, tp: int) -> Iterator[Suspicion]:
+    found, mixer = ragged(inner // tp, context.alignment), context.shape.attention
+    if found is None:
+        return
+    grade, multiple = found
+    yield Suspicion(
+        grade=Grade.WARN if grade is Grade.ERROR else grade,
+        message=f"num_heads * head_dim / tp = {inner} / {tp} = {inner // tp} is no multiple of {multiple},"
+        f" which {context.gpu.name} wants for {context.dtype.value}",
+        field="head_dim",
+        value=int(mixer.head_dim) if mixer is not None else 0,
+        operator="out",
+        fixes=tuple(head_fixes(mixer, tp)) if isinstance(mixer, AttentionMixer) else (),
+    )
+
+
+RULE = Rule(code="R5", check=ragged_hidden, worst=Grade.ERROR, page=__doc__ or "")

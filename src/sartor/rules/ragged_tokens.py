@@ -1,0 +1,56 @@
+"""A number of tokens that no tile divides.
+
+## What it finds
+
+`microbatch_size * seq_len` that is not a multiple of the fast path's length (8 for 16 bits: warning) or of 128
+(information), in training and prefill.
+
+## Why it costs
+
+Tokens are *m* of every linear layer and *k* of every weight gradient. An odd number of tokens leaves each weight
+gradient on 2-byte loads, and a few tokens over a tile cost a whole row of tiles.
+
+## Example
+
+Packed batches of 4097 tokens (a shifted label too many); good is 4 x 2048.
+
+## Fix
+
+A sequence length that is a multiple of 128, or packing to one. Time is compared per token.
+
+## Source
+
+arXiv 2401.14489 (2024-01), rule list; NVIDIA Linear/Fully-Connected Layers User's Guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.workload import Phase
+from sartor.rules.candidates import around, fixes_of, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion
+
+TILE_ROWS = 128
+"""Rows of the common output tile of every generation (codesign.md section 2.3)."""
+
+
+def ragged_tokens(context: Context) -> Iterator[Suspicion]:
+    workload = context.workload
+    tokens, minimum = int(workload.tokens), max(context.alignment.minimum, 1)
+    if workload.phase is Phase.DECODE or tokens % TILE_ROWS == 0:
+        return
+    falls = tokens % minimum != 0 and workload.phase is Phase.TRAIN
+    length = int(workload.seq_len)
+    good = around(length, TILE_ROWS)
+    yield Suspicion(
+        grade=Grade.WARN if falls and context.alignment.graded else Grade.INFO,
+        message=f"{workload.microbatch_size} x seq_len={length} is {tokens} tokens, no multiple of"
+        f" {minimum if falls else TILE_ROWS}; seq_len {words(good, length)} would be",
+        field="seq_len",
+        value=length,
+        fixes=fixes_of("seq_len", good, length),
+    )
+
+
+RULE = Rule(code="R3", check=ragged_tokens, worst=Grade.WARN, page=__doc__ or "")

@@ -1,0 +1,60 @@
+"""Fewer key/value heads than tensor-parallel devices.
+
+## What it finds
+
+`num_kv_heads` that is not a multiple of `tp`: keys and values are then held `tp / num_kv_heads` times over. Where
+neither divides the other the model cannot run as asked (error).
+
+## Why it costs
+
+Every copy takes key/value cache, bandwidth and projections that no other device shares.
+
+## Example
+
+2 to 4 key/value heads at `tp=8` (Qwen2.5 0.5B to 7B); good is 8 at `tp=8`.
+
+## Fix
+
+A smaller `tp`, or as many key/value heads as devices.
+
+## Source
+
+codesign.md section 3, R19; Ainslie et al. 2023 (GQA), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.shape import AttentionMixer
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+
+
+def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
+    mixer, tp = context.shape.attention, int(context.dims.tp)
+    if not isinstance(mixer, AttentionMixer) or mixer.num_kv_heads % tp == 0:
+        return
+    groups, heads = int(mixer.num_kv_heads), int(mixer.num_heads)
+    if groups == heads:
+        return
+    uneven = tp % groups != 0
+    copies = "cannot be shared evenly" if uneven else f"are held {tp // groups} times over"
+    yield Suspicion(
+        grade=Grade.ERROR if uneven else Grade.INFO,
+        message=f"num_kv_heads={groups} {copies} at tp={tp}; {tp} key/value heads would split",
+        field="num_kv_heads",
+        value=groups,
+        operator="qkv",
+        fixes=tuple(_fixes(groups, heads, tp, uneven)),
+        blocking=uneven,
+    )
+
+
+def _fixes(groups: int, heads: int, tp: int, uneven: bool) -> Iterator[Fix]:
+    if heads % tp == 0:
+        yield {"num_kv_heads": tp}
+    if not uneven:
+        yield {"tp": groups}
+
+
+RULE = Rule(code="R19", check=replicated_kv_heads, worst=Grade.ERROR, page=__doc__ or "")

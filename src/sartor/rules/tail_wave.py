@@ -1,0 +1,67 @@
+"""A product whose last wave of tiles leaves most of the device idle.
+
+## What it finds
+
+The feed-forward, vocabulary or attention product that loses most time to its last wave, where another feed-forward
+width within 3% is predicted to gain. Always information: kernels that split work along k may hide part of it.
+
+## Why it costs
+
+Tiles are handed to SMs in waves; 109 tiles on 108 SMs take as long as 216. The loss shown by wave efficiency is an
+upper bound.
+
+## Example
+
+M = 2304, N = 1600 on an A100: 117 tiles of 256 x 128, two waves; N = 1536 takes one.
+
+## Fix
+
+The feed-forward width near by that is predicted to be fastest at equal work. Only the width is tried: it is the size
+that touches nothing else.
+
+## Source
+
+arXiv 2401.14489 (2024-01), wave quantization; NVIDIA Matrix Multiplication Background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.operators import Gemm
+from sartor.rules.candidates import fixes_of, within
+from sartor.rules.rule import Context, Grade, Rule, Suspicion
+
+WORTH_A_LOOK = 0.01
+"""Share of the step that the tail must take."""
+
+
+def tail_wave(context: Context) -> Iterator[Suspicion]:
+    part, tp = context.shape.dense_ffn, int(context.priced_dims.tp)
+    if part is None or context.gpu.matrix_tile:
+        return
+    lost_s, name, efficiency = max(_tails(context), default=(0.0, "", 1.0))
+    if lost_s < WORTH_A_LOOK * float(context.baseline.time_s):
+        return
+    width = int(part.ffn_hidden_size)
+    yield Suspicion(
+        grade=Grade.INFO,
+        message=f"{name} fills {100 * efficiency:.0f}% of its waves on {context.gpu.num_sms} SMs;"
+        f" ffn_hidden_size={width} has faster neighbours",
+        field="ffn_hidden_size",
+        value=width,
+        operator=name,
+        fixes=fixes_of("ffn_hidden_size", within(width, context.alignment.preferred * tp), width),
+        advisory=True,
+    )
+
+
+def _tails(context: Context) -> Iterator[tuple[float, str, float]]:
+    """Seconds of the step an idle tail may take, by feed-forward product."""
+    for operator, cost in zip(context.baseline.graph.operators, context.baseline.costs, strict=True):
+        efficiency = float(cost.details.get("wave_efficiency", 1.0))
+        if isinstance(operator, Gemm) and ("up" in operator.name or "down" in operator.name):
+            yield float(cost.time_s * operator.count) * (1 - efficiency), operator.name, efficiency
+
+
+RULE = Rule(code="R15", check=tail_wave, worst=Grade.INFO, page=__doc__ or "")

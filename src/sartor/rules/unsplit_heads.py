@@ -1,0 +1,62 @@
+"""Heads that do not split over the tensor-parallel devices.
+
+## What it finds
+
+`num_heads` that is not a multiple of `tp`: the model cannot run as asked.
+
+## Why it costs
+
+Every device takes whole heads. Frameworks refuse to start, or pad with heads that compute nothing.
+
+## Example
+
+71 heads (Falcon 7B) at any `tp`; 25 (GPT-2 XL); 14 (Qwen2.5 0.5B) at `tp=4`. Good is 32 at `tp=8`.
+
+## Fix
+
+The nearest number of heads that splits, at the same width of all heads together where a head dimension allows it. The
+finding keeps its grade and has no gain: there is no running baseline to compare with.
+
+## Source
+
+arXiv 2401.14489 (2024-01), rule list ("b*a/t an integer").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.model.shape import AttentionMixer
+from sartor.rules.candidates import around, head_fixes, kv_heads_for, nearest_first, words
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+
+
+def unsplit_heads(context: Context) -> Iterator[Suspicion]:
+    mixer, tp = context.shape.attention, int(context.dims.tp)
+    if mixer is None or mixer.num_heads % tp == 0:
+        return
+    heads = int(mixer.num_heads)
+    near = around(heads, tp)
+    yield Suspicion(
+        grade=Grade.ERROR,
+        message=f"num_heads={heads} does not split over tp={tp}; {words(near)} would",
+        field="num_heads",
+        value=heads,
+        operator="attention",
+        fixes=tuple(_fixes(mixer, near, tp))
+        if isinstance(mixer, AttentionMixer)
+        else tuple({"num_heads": value} for value in near),
+        blocking=True,
+    )
+
+
+def _fixes(mixer: AttentionMixer, near: tuple[int, ...], tp: int) -> Iterator[Fix]:
+    """The nearest first; groups follow where the old number of key/value heads does not divide or split."""
+    grouped, groups = mixer.num_kv_heads != mixer.num_heads, int(mixer.num_kv_heads)
+    for heads in nearest_first(near, int(mixer.num_heads)):
+        keeps = not grouped or (heads % groups == 0 and (groups % tp == 0 or tp % groups == 0))
+        yield {"num_heads": heads} | ({} if keeps else {"num_kv_heads": kv_heads_for(heads, groups, tp)})
+    yield from head_fixes(mixer, tp)
+
+
+RULE = Rule(code="R7", check=unsplit_heads, worst=Grade.ERROR, page=__doc__ or "")
