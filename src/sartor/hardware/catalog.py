@@ -139,6 +139,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "smem_kib_per_sm": ("smem_bytes_per_sm", KIB),
     "memory_side_cache_mib": ("memory_side_cache_bytes", MIB),
     "fp32_accumulate_rate": ("fp32_accumulate_rate", 1),
+    "tensor_core_rate": ("tensor_core_rate", 1),
     "matrix_tile": ("matrix_tile", 1),
 }
 """Datasheet key -> (field of ``Gpu``, factor to SI)."""

@@ -51,6 +51,8 @@ class Gpu:
     """A cache between L2 and memory (AMD Infinity Cache); 0 where there is none."""
     fp32_accumulate_rate: float = 1.0
     """Share of the tensor-core rate left when 8- and 16-bit products are summed in fp32 (0.5 on GeForce)."""
+    tensor_core_rate: float = 1.0
+    """Share of its generation's tensor-core rate a product is sold with (0.25 on the H20)."""
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
     released: str = ""
@@ -110,6 +112,7 @@ _POSITIVE = (
     "devices_per_node",
     "dies_per_card",
     "fp32_accumulate_rate",
+    "tensor_core_rate",
 )
 _NOT_NEGATIVE = (
     "max_clock_hz",

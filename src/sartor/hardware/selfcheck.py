@@ -44,8 +44,13 @@ def flops_per_sm_cycle(gpu: Gpu) -> Mapping[DType, float]:
     """Dense FLOPs one SM (CU, core, matrix engine) finishes in a cycle, by type; empty for unknown generations."""
     key = f"{gpu.generation}/{gpu.compute_capability}"
     table = FLOPS_PER_SM_CYCLE.get(key, FLOPS_PER_SM_CYCLE.get(gpu.generation, {}))
-    halved = {d: rate * gpu.fp32_accumulate_rate for d, rate in table.items() if d in _SUMMED_IN_FP32}
-    return {**table, **halved}
+    vector = (DType.FP64, DType.FP32)
+    return {
+        dtype: rate
+        * (1.0 if dtype in vector else gpu.tensor_core_rate)
+        * (gpu.fp32_accumulate_rate if dtype in _SUMMED_IN_FP32 else 1.0)
+        for dtype, rate in table.items()
+    }
 
 
 def _clocks_apart(gpu: Gpu) -> Iterator[InputError]:
@@ -135,8 +140,6 @@ FLOPS_PER_SM_CYCLE: Mapping[str, Mapping[DType, float]] = MappingProxyType(
         "ada": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, int8=2048, int4=4096),
         # NVIDIA H100 whitepaper, 2022: 4 tensor cores x 512 FMA
         "hopper": _rates(fp64=256, fp32=256, tf32=2048, bf16=4096, fp16=4096, fp8=8192, int8=8192),
-        # NVIDIA H20 datasheet, 2023: the tensor cores of Hopper at a quarter of their rate
-        "hopper_h20": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, int8=2048),
         # NVIDIA Blackwell architecture brief and HGX B200 datasheet, 2024; B300 (10.3) trades FP64 and INT8 for FP4
         "blackwell/10.0": _rates(
             fp64=128,
