@@ -42,7 +42,9 @@ TOWER = re.compile(
     re.I,
 )
 TOWER_NOT_TEXT = re.compile(r"(cross_attn|visual_bert|vilt)")
-STACK = re.compile(r"(^|\.)(layers|h|block|blocks|layer|decoder_layers|resblocks|albert_layer_groups|attentions|layer_module|model_layers)$")
+STACK = re.compile(
+    r"(^|\.)(layers|h|block|blocks|layer|decoder_layers|resblocks|albert_layer_groups|attentions|layer_module|model_layers)$"
+)
 AUTO = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -62,7 +64,7 @@ def truth(fields: dict[str, Any]) -> dict[str, Any]:
     try:
         out |= flop_columns(model, config, out)
         out["flops_status"] = "ok"
-    except Exception as error:  # noqa: BLE001  whatever transformers raises, the parameters stand
+    except Exception as error:
         out["flops_status"] = f"{type(error).__name__}: {str(error)[:200]}"
     return out
 
@@ -92,7 +94,10 @@ def build_model(config: Any, architectures: list[str] | None) -> Any:
 
 
 def set_eager(config: Any) -> None:
+    """Eager attention everywhere, and the token ids that a published file always has."""
     for c in [config, *[v for v in vars(config).values() if hasattr(v, "to_diff_dict")]]:
+        if not hasattr(c, "pad_token_id"):
+            c.pad_token_id = None
         c._attn_implementation = "eager"
         if hasattr(c, "use_mamba_kernels"):
             c.use_mamba_kernels = False
@@ -128,7 +133,9 @@ def parameter_columns(model: Any, config: Any) -> dict[str, Any]:
         "layers_path": path,
         "num_layers": len(stack),
         "layer_params_runs": runs,
-        "other_stacks": ";".join(f"{p}[{len(s)}]:{run_lengths([sum(q.numel() for q in x.parameters()) for x in s])}" for p, s in others),
+        "other_stacks": ";".join(
+            f"{p}[{len(s)}]:{run_lengths([sum(q.numel() for q in x.parameters()) for x in s])}" for p, s in others
+        ),
         "num_experts": experts or "",
         "top_k": top_k or "",
         "routed_expert_params": routed or "",
@@ -185,10 +192,14 @@ def run_lengths(sizes: list[int]) -> str:
 def routed_experts(model: Any, config: Any) -> tuple[int, int, int]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     routed = sum(
-        p.numel() for name, p in model.named_parameters() if EXPERT_PARAMETER.search(name) and not is_tower(name, config)
+        p.numel()
+        for name, p in model.named_parameters()
+        if EXPERT_PARAMETER.search(name) and not is_tower(name, config)
     )
     experts = first(text, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    top_k = first(text, "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_topk", "moe_k", "top_k", "moe_top_k")
+    top_k = first(
+        text, "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_topk", "moe_k", "top_k", "moe_top_k"
+    )
     if getattr(text, "ffn_config", None) is not None:
         experts = experts or first(text.ffn_config, "moe_num_experts")
         top_k = first(text.ffn_config, "moe_top_k")
@@ -272,7 +283,10 @@ class Products(TorchDispatchMode):
         label, kind = self.path[-1]
         if re.search(r"Expert", kind):
             return "linear"
-        if re.search(r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|LinearAttention|LightningAttention|Indexer|Rwkv|Recurrent|Hyper|mLSTM|sLSTM|Rotary", kind):
+        if re.search(
+            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|LinearAttention|LightningAttention|Indexer|Rwkv|Recurrent|Hyper|mLSTM|sLSTM|Rotary",
+            kind,
+        ):
             return "other"
         if re.search(r"att|Att", kind + label):
             return "attention"
@@ -323,7 +337,13 @@ def flop_columns(model: Any, config: Any, parameters: dict[str, Any]) -> dict[st
 def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = first(
-        text, "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx", "max_target_positions"
+        text,
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "max_sequence_length",
+        "n_ctx",
+        "max_target_positions",
     )
     if isinstance(longest, (list, tuple)):
         longest = longest[0]
@@ -348,7 +368,11 @@ def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:
         if config.model_type == "whisper":
             frames = 2 * config.max_source_positions
             mel = torch.zeros(1, config.num_mel_bins, frames, dtype=torch.bfloat16, device="meta")
-            return {"input_features": mel, "decoder_input_ids": ids}, seq, f"mel frames {frames}, decoder_input_ids {seq}"
+            return (
+                {"input_features": mel, "decoder_input_ids": ids},
+                seq,
+                f"mel frames {frames}, decoder_input_ids {seq}",
+            )
         if config.model_type == "speech_to_text":
             mel = torch.zeros(1, seq, config.input_feat_per_channel, dtype=torch.bfloat16, device="meta")
             return {"input_features": mel, "decoder_input_ids": ids}, seq, f"frames {seq}, decoder_input_ids {seq}"
@@ -384,7 +408,12 @@ def check(folder: Path) -> None:
         out = truth(fields)
         wrong = [c for c in COMPARED if str(out.get(c, "")) != row[c] and not (out.get(c) == 0 and row[c] == "")]
         good += not wrong
-        print("ok  " if not wrong else "DIFF", row["name"], out["flops_status"] if out["flops_status"] != "ok" else "", flush=True)
+        print(
+            "ok  " if not wrong else "DIFF",
+            row["name"],
+            out["flops_status"] if out["flops_status"] != "ok" else "",
+            flush=True,
+        )
         for column in wrong:
             print("    ", column, str(out.get(column, ""))[:90], "truth", row[column][:90])
     print(good, "rows reproduced")
@@ -394,9 +423,13 @@ def check(folder: Path) -> None:
 
 LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|num_decoder_layers|(encoder|decoder)_layers|depth)$")
 WIDTHS = re.compile(r"(intermediate_size|ffn_dim|^d_ff$|ffn_hidden_size|^n_inner$|inner_dim|mlp_dim)")
-FLAGS = re.compile(r"(bias|tie_word_embeddings|norm_topk_prob|use_qk_norm|qk_layernorm|attention_k_eq_v|is_gated|gated)")
+FLAGS = re.compile(
+    r"(bias|tie_word_embeddings|norm_topk_prob|use_qk_norm|qk_layernorm|attention_k_eq_v|is_gated|gated)"
+)
 EXPERTS = re.compile(r"^(num_local_experts|num_experts|n_routed_experts|moe_num_experts)$")
-TOP_K = re.compile(r"^(num_experts_per_tok|top_k_experts|num_experts_per_token|moe_topk|moe_k|moe_top_k|experts_per_token)$")
+TOP_K = re.compile(
+    r"^(num_experts_per_tok|top_k_experts|num_experts_per_token|moe_topk|moe_k|moe_top_k|experts_per_token)$"
+)
 KV_HEADS = re.compile(r"^(num_key_value_heads|num_kv_heads|n_head_kv|attn_num_key_value_heads)$")
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attn_num_attention_heads")
 
@@ -425,7 +458,9 @@ def perturb(fields: dict[str, Any], rng: random.Random, groups: set[str]) -> dic
             heads = next((out[h] for h in HEADS if type(out.get(h)) is int), 0)
             if heads > 1 and type(value) in (int, type(None)):
                 out[key] = rng.choice([d for d in range(1, heads + 1) if heads % d == 0])
-        elif type(value) is int and "hidden" in groups and key in ("hidden_size", "d_model", "n_embd", "dim", "emb_dim"):
+        elif (
+            type(value) is int and "hidden" in groups and key in ("hidden_size", "d_model", "n_embd", "dim", "emb_dim")
+        ):
             out[key] = value * 2
     return out
 
@@ -441,7 +476,7 @@ def text_model_types() -> list[str]:
         try:
             config = AutoConfig.for_model(model_type)
             has_vocabulary = getattr(config.get_text_config(), "vocab_size", None)
-        except Exception:  # noqa: BLE001
+        except Exception:
             continue
         if has_vocabulary:
             names[model_type] = None
@@ -452,20 +487,30 @@ def generate(out: Path, model_types: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     wanted = model_types or [m for m in text_model_types() if not (out / m / "done").exists()]
     with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        jobs = [(m, pool.apply_async(generate_type, (out, m))) for m in wanted]
+        jobs = [(m, pool.apply_async(generate_safely, (out, m))) for m in wanted]
         for model_type, job in jobs:
             try:
                 print(model_type, job.get(timeout=400), flush=True)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 print(model_type, "failed", type(error).__name__, str(error)[:150], flush=True)
+
+
+def generate_safely(out: Path, model_type: str) -> str:
+    try:
+        return generate_type(out, model_type)
+    except Exception as error:
+        return f"failed {type(error).__name__} {str(error)[:150]}"
 
 
 def generate_type(out: Path, model_type: str, variants: int = 2) -> str:
     torch.set_num_threads(1)
     started, rng, written = time.time(), random.Random(model_type), []
     default = AutoConfig.for_model(model_type)
-    base = json.loads(json.dumps(default.to_dict(), default=str))
-    written.append(write(out, model_type, "default", base))
+    base = json.loads(json.dumps(default.to_dict(), default=str)) | natural_class(model_type)
+    try:
+        written.append(write(out, model_type, "default", base))
+    except Exception as error:
+        return f"failed {type(error).__name__} {str(error)[:150]}"
     for i in range(variants):
         groups = set(GROUPS)
         for _ in range(7):
@@ -473,7 +518,7 @@ def generate_type(out: Path, model_type: str, variants: int = 2) -> str:
             try:
                 written.append(write(out, model_type, f"perturbed{i}", fields))
                 break
-            except Exception:  # noqa: BLE001
+            except Exception:
                 if len(groups) > 1:
                     groups.discard(rng.choice(sorted(groups - {"layers"}) or ["layers"]))
     (out / model_type).mkdir(exist_ok=True)
@@ -481,9 +526,37 @@ def generate_type(out: Path, model_type: str, variants: int = 2) -> str:
     return f"{written} {time.time() - started:.1f}s"
 
 
+def natural_class(model_type: str) -> dict[str, Any]:
+    """The class a published file of this type would name: sequence to sequence or masked before causal."""
+    for mapping in (AUTO[2], AUTO[4], AUTO[3], AUTO[1], AUTO[0], AUTO[5]):
+        if found := mapping.get(model_type):
+            return {"architectures": [found if isinstance(found, str) else found[0]]}
+    return {}
+
+
+HEADS = (
+    "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification",
+    "ForQuestionAnswering", "ForMultipleChoice",
+)  # fmt: skip
+
+
+def heads(out: Path, model_types: list[str]) -> None:
+    """One config per head class of each model type."""
+    for model_type in model_types:
+        known = natural_class(model_type).get("architectures", [""])[0]
+        stem = re.sub(r"(For[A-Z]\w*|Model|WithLMHeadModel|LMHeadModel)$", "", known)
+        fields = json.loads(json.dumps(AutoConfig.for_model(model_type).to_dict(), default=str))
+        for head in HEADS:
+            if hasattr(transformers, stem + head):
+                try:
+                    write(out, model_type, stem + head, fields | {"architectures": [stem + head]})
+                except Exception as error:
+                    print(model_type, head, type(error).__name__, str(error)[:100])
+
+
 def write(out: Path, model_type: str, variant: str, fields: dict[str, Any]) -> str:
     answer = truth(fields)
-    if variant != "default" and answer["flops_status"] != "ok":
+    if variant.startswith("perturbed") and answer["flops_status"] != "ok":
         known = out / model_type / "default" / "truth.json"
         if known.exists() and json.loads(known.read_text())["flops_status"] == "ok":
             raise ValueError(answer["flops_status"])
@@ -505,6 +578,8 @@ if __name__ == "__main__":
         print(json.dumps(truth(json.loads(Path(arguments[0]).read_text())), indent=1))
     elif command == "generate":
         generate(Path(arguments[0]), arguments[1:])
+    elif command == "heads":
+        heads(Path(arguments[0]), arguments[1:])
     elif command == "types":
         print(*text_model_types(), sep="\n")
     else:

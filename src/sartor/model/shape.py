@@ -43,10 +43,12 @@ class Linear:
     """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
     rows: int | None = None
     """Rows per sequence, where it is not the stack's tokens: 1 for a pooler, 0 for what text alone does not run."""
+    reused: bool = False
+    """Runs again with weights that another linear layer holds (DeBERTa's shared position projections)."""
 
     @property
     def params(self) -> Ints:
-        return self.count * (self.d_in * self.d_out + (self.d_out if self.bias else 0))
+        return 0 if self.reused else self.count * (self.d_in * self.d_out + (self.d_out if self.bias else 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class AttentionMixer:
     """Values are the keys before their norm: no V projection (Gemma 4's global layers)."""
     projections: tuple[Linear, ...] = ()
     """Further linear layers: output gates, indexers, low-rank adapters."""
+    own_linears: tuple[Linear, ...] | None = None
+    """All its linear layers, where they are not the usual four (bottlenecks, grouped projections)."""
     name: str = "attention"
 
     @property
@@ -124,6 +128,8 @@ class AttentionMixer:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        if self.own_linears is not None:
+            return self.own_linears
         kv_in = hidden_size if self.kv_hidden_size is None else self.kv_hidden_size
         q = Linear(
             name="q",

@@ -20,9 +20,9 @@ Reader: TypeAlias = Callable[[Fields], TransformerShape]
 @cache
 def readers() -> Mapping[str, Reader]:
     """Every reader by model type."""
-    from sartor.interop.families import classic, decoders
+    from sartor.interop.families import classic, decoders, encoders, mixtures
 
-    modules = (classic, decoders)
+    modules = (classic, decoders, mixtures, encoders)
     out: dict[str, Reader] = {}
     for module in modules:
         again = out.keys() & module.FAMILIES.keys()
