@@ -220,6 +220,8 @@ def _routed(stack: Stack) -> tuple[Ints, Ints]:
     routed: Ints = 0
     idle: Ints = 0
     for run in stack.runs:
+        h = stack.hidden_size
+        idle = idle + run_sets(run) * _sum(v.params(h) for v in _layer_vectors(run.layer) if v.idle)
         for part in run.layer.all_ffns:
             if isinstance(part, MoeFfn):
                 one = run_sets(run) * _expert_params(part, stack.hidden_size)

@@ -63,6 +63,8 @@ class Vectors:
     fixed: Ints = 0
     embedding: bool = False
     """A table that is looked up (positions, token types, relative biases): counted among the embeddings."""
+    idle: bool = False
+    """Experts a token does not choose, where they are not a `MoeFfn`: in the total, not among the active."""
 
     def params(self, hidden_size: Ints) -> Ints:
         return self.per_hidden * hidden_size + self.fixed

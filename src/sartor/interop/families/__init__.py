@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -17,15 +18,24 @@ from sartor.model.shape import TransformerShape
 Reader: TypeAlias = Callable[[Fields], TransformerShape]
 
 
+_MODULES = (
+    "classic",
+    "decoders",
+    "gemma",
+    "latent",
+    "linear_attention",
+    "mixtures",
+    "encoders",
+)
+
+
 @cache
 def readers() -> Mapping[str, Reader]:
     """Every reader by model type."""
-    from sartor.interop.families import classic, decoders, encoders, mixtures
-
-    modules = (classic, decoders, mixtures, encoders)
     out: dict[str, Reader] = {}
-    for module in modules:
-        again = out.keys() & module.FAMILIES.keys()
+    for name in _MODULES:
+        families: dict[str, Reader] = import_module(f"sartor.interop.families.{name}").FAMILIES
+        again = out.keys() & families.keys()
         assert not again, f"two readers for {again}"
-        out |= module.FAMILIES
+        out |= families
     return MappingProxyType(out)

@@ -269,7 +269,8 @@ _ROWS: dict[str, Family] = {
     "jais2": replace(ROTARY, q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
 }
 
-FAMILIES: dict[str, Reader] = {
+FAMILIES: dict[str, Reader] = {}
+FAMILIES |= {
     "falcon": falcon,
     "mpt": mpt,
     "opt": opt,
@@ -278,4 +279,5 @@ FAMILIES: dict[str, Reader] = {
     "gpt_neox_japanese": gpt_neox_japanese,
     "cpmant": cpmant,
     "modernbert-decoder": modernbert_decoder,
-} | {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}
+}
+FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

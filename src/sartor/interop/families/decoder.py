@@ -85,6 +85,8 @@ class Experts:
     score_bias: bool = False
     """A trained correction per expert, as wide as the router's output."""
     gated: bool = True
+    vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    """Further vectors of a sparse layer's feed-forward part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +249,12 @@ def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
     nested = f.raw.get("rope_parameters") or f.raw.get("rope_scaling")
     inner = nested if isinstance(nested, dict) else {}
     given = inner.get("partial_rotary_factor", f.raw.get("partial_rotary_factor", f.raw.get("rotary_pct")))
-    if isinstance(f.raw.get("rotary_dim"), int) and given is None:
-        return min(max(f.raw["rotary_dim"], 0), head_dim)
+    fixed = f.raw.get("rotary_dim")
+    if isinstance(fixed, int) and given is None:
+        return min(max(fixed, 0), head_dim)
     valid = isinstance(given, (int, float)) and 0 <= given <= 1
-    return int(head_dim * (given if valid and given is not None else family.rotary))
+    share = float(given) if valid and given is not None else family.rotary
+    return int(head_dim * share)
 
 
 def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
@@ -330,7 +334,10 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         shared=shared_expert(f, family, width),
         shared_gate=e.shared_gate,
         router_bias=e.router_bias,
-        vectors=(Vectors(name="score_bias", fixed=num),) if e.score_bias else (),
+        vectors=(
+            *((Vectors(name="score_bias", fixed=num),) if e.score_bias else ()),
+            *(e.vectors(f, sizes) if e.vectors else ()),
+        ),
     )
 
 
@@ -441,6 +448,16 @@ def dense_first(*names: str) -> Sparse:
         return [i >= first for i in range(layers)]
 
     return sparse
+
+
+def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
+    """One attention sink per head."""
+    return (Vectors(name="sinks", fixed=sizes.heads),)
+
+
+def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
+    """A gate on the attention's output, as wide as its heads together."""
+    return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim),)
 
 
 def sparse_steps(f: Fields, layers: int) -> list[bool]:

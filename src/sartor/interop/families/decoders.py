@@ -51,12 +51,6 @@ _ROWS: dict[str, Family] = {
     "ministral3": replace(NO_BIAS, spans=window_everywhere),
     "mixtral": replace(NO_BIAS, spans=window_everywhere, experts=MIXTRAL_EXPERTS),
     "arcee": replace(LLAMA, gated=False),
-    "apertus": replace(
-        LLAMA,
-        gated=False,
-        mlp_bias=False,
-        qk_norm=QkNorm.HEAD,
-    ),
     "cwm": NO_BIAS,
     "granite": LLAMA,
     "helium": replace(LLAMA, out_bias=False),
@@ -109,6 +103,7 @@ _ROWS: dict[str, Family] = {
     "deepseek_v2": replace(DEEPSEEK, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,
     "glm4_moe_lite": DEEPSEEK,
+    "mistral4": DEEPSEEK,
     "dots1": Family(q_bias="attention_bias", out_bias="attention_bias", qk_norm=QkNorm.HEAD, experts=DEEPSEEK_EXPERTS),
     # GLM
     "glm": Family(q_bias="attention_bias"),
