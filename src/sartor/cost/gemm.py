@@ -12,32 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.cost import Cost, Source
+from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
 from sartor.hardware.calibration import Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import Floats
-
-Array = npt.NDArray[np.float64]
-
-CHUNK = 1024
-"""Products evaluated together: small enough that a temporary of alternatives x products stays in cache."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Problems:
-    """Flat arrays, one entry per product."""
-
-    batch: Array
-    m: Array
-    n: Array
-    k: Array
-    out_bytes: Array
-    """Bytes written (and read, when accumulating) per output element."""
-    penalty: Array
-    """Main-loop slowdown by misalignment, at least 1."""
 
 
 def gemm_costs(
@@ -58,13 +39,13 @@ def gemm_costs(
         coefficients = _coefficients(calibration, dtype)
         problems = [_problem(gemms[i], coefficients) for i in chosen]
         machine = _machine(gpu, dtype, coefficients, clock)
-        flat = _Problems(
+        flat = Problems(
             **{
                 name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
-                for name in _Problems.__slots__
+                for name in Problems.__slots__
             }
         )
-        result = _evaluate(flat, machine, coefficients, details)
+        result = evaluate(flat, machine, coefficients, details)
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):
@@ -79,29 +60,17 @@ def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, c
     return gemm_costs([gemm], gpu, calibration, clock=clock)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Machine:
-    """Rates the formula needs, all SI."""
-
-    num_sms: float
-    sm_flops_per_s: float
-    feed_bytes_per_s: float
-    hbm_bytes_per_s: float
-    l2_bytes: float
-    element_bytes: float
-    step_k: float
-
-
-def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> _Machine:
+def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machine:
     peak = peak_flops_per_s(gpu, dtype) * (c.sustained if clock is Clock.SUSTAINED else 1.0)
-    return _Machine(
+    return Machine(
         num_sms=float(gpu.num_sms),
         sm_flops_per_s=peak / gpu.num_sms,
         feed_bytes_per_s=c.feed * gpu.hbm_bytes_per_s / gpu.num_sms,
         hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
-        l2_bytes=c.l2_share * gpu.l2_bytes,
+        warm_bytes=c.l2_share * gpu.l2_bytes,
         element_bytes=dtype.bytes,
         step_k=max(16.0, c.step_bytes // dtype.bytes),
+        quantize_bytes=c.quantize_bytes,
     )
 
 
@@ -193,64 +162,6 @@ def _alignment(length: Any, bits: int) -> Any:
     return np.frexp(aligned.astype(np.float64))[1] - 1
 
 
-def _evaluate(p: _Problems, machine: _Machine, c: GemmCoefficients, details: bool) -> dict[str, Array]:
-    """Time and (with ``details``) its terms and the chosen alternative, chunk by chunk."""
-    size = p.m.size
-    keys = _KEYS if details else ("time_s",)
-    out = {key: np.empty(size) for key in keys}
-    for start in range(0, size, CHUNK):
-        part = slice(start, start + CHUNK)
-        chunk = _Problems(**{name: getattr(p, name)[part] for name in _Problems.__slots__})
-        terms = _terms(chunk, machine, c)
-        if not details:
-            out["time_s"][part] = terms["time_s"].min(axis=0)
-            continue
-        best = terms["time_s"].argmin(axis=0)[None]
-        for key in keys:
-            out[key][part] = np.take_along_axis(np.broadcast_to(terms[key], terms["time_s"].shape), best, axis=0)[0]
-    return out
-
-
-_KEYS = (
-    "time_s", "compute_s", "memory_s", "overhead_s",
-    "tile_m", "tile_n", "split_k", "waves", "tile_efficiency", "wave_efficiency", "alignment",
-)  # fmt: skip
-
-
-def _terms(p: _Problems, machine: _Machine, c: GemmCoefficients) -> dict[str, Any]:
-    """Every alternative's terms: alternatives on the first axis, products on the second."""
-    tiles = np.asarray([(tm, tn, eff, s) for s in c.splits for tm, tn, eff in c.tiles], dtype=np.float64)
-    tm, tn, eff, split = (column[:, None] for column in tiles.T)
-    step_k, element = machine.step_k, machine.element_bytes
-    steps = np.ceil(np.ceil(p.k / step_k) / split)
-    grid = p.batch * np.ceil(p.m / tm) * np.ceil(p.n / tn)
-    blocks = grid * split
-    waves = np.ceil(blocks / machine.num_sms)
-    matrix = (tm * tn * step_k * 2 / (machine.sm_flops_per_s * eff)) * p.penalty
-    feed = (np.minimum(p.m, tm) + np.minimum(p.n, tn)) * (step_k * element / machine.feed_bytes_per_s)
-    compute = waves * (steps * np.maximum(np.maximum(matrix, feed), c.step_s) + c.wave_s)
-    inputs = p.batch * (p.m * p.k + p.k * p.n) * element
-    outputs = p.batch * p.m * p.n * p.out_bytes
-    traffic = np.maximum(inputs + outputs - machine.l2_bytes, 0.0)
-    partials = np.where(split > 1, 8.0 * split, 0.0) * (p.batch * p.m * p.n)
-    memory = traffic / machine.hbm_bytes_per_s + partials / (machine.feed_bytes_per_s * machine.num_sms)
-    overhead = c.launch_s + np.where(split > 1, c.split_s, 0.0)
-    time = np.maximum(compute, memory) + c.overlap * np.minimum(compute, memory) + overhead
-    return {
-        "time_s": time,
-        "compute_s": compute,
-        "memory_s": memory,
-        "overhead_s": overhead,
-        "tile_m": tm,
-        "tile_n": tn,
-        "split_k": split,
-        "waves": waves,
-        "tile_efficiency": p.batch * p.m * p.n / (grid * tm * tn),
-        "wave_efficiency": blocks / (waves * machine.num_sms),
-        "alignment": 1.0 / p.penalty,
-    }
-
-
 def _cost(flat: dict[str, Array], shape: tuple[int, ...], c: GemmCoefficients, source: Source) -> Cost:
     values: dict[str, Any] = {key: v.reshape(shape) if shape else float(v[0]) for key, v in flat.items()}
     time = values.pop("time_s")
@@ -283,13 +194,15 @@ def gemm_alternatives(
     """Every (tile, split_k) considered for one product of scalar sizes, fastest first."""
     c = _coefficients(calibration, gemm.dtype)
     arrays, _ = _problem(gemm, c)
-    flat = _Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
-    terms = _terms(flat, _machine(gpu, gemm.dtype, c, clock), c)
-    columns = {key: np.broadcast_to(terms[key], terms["time_s"].shape)[:, 0] for key in _KEYS}
-    order = np.argsort(columns["time_s"], kind="stable")
+    flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
+    columns = {key: values[:, 0] for key, values in alternatives(flat, _machine(gpu, gemm.dtype, c, clock), c).items()}
+    order = [i for i in np.argsort(columns["time_s"], kind="stable") if np.isfinite(columns["time_s"][i])]
     return tuple(_alternative({key: column[i] for key, column in columns.items()}) for i in order)
 
 
 def _alternative(row: dict[str, Any]) -> GemmAlternative:
-    whole = {"tile_m", "tile_n", "split_k", "waves"}
-    return GemmAlternative(**{key: int(value) if key in whole else float(value) for key, value in row.items()})
+    values: dict[str, Any] = {key: int(row[key]) if key in _WHOLE else float(row[key]) for key in TERMS}
+    return GemmAlternative(**values)
+
+
+_WHOLE = {"tile_m", "tile_n", "split_k", "waves"}

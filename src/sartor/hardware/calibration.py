@@ -32,8 +32,8 @@ class GemmCoefficients:
 
     tiles: tuple[tuple[int, int, float], ...]
     """Output tiles (tile_m, tile_n) a library chooses from, and the share of peak each sustains in its main loop."""
-    splits: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Split-K factors a library chooses from."""
+    max_split: float = 16.0
+    """Most parts k is split into so that blocks fill the SMs."""
     step_bytes: int = 128
     """Contiguous bytes of k that one main-loop step covers."""
     feed: float = 6.0
@@ -41,17 +41,27 @@ class GemmCoefficients:
     step_s: float = 0.0
     """Least duration of one main-loop step (latency when nothing hides it)."""
     wave_s: float = 1.5e-6
-    """Pipeline fill and epilogue of one wave."""
+    """Pipeline fill of one wave."""
+    tile_s: float = 1.0e-6
+    """Epilogue of one wave of 128 x 256 tiles; smaller tiles in proportion."""
     launch_s: float = 2.0e-6
     """From one kernel's end to the next one's start in graph replay."""
     split_s: float = 1.5e-6
     """Extra fixed cost of a split product's reduction."""
+    split_rate: float = 3.0
+    """Rate at which partial sums are exchanged, in units of the streaming rate (they stay in L2)."""
     hbm_share: float = 0.9
     """Share of HBM bandwidth a product streams at."""
+    write_cost: float = 1.5
+    """Cost of a byte written over one read."""
     overlap: float = 0.15
     """Share of the lesser of compute and memory time that is not hidden behind the greater."""
     l2_share: float = 0.0
-    """Share of L2 in which inputs are found on arrival."""
+    """Share of L2 in which the first operand (activations) is found on arrival."""
+    quantize_s: float = 0.0
+    """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
+    quantize_bytes: float = 0.0
+    """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
     input_penalty: tuple[float, ...] = (1.2, 1.2, 0.43, 0.43, 0.06, 0.02, 0.02, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.15, 0.15, 0.15, 0.15, 0.02, 0.0, 0.0, 0.0)
