@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,7 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
 
 def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
     """The linears all tokens pass beside the experts: router, gate of the shared expert, latent projections."""
-    shared = () if part.shared is None else part.shared.linears(setting.hidden_size)
-    names = {f"shared_{linear.name}" for linear in shared}
-    return [linear for linear in part.linears(setting.hidden_size) if linear.name not in names]
+    return list(replace(part, shared=None).linears(setting.hidden_size))
 
 
 def expert_width(setting: Setting, part: MoeFfn) -> Ints:
