@@ -104,10 +104,8 @@ def estimate(model: Model, gpu: GpuLike = "h100_sxm", **question: Any) -> ModelE
 def answer_question(question: Question) -> ModelEstimate:
     """Lower the question's workload and price it on the question's device."""
     graph = lower(question.workload, question.dims)
-    found = estimate_graph(graph, question.gpu)
-    factor = question.reading.interval_factor
-    costs = tuple(replace(cost, log_sigma=cost.log_sigma * factor) for cost in found.costs)
-    return ModelEstimate(question=question, graph=graph, estimate=replace(found, costs=costs))
+    found = estimate_graph(graph, question.gpu, sigma_factor=question.reading.interval_factor)
+    return ModelEstimate(question=question, graph=graph, estimate=found)
 
 
 def gemm(
@@ -150,9 +148,9 @@ def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), 
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first."""
     from sartor.rules.rule import Context, run_rules
 
-    base = estimate(model, gpu, **question)
-    asked = base.question
-    context = Context(workload=asked.workload, gpu=asked.gpu, dims=asked.dims, baseline=base.estimate)
+    asked = ask(model, gpu, **question)
+    context = Context.of(asked.workload, asked.gpu, asked.dims, sigma_factor=asked.reading.interval_factor)
+    base = ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
     return Lint(base=base, findings=run_rules(context, allow=tuple(allow)))
 
 
@@ -172,7 +170,6 @@ def advise(
     ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
     first is the one estimated in detail; candidates carry a speedup on each. Raises ``InputError``.
     """
-    from sartor.search.quality import QualityGuard
     from sartor.search.shapes import search_shapes
 
     names = [gpu] if isinstance(gpu, (str, Path, Gpu)) else list(gpu)
@@ -189,7 +186,8 @@ def advise(
         params_tolerance=params_tolerance,
         freeze=tuple(freeze),
         top=top,
-        guard=guard or QualityGuard(),
+        guard=guard,
+        sigma_factor=asked.reading.interval_factor,
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
     after = None
@@ -252,8 +250,7 @@ def _size(field: str, value: Any, default: int, *, least: int = 1) -> int:
 def _precision(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
     """The dtype asked for, if the device has it; bf16 (or fp16 on devices before bf16) when nobody asks."""
     if dtype is None:
-        choice = DType.BF16 if DType.BF16 in gpu.peak_flops_per_s else DType.FP16
-        return choice, (f"dtype={choice.value} (not given)",)
+        return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (not given)",)
     wanted: DType = _word(DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype))
     if wanted not in gpu.peak_flops_per_s:
         known = ", ".join(d.value for d in gpu.peak_flops_per_s)

@@ -82,8 +82,8 @@ def run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
-        error = InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
-        complain(error, as_json=as_json, command=_command(words))
+        too_much = InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
+        complain(too_much, as_json=as_json, command=_command(words))
         return 2
     except Exception as slip:
         if os.environ.get("SARTOR_DEBUG"):
