@@ -88,13 +88,14 @@ def _setting(workload: Workload, dims: ParallelDims, stack: Stack) -> Setting:
     length = workload.seq_len if stack.tokens is None else stack.tokens
     is_plain = stack is shape.main and stack.tokens is None
     encoder = next((s for s in shape.stacks if s is not stack and s.is_text), None)
+    encoded = None if encoder is None else _tokens(workload, encoder)
     return Setting(
         workload=workload,
         dims=dims,
         hidden_size=stack.hidden_size,
         seq_q=workload.new_tokens if is_plain else length,
         seq_kv=workload.kv_len if is_plain else length,
-        encoder_len=0 if encoder is None else (_tokens(workload, encoder) or 0),
+        encoder_len=0 if encoded is None else encoded,
     )
 
 

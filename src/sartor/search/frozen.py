@@ -1,0 +1,119 @@
+"""Fields that cannot be searched because of how a model is built, each with the reason it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sartor.model.shape import (
+    AttentionMixer,
+    DenseFfn,
+    LatentAttentionMixer,
+    Layer,
+    MoeFfn,
+    StateSpaceMixer,
+    TransformerShape,
+)
+from sartor.model.workload import Workload
+
+
+def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str, str]:
+    """Field -> why an edit of it would not be this model any more (or would not be what the edit says)."""
+    found = {
+        **_mixed(shape),
+        **_latent(shape),
+        **_experts(shape),
+        **_hidden(shape),
+        **_layers(shape),
+    }
+    if not shape.lm_head and shape.encoder_only:
+        found["vocab_size"] = "no product runs over the vocabulary"
+    return {field: why for field, why in found.items() if field in shape.fields()}
+
+
+def _layers_of(shape: TransformerShape) -> list[Layer]:
+    return [run.layer for run in shape.main.runs]
+
+
+def _mixed(shape: TransformerShape) -> dict[str, str]:
+    """Fields that differ between layers: one value for all would be another model."""
+    seen: dict[str, set[Any]] = {}
+    for field, value in (pair for layer in _layers_of(shape) for pair in _sizes(layer)):
+        seen.setdefault(field, set()).add(value)
+    return {
+        field: f"layers differ in it ({', '.join(str(v) for v in sorted(values))})"
+        for field, values in seen.items()
+        if len(values) > 1
+    }
+
+
+def _sizes(layer: Layer) -> Iterator[tuple[str, Any]]:
+    for mixer in layer.mixers:
+        if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)):
+            yield "num_heads", mixer.num_heads
+            yield "num_kv_heads", mixer.num_kv_heads
+            yield "head_dim", mixer.head_dim
+    for part in layer.all_ffns:
+        if isinstance(part, DenseFfn):
+            yield "ffn_hidden_size", part.ffn_hidden_size
+        else:
+            yield "num_experts", part.num_experts
+            yield "experts_per_token", part.experts_per_token
+            yield "expert_ffn_hidden_size", part.expert.ffn_hidden_size
+
+
+def _latent(shape: TransformerShape) -> dict[str, str]:
+    if not isinstance(shape.attention, LatentAttentionMixer):
+        return {}
+    why = "latent attention keeps its ranks and head dimensions"
+    return {"head_dim": why, "num_kv_heads": why}
+
+
+def _experts(shape: TransformerShape) -> dict[str, str]:
+    if shape.moe_ffn is None:
+        return {}
+    found = {"experts_per_token": "how many experts a token visits is not a matter of shape"}
+    if shape.dense_ffn is not None:
+        found["ffn_hidden_size"] = "the width searched is that of the experts"
+    if isinstance(shape.moe_ffn, MoeFfn) and shape.moe_ffn.expert_hidden_size is not None:
+        found["hidden_size"] = "experts work on a width of their own"
+    return found
+
+
+def _hidden(shape: TransformerShape) -> dict[str, str]:
+    """The residual width, where something outside the layers' own linears is tied to it."""
+    layers, main = _layers_of(shape), shape.main
+    mixers = [mixer for layer in layers for mixer in layer.mixers]
+    parts = [part for layer in layers for part in layer.all_ffns]
+    reasons = {
+        "state-space projections are made for it": any(isinstance(m, StateSpaceMixer) for m in mixers),
+        "another stack is projected to it": len(shape.stacks) > 1,
+        "the token table has a width of its own": shape.embedding_size is not None,
+        "linear layers outside attention and feed-forward are made for it": bool(
+            shape.linears
+            or main.linears
+            or any(layer.linears for layer in layers)
+            or any(m.projections for m in mixers if not isinstance(m, StateSpaceMixer))
+            or any(p.projections for p in parts if isinstance(p, MoeFfn))
+        ),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    return {"hidden_size": why} if why else {}
+
+
+def _layers(shape: TransformerShape) -> dict[str, str]:
+    """The depth, where layers of several kinds alternate: another depth is another mix. A few dense layers before the
+    experts are no such mix."""
+    runs = shape.main.runs
+    kinds = {repr(replace(run.layer, ffn=None, ffns=())) for run in runs}
+    if len(kinds) > 1 or (len(runs) > 1 and any(run.positions and not _first(run.positions) for run in runs[:-1])):
+        return {"num_layers": "layers of several kinds alternate"}
+    if any(run.weight_sets is not None for run in runs):
+        return {"num_layers": "layers share weights"}
+    return {}
+
+
+def _first(positions: tuple[int, ...]) -> bool:
+    """Whether the positions are the stack's first ones."""
+    return positions == tuple(range(len(positions)))
