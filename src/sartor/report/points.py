@@ -1,6 +1,6 @@
 """The numbers behind the figures: records of plain arrays, each with the sentence its figure is there to say.
 
-Nothing here draws; :mod:`sartor.report.figures` does. All values are SI, names are shown as they are given.
+Nothing here draws; :mod:`sartor.report.charts` does. All values are SI, names are shown as they are given.
 """
 
 from __future__ import annotations
@@ -179,13 +179,14 @@ def _roofline_title(estimate: Estimate, after: Estimate | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sawtooth:
-    """How a time or rate moves with one dimension: the staircase of tiles, waves and alignment."""
+    """How the step moves with one field: the staircase of tiles, waves and alignment."""
 
     title: str
     field: str
     values: Numbers
     time_s: Numbers
-    tokens_per_s: Numbers
+    flops_per_s: Numbers
+    """Products' FLOPs of the step over its time."""
     now: float
     after: float | None = None
 
@@ -203,6 +204,7 @@ class Pareto:
     num_changed: npt.NDArray[np.int64]
     on_front: npt.NDArray[np.bool_]
     best: int = -1
+    """Position of the fastest; -1: none."""
     smallest_edit: int = -1
 
 

@@ -24,10 +24,10 @@ from sartor.operators import Operator, Pass, kind_name
 from sartor.report.points import SMALL_SHARE, OperatorTimes, operator_times
 from sartor.report.verdict import verdict
 from sartor.report.words import (
-    change_text,
     efficiency,
     interval_text,
     printable,
+    short_change,
     short_name,
     signed_share,
     size_text,
@@ -38,8 +38,9 @@ from sartor.report.words import (
 from sartor.units import format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.api import Advice, GemmAnswer, ModelEstimate
+    from sartor.answers import Advice, GemmAnswer, ModelEstimate
     from sartor.rules.rule import Finding
+    from sartor.search.shapes import Candidate, ShapeSearch
 
 WIDTH = 100
 """Columns that every view fits into."""
@@ -279,7 +280,7 @@ def advice_view(advice: Advice) -> RenderableType:
         _title("What is broken, and what it costs"),
         findings_view(advice.findings),
         _title("Faster shapes of the same size"),
-        candidates_table(search.candidates, search.smallest_edit),
+        candidates_table(search),
     ]
     if len(advice.gpus) > 1 and search.candidates:
         parts += [_title("On each device"), per_gpu_table(advice)]
@@ -320,36 +321,48 @@ def gain_text(finding: Finding) -> str:
     return "-" if finding.gain_fraction is None else format_share(finding.gain_fraction)
 
 
-def candidates_table(candidates: Sequence[Any], smallest_edit: Any = None) -> RenderableType:
+def candidates_table(search: ShapeSearch) -> RenderableType:
     """Same-size shapes, best first: speedup with 80% interval, how sure, what it costs in parameters and FLOPs."""
-    if not candidates:
+    if not search.candidates:
         return Text("Nothing within the tolerance is faster: keep the shape.")
     table = _plain_table("change", "speedup", "80% interval", "sure", "params", "flops")
-    for each in candidates:
-        words = Text(change_text(each.changed))
-        if smallest_edit is not None and each.changed == smallest_edit.changed:
-            words.append("  <- smallest edit", style="green")
+    for each in with_candidate(search.candidates, search.smallest_edit):
         table.add_row(
-            words,
+            _marked(each, search.smallest_edit, "smallest edit"),
             speedup_text(each.speedup),
             f"{float(each.speedup_low):.2f}-{float(each.speedup_high):.2f}",
-            format_share(float(each.confidence)),
+            f"{100 * float(each.confidence):.0f}%",
             signed_share(float(each.params_change), 2),
             signed_share(float(each.flops_change), 1),
         )
     return table
 
 
+def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:
+    """The candidates, and one more where it is not among them."""
+    return [*candidates] if other is None or position(candidates, other) >= 0 else [*candidates, other]
+
+
+def position(candidates: Sequence[Candidate], wanted: Candidate | None) -> int:
+    """Where a candidate stands in the list, -1 where it does not."""
+    return next((i for i, c in enumerate(candidates) if wanted is not None and c.changed == wanted.changed), -1)
+
+
+def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Text:
+    """What a candidate changes, and a remark where it is the special one."""
+    text = Text(short_change(candidate.changed))
+    if special is not None and candidate.changed == special.changed:
+        text.append(f"  <- {words}", style="green")
+    return text
+
+
 def per_gpu_table(advice: Advice) -> Table:
     """Speedup of each candidate on each device, and the one that regrets least."""
     names = [gpu.name for gpu in advice.gpus]
     table = _plain_table("change", *(printable(name) for name in names))
-    minimax = advice.search.minimax
-    for each in advice.search.candidates:
-        words = Text(change_text(each.changed))
-        if minimax is not None and each.changed == minimax.changed:
-            words.append("  <- least regret", style="green")
-        table.add_row(words, *(speedup_text(each.per_gpu[n]) if n in each.per_gpu else "-" for n in names))
+    for each in with_candidate(advice.search.candidates, advice.search.minimax):
+        cells = (speedup_text(each.per_gpu[n]) if n in each.per_gpu else "-" for n in names)
+        table.add_row(_marked(each, advice.search.minimax, "least regret"), *cells)
     return table
 
 

@@ -10,8 +10,11 @@ from sartor.report.words import change_text, interval_text, printable, signed_sh
 from sartor.units import format_share
 
 if TYPE_CHECKING:
-    from sartor.api import Advice
+    from sartor.answers import Advice
     from sartor.rules.rule import Finding
+
+WORTH = 0.002
+"""Least gain of a single edit that is worth a sentence."""
 
 MATTERS = 0.01
 """Share of the step below which a finding is not worth a sentence (reference rules demote it to info)."""
@@ -77,10 +80,14 @@ def what_to_change(advice: Advice) -> str:
     if not search.candidates:
         return "No shape of the same size is predicted to be faster: keep this one."
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
-    sentence = f"Change first: {change_text(first.changed)}, {gain_words(first)}."
-    if first.changed == best.changed:
-        return sentence
-    return f"{sentence} The best found is {change_text(best.changed)}: {gain_words(best)}."
+    sentences = [f"Change first: {change_text(first.changed)}: {gain_words(first)}."]
+    if first.changed != best.changed:
+        sentences.append(f"The best found is {change_text(best.changed)}: {gain_words(best)}.")
+    single = max(search.single_edits, key=lambda edit: edit.speedup, default=None)
+    if first.num_changes > 1 and single is not None and single.speedup > 1 + WORTH:
+        alone = f"{change_text(single.changed)}: {speedup_text(single.speedup)}"
+        sentences.append(f"Changing one field alone, the most is gained by {alone}.")
+    return " ".join(sentences)
 
 
 def gain_words(candidate: Any) -> str:
@@ -88,4 +95,5 @@ def gain_words(candidate: Any) -> str:
     low, high = speedup_text(candidate.speedup_low), speedup_text(candidate.speedup_high)
     same = signed_share(float(candidate.params_change), 2)
     size = "the same parameters" if same == "0.00%" else f"{same} parameters"
-    return f"{speedup_text(candidate.speedup)} as fast (80%: {low} to {high}) with {size}"
+    sure = f"{100 * float(candidate.confidence):.0f}% sure to be faster"
+    return f"{speedup_text(candidate.speedup)} as fast (80%: {low} to {high}; {sure}) with {size}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sartor.cost.cost import Cost
@@ -44,8 +45,8 @@ def size_text(operator: Operator) -> str:
         return _times(heads, operator.seq_q, operator.seq_kv, operator.head_dim)
     if isinstance(operator, Collective):
         return f"{format_bytes(float(operator.message_bytes))} over {int(operator.group_size)}"
-    if int(operator.cols) == 1:
-        return f"{format_count(float(operator.rows))} elements"
+    if 1 in (int(operator.rows), int(operator.cols)):
+        return f"{format_count(float(operator.rows) * float(operator.cols))} elements"
     return _times(operator.rows, operator.cols)
 
 
@@ -64,17 +65,40 @@ def efficiency(operator: Operator, cost: Cost) -> float | None:
     return None if tile is None or wave is None else float(tile) * float(wave)
 
 
-def value_text(value: Any) -> str:
-    """A field's value: whole numbers with thousands separated, others as they are."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        return printable(f"{value:.4g}" if isinstance(value, float) else str(value))
-    return f"{int(value):,}"
-
-
-def change_text(changed: dict[str, Any]) -> str:
-    """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``."""
-    parts = [f"{name} {_plain(old)} -> {_plain(new)}" for name, (old, new) in changed.items()]
+def change_text(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``. Key/value heads that follow are left out."""
+    follows = changed.get("num_kv_heads") == changed.get("num_heads")
+    parts = [
+        f"{name} {_plain(old)} -> {_plain(new)}"
+        for name, (old, new) in changed.items()
+        if not (follows and name == "num_kv_heads")
+    ]
     return printable(", ".join(parts)) or "nothing"
+
+
+_SHORT = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "vocab_size": "vocab",
+    "num_heads": "heads",
+    "num_kv_heads": "kv heads",
+    "head_dim": "head dim",
+    "ffn_hidden_size": "ffn",
+    "num_experts": "experts",
+    "experts_per_token": "experts per token",
+    "expert_ffn_hidden_size": "expert ffn",
+}
+
+
+def short_change(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """A change for a table's cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension)."""
+    rest = dict(changed)
+    if "num_heads" in rest and "head_dim" in rest:
+        (heads, new_heads), (width, new_width) = rest.pop("num_heads"), rest.pop("head_dim")
+        if rest.get("num_kv_heads") == (heads, new_heads):
+            del rest["num_kv_heads"]
+        rest["heads"] = (f"{_plain(heads)}x{_plain(width)}", f"{_plain(new_heads)}x{_plain(new_width)}")
+    return change_text({_SHORT.get(name, name): pair for name, pair in rest.items()})
 
 
 def signed_share(share: float, digits: int = 1) -> str:

@@ -1,0 +1,107 @@
+"""Small pieces of HTML: every text is escaped here and nowhere else, so nothing a file says can become markup."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sartor.report.words import printable
+
+
+class Markup(str):
+    """A string that is HTML already; every other string is escaped when it is placed."""
+
+    __slots__ = ()
+
+
+def text(value: Any) -> Markup:
+    """A value as it may stand in HTML: escaped, and without control or invisible characters."""
+    return value if isinstance(value, Markup) else Markup(html.escape(printable(str(value)), quote=True))
+
+
+def element(name: str, *children: Any, **attributes: Any) -> Markup:
+    """``element("p", "a < b", class_="note")`` -> ``<p class="note">a &lt; b</p>``."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{given}>{''.join(text(child) for child in children)}</{name}>")
+
+
+def join(parts: Iterable[Any], between: str = "") -> Markup:
+    """Pieces one after the other; strings among them are escaped."""
+    return Markup(text(between).join(text(part) for part in parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A table column: its head, what hovering over the head explains, and whether it holds numbers."""
+
+    head: str
+    explains: str | None = None
+    number: bool = True
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: str, highlight: int = -1) -> Markup:
+    """A table whose head stays in sight and which scrolls inside its own box where it is wider than the page."""
+    head = element(
+        "tr",
+        *(element("th", c.head, scope="col", title=c.explains, class_="number" if c.number else None) for c in columns),
+    )
+    body = join(
+        element("tr", *(_cell(c, value, i) for i, (c, value) in enumerate(zip(columns, row, strict=True))),
+                class_="marked" if at == highlight else None)
+        for at, row in enumerate(rows)
+    )  # fmt: skip
+    inner = element("table", element("caption", caption), element("thead", head), element("tbody", body))
+    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _cell(column: Column, value: Any, position: int) -> Markup:
+    kind = "number" if column.number else None
+    return element("th", value, scope="row") if position == 0 else element("td", value, class_=kind)
+
+
+def json_block(identifier: str, value: Any) -> Markup:
+    """Data inside a page: JSON that cannot close its own element."""
+    body = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    safe = body.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(f'<script type="application/json" id="{text(identifier)}">{safe}</script>')
+
+
+def markdown(source: str, *, level: int = 4) -> Markup:
+    """The Markdown that rule pages are written in: ``##`` headings, paragraphs, lists, `code` and **strong**.
+
+    ``level`` is the heading level that ``##`` becomes; a page's first line, its title, is left to the caller.
+    """
+    blocks = re.split(r"\n\s*\n", source.strip())
+    return join(_block(block.strip(), level) for block in blocks)
+
+
+def _block(block: str, level: int) -> Markup:
+    if block.startswith("#"):
+        return element(f"h{level}", _inline(block.lstrip("#").strip()))
+    lines = block.splitlines()
+    if all(line.lstrip().startswith(("- ", "* ")) or line.startswith("  ") for line in lines):
+        items = re.split(r"\n(?=\s*[-*] )", block)
+        return element("ul", *(element("li", _inline(" ".join(i.strip()[2:].split()))) for i in items))
+    if block.startswith("```"):
+        return element("pre", element("code", join(block.strip("`").split("\n")[1:], Markup("\n"))))
+    return element("p", _inline(" ".join(block.split())))
+
+
+def _inline(line: str) -> Markup:
+    pieces = re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", line)
+    return join(
+        element("code", piece[1:-1])
+        if piece.startswith("`") and len(piece) > 2
+        else element("strong", piece[2:-2])
+        if piece.startswith("**") and len(piece) > 4
+        else piece
+        for piece in pieces
+    )

@@ -1,0 +1,148 @@
+"""How the step moves with one field of the shape: the sawtooth of tiles, waves and alignment around the model's value.
+
+Only that field moves (with the head dimension, where heads times head dimension is the hidden size and stays so); all
+values are lowered and priced in one call, as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.estimate import estimate
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower import feasible, lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import EDITABLE, AttentionMixer, TransformerShape, edit
+from sartor.model.workload import Workload
+from sartor.report.points import Sawtooth
+from sartor.units import format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import Advice
+
+Integers = npt.NDArray[np.int64]
+
+FINE = 96
+"""How many values on each side are looked at one by one, where the model's own value is ragged."""
+COARSE_SHARE = 0.2
+"""How far on each side to look, as a share of the value, where it is not."""
+PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_size", "hidden_size")
+"""Which of several changed fields is swept: those that quantize hardest first."""
+
+
+def sawtooth_points(advice: Advice) -> Sawtooth | None:
+    """The sweep of the field that matters most for this answer; None where no field can be swept."""
+    question = advice.base.question
+    field, after = _what_matters(advice)
+    return None if not field else sweep_field(question.workload, question.dims, question.gpu, field, after=after)
+
+
+def _what_matters(advice: Advice) -> tuple[str, int | None]:
+    """The field that the change to make first changes; else the costliest finding's; else the feed-forward width."""
+    edit_first = advice.search.smallest_edit
+    changed: Mapping[str, Any] = {} if edit_first is None else edit_first.changed
+    for field in PREFERRED:
+        if field in changed:
+            return field, int(changed[field][1])
+    own = advice.base.question.workload.shape.fields()
+    for finding in sorted(advice.findings, key=lambda f: -(f.gain_fraction or 0.0)):
+        if finding.field in PREFERRED and finding.field in own:
+            return finding.field, finding.fix.get(finding.field)
+    return next((field for field in PREFERRED[1:] if field in own), ""), None
+
+
+def sweep_field(
+    workload: Workload,
+    dims: ParallelDims,
+    gpu: Gpu,
+    field: str,
+    *,
+    values: Iterable[int] | None = None,
+    after: int | None = None,
+) -> Sawtooth | None:
+    """The step with ``field`` at each of ``values`` (default: around the model's own), the others as they are.
+
+    Values the model cannot be split at are left out; None where fewer than three are left. ``field`` is one of
+    ``EDITABLE``; others raise ``ValueError``.
+    """
+    if field not in EDITABLE:
+        raise ValueError(f"{field} cannot be swept; what can: {', '.join(EDITABLE)}")
+    now = int(workload.shape.fields()[field])
+    wanted = _values(workload.shape, field, now, after) if values is None else np.unique(np.asarray([*values]))
+    shape = _edited(workload.shape, field, wanted)
+    runs = np.broadcast_to(feasible(shape, dims), wanted.shape)
+    wanted = wanted[runs]
+    if len(wanted) < 3:
+        return None
+    shape = _edited(workload.shape, field, wanted)
+    found = estimate(lower(replace(workload, shape=shape), dims), gpu, details=False)
+    time_s = np.broadcast_to(found.time_s, wanted.shape)
+    rate = np.broadcast_to(found.matmul_flops, wanted.shape) / time_s
+    return Sawtooth(
+        title=_title(field, wanted, rate, now, after),
+        field=field,
+        values=wanted.astype(float),
+        time_s=time_s,
+        flops_per_s=rate,
+        now=float(now),
+        after=None if after is None or after not in wanted else float(after),
+    )
+
+
+def _values(shape: TransformerShape, field: str, now: int, after: int | None) -> Integers:
+    """Values worth looking at: one by one around a ragged size, in regular steps around a round one."""
+    marked = [now] if after is None else [now, after]
+    if field in ("num_heads", "num_kv_heads"):
+        heads = np.arange(max(1, now // 4), 4 * now + 1)
+        return heads[_allowed_heads(shape, heads) | np.isin(heads, marked)]
+    low, high = min(marked), max(marked)
+    if now % 64 and high - low <= 4 * FINE:
+        return np.arange(max(1, low - FINE), high + FINE + 1)
+    step = 64 if now % 64 == 0 else 8
+    reach = max(int(COARSE_SHARE * now) // step, 8) * step
+    start = max(step, (low - reach) // step * step)
+    return np.unique([*range(start, high + reach + 1, step), *marked]).astype(np.int64)
+
+
+def _allowed_heads(shape: TransformerShape, heads: Integers) -> npt.NDArray[np.bool_]:
+    """Head counts that divide what they must: the hidden size where they always did, the key/value heads."""
+    mixer = shape.attention
+    if not isinstance(mixer, AttentionMixer):
+        return np.asarray(heads % 2 == 0)
+    hidden, kv = int(shape.hidden_size), int(mixer.num_kv_heads)
+    whole: npt.NDArray[np.bool_] = heads > 0
+    if _coupled(shape):
+        whole &= (hidden % heads == 0) & (hidden // heads >= 32) & (hidden // heads <= 256)
+    return whole if kv == int(mixer.num_heads) else np.asarray(whole & (heads % kv == 0))
+
+
+def _coupled(shape: TransformerShape) -> bool:
+    """Whether heads times head dimension is the hidden size."""
+    mixer = shape.attention
+    return isinstance(mixer, AttentionMixer) and int(mixer.num_heads) * int(mixer.head_dim) == int(shape.hidden_size)
+
+
+def _edited(shape: TransformerShape, field: str, values: Integers) -> TransformerShape:
+    changes: dict[str, Any] = {field: values}
+    if field == "num_heads" and _coupled(shape):
+        changes["head_dim"] = shape.hidden_size // values
+    return edit(shape, **changes)
+
+
+def _title(field: str, values: Integers, rate: Any, now: int, after: int | None) -> str:
+    here, best = float(rate[values == now][0]) if now in values else 0.0, float(rate.max())
+    if not here:
+        return f"{field}: FLOP rate of the step"
+    if after is not None and after in values:
+        gain = float(rate[values == after][0]) / here - 1
+        if gain >= 0.0005:
+            return f"{field} {now} -> {after} alone raises the FLOP rate by {format_share(gain)}"
+    below = 1 - here / best
+    if below < 0.005:
+        return f"{field}={now} already runs at the best FLOP rate near by"
+    return f"{field}={now} runs {format_share(below)} below the best FLOP rate near by, at {int(values[rate.argmax()])}"

@@ -1,0 +1,86 @@
+"""Run the Python in docs pages and keep what they print and draw up to date. ``--check`` only compares.
+
+A page's ```` ```python ```` blocks share one namespace and run in the repository's root. What a block prints stands in
+the ```` ```text ```` block right after it; ``save(points, "name")`` draws a record to ``docs/figures/name.png``. A
+block after ``<!-- not run -->`` is left alone. Run after changing a page or the model: ``python tools/run_docs.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures"
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<output>\n```text\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
+NOT_RUN = "<!-- not run -->\n"
+
+
+def pages() -> Iterator[Path]:
+    """Every page of the documentation that holds Python."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        if "```python" in path.read_text(encoding="utf-8"):
+            yield path
+
+
+def refreshed(page: Path, *, draw: bool = True) -> str:
+    """The page's text with every output as it is now; with ``draw`` its figures are written."""
+    text = page.read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "__docs__", "save": _saver(draw)}
+
+    def run(match: re.Match[str]) -> str:
+        if text[: match.start()].endswith(NOT_RUN):
+            return match[0]
+        printed = _run(match["code"], namespace, f"{page.name}, line {text[: match.start()].count(chr(10)) + 2}")
+        output = f"\n```text\n{printed}```\n" if printed else ""
+        return f"```python\n{match['code']}```\n{output}"
+
+    with contextlib.chdir(ROOT):
+        return BLOCK.sub(run, text)
+
+
+def _run(code: str, namespace: dict[str, Any], where: str) -> str:
+    """What a block prints, without trailing blanks."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, where, "exec"), namespace)
+    lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _saver(draw: bool) -> Callable[[Any, str], None]:
+    def save(points: Any, name: str) -> None:
+        """Draw a record of sartor.report.points to docs/figures/NAME.png."""
+        from sartor.report.charts import draw as draw_chart, to_png
+        from sartor.report.files import write_atomic
+
+        data = to_png(draw_chart(points), scale=1.5) if draw else b""
+        if draw:
+            write_atomic(FIGURES / f"{name}.png", data)
+
+    return save
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    chosen = [Path(a).resolve() for a in arguments if not a.startswith("-")] or list(pages())
+    stale = 0
+    for page in chosen:
+        new = refreshed(page, draw=not check)
+        if new == page.read_text(encoding="utf-8"):
+            continue
+        stale += 1
+        print(f"{'stale' if check else 'refreshed'}: {os.path.relpath(page, ROOT)}")
+        if not check:
+            page.write_text(new, encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
