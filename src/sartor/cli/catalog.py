@@ -31,9 +31,9 @@ def catalog(
     entries = _SHELVES[what](name)
     c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)
     if not json:
-        from sartor.report import table
+        from sartor.report.catalog_view import catalog_view
 
-        c.show(table.catalog_view(what, entries, whole=name is not None))
+        c.show(catalog_view(what, entries, whole=name is not None))
 
 
 def _gpus(name: str | None) -> list[dict[str, Any]]:

@@ -20,6 +20,11 @@ class Exit(Exception):
         self.code = code
 
 
+def whole_number(text: str) -> int:
+    """An integer from the command line; typer turns the ``ValueError`` of anything else into a usage error."""
+    return int(text)
+
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -34,16 +39,33 @@ GpuName = Annotated[
 ]
 PhaseName = Annotated[str, typer.Option("--phase", metavar="train|prefill|decode", help="What the model is doing.")]
 SeqLen = Annotated[
-    int | None, typer.Option("--seq-len", help="Tokens per sequence. [default: 2048, or the model's longest]")
+    int | None,
+    typer.Option(
+        "--seq-len",
+        metavar="N",
+        parser=whole_number,
+        help="Tokens per sequence. [default: 2048, or the model's longest]",
+    ),
 ]
 ContextLen = Annotated[
-    int | None, typer.Option("--context-len", help="Tokens already in the KV cache. [default: 2048 in decode, else 0]")
+    int | None,
+    typer.Option(
+        "--context-len",
+        metavar="N",
+        parser=whole_number,
+        help="Tokens already in the KV cache. [default: 2048 in decode, else 0]",
+    ),
 ]
 Microbatch = Annotated[
     int | None,
-    typer.Option("--microbatch-size", help="Sequences at once. [default: 4 in train, 1 in prefill, 8 in decode]"),
+    typer.Option(
+        "--microbatch-size",
+        metavar="N",
+        parser=whole_number,
+        help="Sequences at once. [default: 4 in train, 1 in prefill, 8 in decode]",
+    ),
 ]
-Tp = Annotated[int, typer.Option("--tp", help="Tensor-parallel devices.")]
+Tp = Annotated[int, typer.Option("--tp", metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
 DTypeName = Annotated[
     str | None,
     typer.Option(

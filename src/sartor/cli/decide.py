@@ -34,7 +34,7 @@ def advise(
     freeze: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that must stay: num_layers,vocab_size, ...")
     ] = "",
-    top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
+    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="How many candidates to show.")] = 10,
     evidence: Annotated[
         float, typer.Option(help="Width of the quality guard: 1 as published evidence goes, 0.5 half as wide, ...")
     ] = 1.0,
@@ -111,8 +111,8 @@ def lint(
     microbatch_size: c.Microbatch = None,
     context_len: c.ContextLen = None,
     tp: c.Tp = 1,
-    pp: Annotated[int, typer.Option("--pp", help="Pipeline-parallel stages.")] = 1,
-    ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
+    pp: Annotated[int, typer.Option("--pp", metavar="N", parser=c.whole_number, help="Pipeline-parallel stages.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", metavar="N", parser=c.whole_number, help="Expert-parallel devices.")] = 1,
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,

@@ -56,11 +56,13 @@ def estimate(
 
 
 def gemm(
-    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
-    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
-    k: Annotated[int, typer.Argument(help="The contracted dimension.")],
+    m: Annotated[int, typer.Argument(parser=c.whole_number, help="Rows of A and C.")],
+    n: Annotated[int, typer.Argument(parser=c.whole_number, help="Columns of B and C.")],
+    k: Annotated[int, typer.Argument(parser=c.whole_number, help="The contracted dimension.")],
     gpu: c.GpuName = "h100",
-    batch: Annotated[int, typer.Option(help="Independent products of this size.")] = 1,
+    batch: Annotated[
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Independent products of this size.")
+    ] = 1,
     dtype: c.DTypeName = None,
     layout: Annotated[
         str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")

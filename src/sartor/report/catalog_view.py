@@ -1,0 +1,88 @@
+"""The catalogues for people: one line per entry, or one entry whole with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sartor.units import GIB, format_count
+
+
+def catalog_view(what: str, entries: Sequence[dict[str, Any]], *, whole: bool) -> Any:
+    """A table of ``gpus``, ``models`` or ``rules``, or the fields of the only entry (``whole``)."""
+    if whole:
+        return _rule_page(entries[0]) if what == "rules" else _entry(entries[0])
+    return {"gpus": _gpus, "models": _models, "rules": _rules}[what](entries)
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        number = column in right
+        table.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    return table
+
+
+def _gpus(entries: Sequence[dict[str, Any]]) -> Any:
+    numbers = ("cores", "bf16 TFLOP/s", "fp8", "HBM GiB", "TB/s", "USD/h")
+    table = _table("name", "generation", *numbers, right=numbers)
+    for entry in entries:
+        peak = entry["peak_flops_per_s"]
+        table.add_row(
+            entry["name"],
+            entry["generation"],
+            str(entry["num_sms"]),
+            _tera(peak.get("bf16") or peak.get("fp16")),
+            _tera(peak.get("fp8")),
+            f"{entry['hbm_bytes'] / GIB:.0f}",
+            f"{entry['hbm_bytes_per_s'] / 1e12:.2f}",
+            f"{entry['price_usd_per_hour']:.2f}" if entry.get("price_usd_per_hour") else "",
+        )
+    return table
+
+
+def _models(entries: Sequence[dict[str, Any]]) -> Any:
+    numbers = ("params", "layers", "hidden", "heads", "kv", "ffn", "vocab")
+    table = _table("name", *numbers, "experts", right=numbers)
+    for entry in entries:
+        experts = entry.get("experts", {})
+        kind = f"{experts['experts_per_token']} of {experts['num_experts']}" if experts else ""
+        sizes = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
+        table.add_row(
+            entry["name"], format_count(entry["params"]["total"]), *(str(entry.get(size, "")) for size in sizes), kind
+        )
+    return table
+
+
+def _rules(entries: Sequence[dict[str, Any]]) -> Any:
+    table = _table("code", "name", "worst", "what it finds")
+    for entry in entries:
+        table.add_row(entry["code"], entry["name"], entry["worst"], entry["title"])
+    return table
+
+
+def _entry(entry: dict[str, Any]) -> Any:
+    table = _table("field", "value")
+    for field, value in entry.items():
+        rows = value.items() if isinstance(value, dict) else [("", value)]
+        for key, item in rows:
+            table.add_row(f"{field}.{key}" if key else field, _words(item))
+    return table
+
+
+def _rule_page(entry: dict[str, Any]) -> Any:
+    from rich.markdown import Markdown
+
+    return Markdown(f"# {entry['code']} {entry['name']}\n\n{entry['page']}")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def _tera(rate: float | None) -> str:
+    return f"{rate / 1e12:,.0f}" if rate else ""
