@@ -292,6 +292,15 @@ def test_unfused_backward_has_four_products() -> None:
     )
 
 
+def test_a_window_leaves_keys_that_no_query_sees_unread() -> None:
+    decoding = Workload(shape=single(window=256), phase=Phase.DECODE, context_len=4000)
+    assert named(lower(decoding), "attention").seq_kv == 256
+    prefill = Workload(shape=single(window=256), phase=Phase.PREFILL, seq_len=100, context_len=4000)
+    narrow = named(lower(prefill), "attention")
+    assert narrow.seq_kv == 355
+    assert narrow.pairs == 100 * 256
+
+
 def test_chunked_attention_is_blocks_and_a_rest() -> None:
     shape = single(window=256, chunked=True)
     graph = lower(Workload(shape=shape, seq_len=600))

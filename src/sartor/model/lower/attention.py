@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sartor.model.lower.linear import linear_group, linears, product, region
-from sartor.model.lower.pointwise import norm, rotary, softmax
+from sartor.model.lower.pointwise import activation, norm, rotary, softmax
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.shape import AttentionMixer, LatentAttentionMixer, Linear
 from sartor.operators import Attention, Gemm, Layout, Pass
@@ -36,6 +36,9 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     if not _is_zero(mixer.rotary_dim):
         pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * _rotated(mixer), f"{prefix}rotary"))
     pieces.append(_scores(setting, mixer, f"{prefix}attention"))
+    if mixer.gated:  # read the output and its gate, write their product
+        gate = heads * mixer.value_dim
+        pieces.append(activation(setting, setting.tokens, gate, gated=True, name=f"{prefix}attn_gate"))
     return chain(*pieces)
 
 
@@ -105,7 +108,7 @@ def _scores(setting: Setting, mixer: AttentionMixer, name: str) -> Piece:
         return kernels(setting, core)
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
     if not (mixer.chunked and mixer.window):
-        return kernels(setting, replace(full, window=mixer.window))
+        return kernels(setting, _windowed(full, mixer.window))
     return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
 
 
@@ -137,6 +140,15 @@ def _core(
         causal=causal,
         dtype=setting.wide,
     )
+
+
+def _windowed(full: Attention, window: int) -> Attention:
+    """The same under a sliding window; keys that no query sees are not read."""
+    if not window or not full.causal:
+        return replace(full, window=window)
+    seen = full.seq_q + window - 1
+    plain = isinstance(seen, int) and isinstance(full.seq_kv, int)
+    return replace(full, window=window, seq_kv=min(full.seq_kv, seen) if plain else np.minimum(full.seq_kv, seen))
 
 
 def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attention]:
@@ -199,9 +211,7 @@ def _expanded(setting: Setting, mixer: LatentAttentionMixer, kv_up: Linear) -> P
     heads = ceil_div(mixer.num_heads, setting.tp)
     core = _core(setting, "attention", mixer, heads, heads, setting.seq_q, setting.seq_kv, mixer.causal)
     rows = setting.batch * ceil_div(setting.seq_kv, setting.dims.cp)
-    return chain(
-        linear_group(setting, "kv_up", [kv_up], rows=rows), kernels(setting, replace(core, window=mixer.window))
-    )
+    return chain(linear_group(setting, "kv_up", [kv_up], rows=rows), kernels(setting, _windowed(core, mixer.window)))
 
 
 def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
@@ -213,9 +223,10 @@ def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
         head_dim=latent + mixer.qk_rope_head_dim,
         v_head_dim=latent,
         latent=True,
-        window=mixer.window,
     )
-    return chain(_per_head(absorb_q, heads), Piece(forward=(core,)), _per_head(absorb_v, heads))
+    return chain(
+        _per_head(absorb_q, heads), Piece(forward=(_windowed(core, mixer.window),)), _per_head(absorb_v, heads)
+    )
 
 
 def _per_head(piece: Piece, heads: Ints) -> Piece:

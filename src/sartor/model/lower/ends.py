@@ -71,10 +71,10 @@ def logit_rows(setting: Setting, shape: TransformerShape) -> Ints:
 
 
 def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_entropy") -> Piece:
-    """Loss over vocabulary shards in fp32, as Megatron's vocab_parallel_cross_entropy with its elementwise chain fused:
-    forward upcasts (e + 4), finds the maximum (4), and exponentiates in place while summing (8); backward scales the
-    kept exponentials in place (8) and casts them to the gradient's type (4 + e). Three fp32 numbers per token are
-    all-reduced: maximum, target logit, sum."""
+    """Loss over vocabulary shards in fp32, after Megatron-LM's core/tensor_parallel/cross_entropy.py with the chain
+    between its reductions fused: forward upcasts (e + 4), finds the maximum (4), subtracts, exponentiates and sums in
+    place (8), and normalises in place (8); backward scales the kept probabilities in place (8) and casts them to the
+    logits' type (4 + e). Three fp32 numbers per token are all-reduced: maximum, target logit, sum."""
     if not setting.training:
         return Piece()
     e, vocab = setting.element, ceil_div(shape.vocab_size, setting.tp)
@@ -84,10 +84,10 @@ def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_
         MemoryBoundKind.CROSS_ENTROPY,
         setting.tokens,
         vocab,
-        e + 16.0,
+        e + 24.0,
         e + 12.0,
         flops=5,
-        kernels=3,
+        kernels=4,
     )
     if not setting.is_split:
         return loss
