@@ -55,9 +55,10 @@ fp8_block: 128 x 128 weight blocks (DeepSeek-V3 config.json, weight_block_size, 
 
 def _by_bytes(dtype: DType) -> Alignment:
     """16 bytes to reach the fast path, 128 for all of it: codesign.md section 2.1, the paper's own rule for A100."""
+    bits = round(8 * dtype.bytes)  # without the share of a scale
     return Alignment(
-        minimum=max(1, round(16 / dtype.bytes)),
-        preferred=max(1, round(128 / dtype.bytes)),
+        minimum=max(1, 16 * 8 // bits),
+        preferred=max(1, 128 * 8 // bits),
         scale_block=_BLOCKS.get(dtype, 1),
         source="16- and 128-byte rule, arXiv 2401.14489 (2024-01)",
     )

@@ -59,7 +59,7 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
         f" {', '.join(str(d) for d in compiled)}",
         field="head_dim",
         value=width,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=tuple(head_fixes(mixer, int(context.dims.tp), compiled)),
     )
 
@@ -77,7 +77,7 @@ def _few_blocks(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
         f" {more} would give two each",
         field="microbatch_size",
         value=sequences,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=({"microbatch_size": more},),
         advisory=True,
     )

@@ -48,7 +48,7 @@ def head_dim_64(context: Context) -> Iterator[Suspicion]:
         f" at the same num_heads * head_dim = {heads * width} (check quality)",
         field="head_dim",
         value=width,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=tuple(head_fixes(mixer, int(context.dims.tp), (WIDE,))),
         advisory=True,
     )

@@ -48,7 +48,7 @@ def narrow_heads(context: Context) -> Iterator[Suspicion]:
         f" fewer, wider heads than {heads} x {width} do the same work (check quality)",
         field="head_dim",
         value=width,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=tuple(head_fixes(mixer, int(context.dims.tp), wider)),
         advisory=True,
     )

@@ -1,7 +1,7 @@
 """What a suspicion costs: every fix of every rule goes through ``lower`` and ``estimate``, many at a time.
 
-Fixes that change the same fields are one array-valued shape and one call. The fix that is kept is the one that saves
-most at equal work and makes no other rule complain as loudly as the one it answers.
+Fixes that change the same fields are one array-valued shape and one call. The fix that is kept is the nearest
+that keeps most of the best one's gain at equal work and makes no other rule complain as loudly as the one it answers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape, edit
 from sartor.model.workload import Workload
+from sartor.operators import Pass
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
 
 LEAST_GAIN = 0.01
 """Below this share of the step a finding is information only (codesign.md section 3)."""
+
+NEARLY_AS_GOOD = 0.8
+"""A nearer value is preferred that keeps this share of the best one's gain: the smaller edit."""
 
 Key: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -112,11 +116,18 @@ def _offers(context: Context, workload: Workload, dims: ParallelDims, shape_fiel
     """Relative device-seconds per token at equal work, and the interval's factor."""
     before = context.baseline
     after = estimate(lower(workload, dims), context.gpu, context.calibration, details=False)
-    time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
+    # The optimizer runs once a step, however the step is cut into microbatches: a larger one does not dilute it.
+    once_s = _optimizer_s(after) * (after.graph.tokens / before.graph.tokens - 1.0)
+    time = _per_token(after, after.time_s + once_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
     less_work = np.maximum(1.0, 1.0 / work) if shape_fields else 1.0
     compared = compare(before, after)
     return time * less_work, compared.high / compared.speedup
+
+
+def _optimizer_s(of: Estimate) -> Any:
+    pairs = zip(of.graph.operators, of.costs, strict=True)
+    return sum((cost.time_s * op.count for op, cost in pairs if op.pass_ is Pass.OPTIMIZER), 0.0)
 
 
 def _per_token(of: Estimate, amount: Any, dims: ParallelDims) -> Any:
@@ -133,8 +144,11 @@ def _choose(
     paced = offers.get(key_of(suspicion.paced_by)) if suspicion.paced_by else None
     reference = paced.relative if paced else 1.0
     runnable = [fix for fix in suspicion.fixes if key_of(fix) in offers]
-    gaining = [fix for fix in runnable if offers[key_of(fix)].relative < reference]
-    for fix in sorted(gaining, key=lambda fix: offers[key_of(fix)].relative):
+    saved = {key_of(fix): reference - offers[key_of(fix)].relative for fix in runnable}
+    gaining = [fix for fix in runnable if saved[key_of(fix)] > 0]
+    enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
+    # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by their gain.
+    for fix in sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
         if not _breaks(context, fix, suspicion, heard):
             return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
     return _NO_CHOICE

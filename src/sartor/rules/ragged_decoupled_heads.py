@@ -45,7 +45,7 @@ def ragged_decoupled_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_heads * head_dim = {inner} is neither hidden_size={hidden} nor a multiple of {GRAIN * tp}",
         field="num_heads",
         value=int(mixer.num_heads),
-        operator="qkv",
+        operator=context.operator("qkv", "q"),
         fixes=tuple(_fixes(mixer, inner, tp)),
     )
 

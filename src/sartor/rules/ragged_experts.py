@@ -58,7 +58,7 @@ def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
         message=f"expert_ffn_hidden_size={width}{shard} is no multiple of {GRAIN}; {words(good)} would be",
         field="expert_ffn_hidden_size",
         value=width,
-        operator="expert_down",
+        operator=context.operator("expert_down"),
         fixes=fixes_of("expert_ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )
@@ -77,7 +77,7 @@ def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
         f" {TILE_ROWS} rows; {more} would fill it",
         field="microbatch_size",
         value=sequences,
-        operator="expert_up",
+        operator=context.operator("expert_gate_up", "expert_up"),
         fixes=({"microbatch_size": more},),
         advisory=True,
     )

@@ -52,7 +52,7 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
         f" {context.dtype.value}; {words(around(width, multiple * tp), width)} would be",
         field="ffn_hidden_size",
         value=width,
-        operator="down",
+        operator=context.operator("mlp_down"),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )

@@ -62,7 +62,7 @@ def ragged_head_dim(context: Context) -> Iterator[Suspicion]:
         f" {min(ENOUGH, alignment.preferred)}" + (f": {near} are as large" if near else ""),
         field="head_dim",
         value=width,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=fixes,
     )
 

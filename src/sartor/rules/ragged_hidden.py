@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.shape import AttentionMixer
-from sartor.rules.candidates import around, head_fixes, ragged, words
+from sartor.rules.candidates import around, head_fixes, nearest_first, ragged, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 
@@ -45,7 +45,7 @@ def ragged_hidden(context: Context) -> Iterator[Suspicion]:
             f" {context.dtype.value}; {words(good)} would be",
             field="hidden_size",
             value=hidden,
-            operator="qkv",
+            operator=context.operator("qkv", "q"),
             fixes=tuple(_hidden_fixes(context, good)),
         )
     elif mixer is not None and tp > 1 and mixer.num_heads % tp == 0:
@@ -55,7 +55,7 @@ def ragged_hidden(context: Context) -> Iterator[Suspicion]:
 def _hidden_fixes(context: Context, sizes: tuple[int, ...]) -> Iterator[Fix]:
     """Each size alone, and with as many heads as make it up where heads made it up before."""
     mixer = context.shape.attention
-    for size in sizes:
+    for size in nearest_first(sizes, int(context.shape.hidden_size)):
         yield {"hidden_size": size}
         if isinstance(mixer, AttentionMixer) and mixer.num_heads == mixer.num_kv_heads and size % mixer.head_dim == 0:
             yield {"hidden_size": size, "num_heads": int(size // mixer.head_dim)}
@@ -72,7 +72,7 @@ def _ragged_shard(context: Context, inner: int, tp: int) -> Iterator[Suspicion]:
         f" which {context.gpu.name} wants for {context.dtype.value}",
         field="head_dim",
         value=int(mixer.head_dim) if mixer is not None else 0,
-        operator="out",
+        operator=context.operator("attn_out"),
         fixes=tuple(head_fixes(mixer, tp)) if isinstance(mixer, AttentionMixer) else (),
     )
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.shape import AttentionMixer
-from sartor.rules.candidates import around, fixes_of, head_fixes, words
+from sartor.rules.candidates import around, fixes_of, head_fixes, nearest_first, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 
@@ -40,17 +40,26 @@ def ragged_scale_blocks(context: Context) -> Iterator[Suspicion]:
             continue
         good, field = around(size, block * tp), "head_dim" if " " in name else name
         shard = f" / tp={tp}" if tp > 1 else ""
-        mixer = context.shape.attention
-        heads = field == "head_dim" and isinstance(mixer, AttentionMixer)
-        fixes: tuple[Fix, ...] = tuple(head_fixes(mixer, tp)) if heads else fixes_of(field, good, size)  # type: ignore[arg-type]
         yield Suspicion(
             grade=Grade.WARN,
-            message=f"{name}={size}{shard} is no multiple of {block}, the scale block of {context.dtype.value};"
-            f" {words(good)} would be",
+            message=f"{_words(context, name, size)}{shard} is no multiple of {block}, the scale block of"
+            f" {context.dtype.value}; {words(good)} would be",
             field=field,
             value=int(context.shape.head_dim) if field == "head_dim" else size,
-            fixes=fixes,
+            fixes=_fixes(context, field, size, nearest_first(good, size), tp),
         )
+
+
+def _words(context: Context, name: str, size: int) -> str:
+    shape = context.shape
+    return f"{name}={size}" if " " not in name else f"{name} = {shape.num_heads} * {shape.head_dim} = {size}"
+
+
+def _fixes(context: Context, field: str, size: int, good: list[int], tp: int) -> tuple[Fix, ...]:
+    if field != "head_dim":
+        return fixes_of(field, good, size)
+    mixer = context.shape.attention
+    return tuple(head_fixes(mixer, tp)) if isinstance(mixer, AttentionMixer) else ()
 
 
 def _sizes(context: Context) -> Iterator[tuple[str, int, int]]:

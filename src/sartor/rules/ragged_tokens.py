@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.workload import Phase
-from sartor.rules.candidates import around, fixes_of, words
+from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 TILE_ROWS = 128
@@ -49,7 +49,7 @@ def ragged_tokens(context: Context) -> Iterator[Suspicion]:
         f" {minimum if falls else TILE_ROWS}; seq_len {words(good, length)} would be",
         field="seq_len",
         value=length,
-        fixes=fixes_of("seq_len", good, length),
+        fixes=fixes_of("seq_len", nearest_first(good, length), length),
     )
 
 

@@ -10,8 +10,9 @@ arrays for their side.
 ## Why it costs
 
 The vocabulary is *n* of the logits and *k* of their input gradient: the one product in which a large contiguous
-dimension comes from a text file rather than from a designer. An odd length leaves 2-byte loads only. On an A100 a
-product with k swept over 51136..51264 runs at 74 TFLOP/s for odd k and 256 for multiples of 64.
+dimension comes from a text file rather than from a designer. A model read without an output head (an encoder) pays
+only where one is trained, so its finding is information. An odd length leaves 2-byte loads only. On an A100 a product
+with k swept over 51136..51264 runs at 74 TFLOP/s for odd k and 256 for multiples of 64.
 
 ## Example
 
@@ -35,14 +36,9 @@ from collections.abc import Iterator
 from sartor.rules.candidates import above, fixes_of, ragged, steps, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
-LOGITS = "lm_head"
-"""The operator's name in a lowered graph."""
-
 
 def ragged_vocab(context: Context) -> Iterator[Suspicion]:
     vocab, tp = int(context.shape.vocab_size), int(context.dims.tp)
-    if not context.shape.lm_head:
-        return
     if vocab % tp:
         yield _unsplit(context, vocab, tp)
         return
@@ -58,7 +54,7 @@ def ragged_vocab(context: Context) -> Iterator[Suspicion]:
         f" {context.dtype.value}; {words(above(vocab, (multiple, tp * context.alignment.preferred)))} would be",
         field="vocab_size",
         value=vocab,
-        operator=LOGITS,
+        operator=context.operator("logits"),
         fixes=fixes_of("vocab_size", good, vocab),
     )
 
@@ -70,7 +66,7 @@ def _unsplit(context: Context, vocab: int, tp: int) -> Suspicion:
         message=f"vocab_size={vocab} does not split over tp={tp}; {words(good)} would",
         field="vocab_size",
         value=vocab,
-        operator=LOGITS,
+        operator=context.operator("logits"),
         fixes=fixes_of("vocab_size", good, vocab),
         blocking=True,
     )

@@ -44,7 +44,7 @@ def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_kv_heads={groups} {copies} at tp={tp}; {tp} key/value heads would split",
         field="num_kv_heads",
         value=groups,
-        operator="qkv",
+        operator=context.operator("qkv", "q"),
         fixes=tuple(_fixes(groups, heads, tp, uneven)),
         blocking=uneven,
     )

@@ -94,6 +94,11 @@ class Context:
         """What this device prefers for this data type."""
         return alignment_of(self.gpu, self.dtype)
 
+    def operator(self, *stems: str) -> str:
+        """The first operator of the baseline of one of these names, whatever kind of layer it is in; "" if none."""
+        names = (op.name for op in self.baseline.graph.operators)
+        return next((name for name in names if name.rpartition(".")[2] in stems), "")
+
 
 def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
     """What was asked, then ever smaller splits that divide it."""
@@ -107,7 +112,7 @@ def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
 class Suspicion:
     """What a rule noticed, before anything is priced.
 
-    ``fixes`` are the nearest values that would hold, in any order: pricing chooses. ``remedy`` is a shape to compare
+    ``fixes`` are the values near by that would hold, nearest first: pricing chooses. ``remedy`` is a shape to compare
     with where no field expresses the change (parallel layers). ``paced_by`` is what the device has to wait for where
     that is more than its own work (the longest pipeline stage).
     """

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import around, fixes_of, words
+from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import round_up
 
@@ -42,7 +42,7 @@ def uneven_pipeline(context: Context) -> Iterator[Suspicion]:
         message=f"num_layers={layers} does not divide over pp={pp} stages; {words(near)} would",
         field="num_layers",
         value=layers,
-        fixes=fixes_of("num_layers", near, layers),
+        fixes=fixes_of("num_layers", nearest_first(near, layers), layers),
         paced_by={"num_layers": int(round_up(layers, pp))},
         blocking=layers < pp,
     )

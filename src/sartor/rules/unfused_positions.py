@@ -41,7 +41,7 @@ def unfused_positions(context: Context) -> Iterator[Suspicion]:
         message="rotary positions as kernels of their own move queries and keys once more; fused kernels save that",
         field="head_dim",
         value=int(mixer.head_dim),
-        operator="rotary",
+        operator=context.operator("rotary"),
         remedy=without_rotary(context.shape),
         advisory=True,
     )

@@ -42,7 +42,7 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_heads={heads} does not split over tp={tp}; {words(near)} would",
         field="num_heads",
         value=heads,
-        operator="attention",
+        operator=context.operator("attention", "attn_score"),
         fixes=tuple(_fixes(mixer, near, tp))
         if isinstance(mixer, AttentionMixer)
         else tuple({"num_heads": value} for value in near),

@@ -49,7 +49,7 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
         f" {words(around(width, context.alignment.preferred * tp))} would be",
         field="ffn_hidden_size",
         value=width,
-        operator="gate_up",
+        operator=context.operator("mlp_gate_up", "mlp_gate"),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )

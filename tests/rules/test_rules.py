@@ -1,0 +1,303 @@
+"""Every rule: a good and a bad sample, a fix that lowers the time, grades by hardware, allowing, interplay."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sartor.cost.estimate import estimate
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.model.lower import lower
+from sartor.model.shape import EDITABLE
+from sartor.operators import Pass
+from sartor.rules.catalog import RULES, find_rule
+from sartor.rules.pricing import LEAST_GAIN, changed
+from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, rule_entries, run_rules
+
+sys.path.insert(0, str(Path(__file__).parent))
+from rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
+
+NAMES = [rule.name for rule in RULES]
+CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}
+
+
+def findings_of(name: str) -> list[Finding]:
+    return [finding for finding in run_rules(bad(name)) if finding.rule == name]
+
+
+def test_codes_run_from_r1_to_r22() -> None:
+    assert [rule.code for rule in RULES] == [f"R{i}" for i in range(1, 23)]
+
+
+def test_every_rule_has_samples() -> None:
+    assert sorted(SAMPLES) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_is_one_file_of_its_name_with_a_page(name: str) -> None:
+    module = importlib.import_module(f"sartor.rules.{name}")
+    assert module.RULE.name == name
+    for section in ("## What it finds", "## Why it costs", "## Example", "## Fix", "## Source"):
+        assert section in (module.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_speaks_on_its_bad_sample_and_is_silent_on_its_good_one(name: str) -> None:
+    rule = find_rule(name)
+    suspicions = list(rule.check(bad(name)))
+    assert suspicions
+    assert not list(rule.check(good(name)))
+    assert findings_of(name) or all(s.advisory for s in suspicions)
+    assert all(s.grade.severity <= rule.worst.severity for s in suspicions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_message_names_field_or_size_and_value(name: str) -> None:
+    for suspicion in find_rule(name).check(bad(name)):
+        assert len(suspicion.message) > 20
+        assert not suspicion.message.endswith(".")
+        if suspicion.fixes and suspicion.operator == "":
+            assert str(suspicion.value) in suspicion.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fix_lowers_the_predicted_time_or_the_finding_is_information(name: str) -> None:
+    context = bad(name)
+    for finding in findings_of(name):
+        if finding.gain_s is None:
+            assert finding.grade is Grade.ERROR
+            assert finding.fix
+        elif finding.grade is not Grade.INFO:
+            assert finding.gain_fraction is not None
+            assert finding.gain_fraction >= LEAST_GAIN
+        if finding.fix and finding.gain_s is not None:
+            assert finding.gain_s > 0
+            assert device_seconds_per_token(context, finding) < paced(context, finding)
+
+
+def device_seconds_per_token(context: Context, finding: Finding) -> float:
+    """Predicted anew, one scalar call, the optimizer as often per token as before."""
+    workload, dims, _ = changed(context.workload, context.priced_dims, finding.fix)
+    after = estimate(lower(workload, dims), context.gpu, context.calibration)
+    pairs = list(zip(after.graph.operators, after.costs, strict=True))
+    optimizer = sum(float(c.time_s * op.count) for op, c in pairs if op.pass_ is Pass.OPTIMIZER)
+    rest = float(after.time_s) - optimizer
+    return (rest / after.graph.tokens + optimizer / context.baseline.graph.tokens) * dims.tp
+
+
+def paced(context: Context, finding: Finding) -> float:
+    """The baseline's device-seconds per token; of as many layers as the longest stage implies, for pipelines."""
+    base = context.baseline
+    if finding.rule == "uneven_pipeline":
+        layers = -(-finding.value // context.dims.pp) * context.dims.pp
+        workload, dims, _ = changed(context.workload, context.priced_dims, {"num_layers": layers})
+        base = estimate(lower(workload, dims), context.gpu, context.calibration)
+    return float(base.time_s) / base.graph.tokens * context.priced_dims.tp
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fix_names_known_fields_and_breaks_no_rule_harder_than_the_one_it_answers(name: str) -> None:
+    context = bad(name)
+    loud = {rule.name for rule in RULES for s in rule.check(context) if s.grade is Grade.ERROR}
+    for finding in findings_of(name):
+        assert set(finding.fix) <= {*EDITABLE, *WORKLOAD_FIELDS, *DIMS_FIELDS}
+        if not finding.fix or finding.gain_s is None:
+            continue
+        workload, dims, _ = changed(context.workload, context.dims, finding.fix)
+        after = replace(context, workload=workload, dims=dims)
+        assert {rule.name for rule in RULES for s in rule.check(after) if s.grade is Grade.ERROR} <= loud
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tail_wave", "deep_narrow_decode")])
+def test_a_rule_is_content_with_its_own_fix(name: str) -> None:
+    """Rules with a condition of their own stop complaining of what the fix changed; two only compare."""
+    context = bad(name)
+    for finding in findings_of(name):
+        if not finding.fix:
+            continue
+        workload, dims, _ = changed(context.workload, context.dims, finding.fix)
+        after = replace(context, workload=workload, dims=dims, runs_at=dims)
+        left = [s for s in find_rule(name).check(after) if s.field == finding.field and not s.advisory]
+        assert all(s.grade.severity < finding.grade.severity or s.grade is Grade.INFO for s in left)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_named_are_the_graphs(name: str) -> None:
+    known = {op.name for op in bad(name).baseline.graph.operators} | {""}
+    assert {s.operator for s in find_rule(name).check(bad(name))} <= known
+
+
+def test_findings_carry_the_contracts_keys_and_no_number_json_cannot_hold() -> None:
+    import json
+
+    bodies = [finding.to_dict() for name in NAMES for finding in findings_of(name)]
+    assert all(body.keys() >= CONTRACT_KEYS for body in bodies)
+    assert {body["grade"] for body in bodies} == {"error", "warn", "info"}
+    json.dumps(bodies, allow_nan=False)
+
+
+def test_findings_come_worst_and_costliest_first() -> None:
+    found = run_rules(Sample("gpt3-2.7b", workload=UNFUSED).context())
+    keys = [(-f.grade.severity, -(f.gain_s or 0.0)) for f in found]
+    assert keys == sorted(keys)
+
+
+def test_the_same_question_has_the_same_findings() -> None:
+    assert run_rules(bad("ragged_vocab")) == run_rules(SAMPLES["ragged_vocab"][0].context())
+
+
+# Grades by hardware: codesign.md section 2.1 and the hardware column of section 3.
+
+
+def raw_grade(rule: str, model: str, gpu: str, **more: dict[str, int]) -> Grade | None:
+    found = list(find_rule(rule).check(Sample(model, gpu, **more).context()))  # type: ignore[arg-type]
+    return found[0].grade if found else None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "grade"),
+    [
+        ("v100_sxm", Grade.ERROR),
+        ("a100_sxm", Grade.ERROR),
+        ("h100_sxm", Grade.ERROR),
+        ("mi250x", Grade.INFO),
+        ("tpu_v5p", Grade.WARN),
+    ],
+)
+def test_an_odd_vocabulary_is_an_error_on_tensor_cores_only(gpu: str, grade: Grade) -> None:
+    assert raw_grade("ragged_vocab", "gpt2-small", gpu) is grade
+
+
+@pytest.mark.parametrize(
+    ("gpu", "grade"), [("v100_sxm", None), ("a100_sxm", Grade.WARN), ("mi300x", Grade.INFO), ("tpu_v4", Grade.WARN)]
+)
+def test_the_64_rule_is_that_of_ampere_and_later(gpu: str, grade: Grade | None) -> None:
+    assert raw_grade("ragged_vocab", "opt-1.3b", gpu) is grade  # 50272 = 32 * 1571
+
+
+def test_blackwell_and_systolic_arrays_want_more_than_64() -> None:
+    assert raw_grade("ragged_hidden", "gpt-oss-20b", "h100_sxm") is None  # 2880 = 45 * 64
+    assert raw_grade("ragged_hidden", "gpt-oss-20b", "b200_sxm") is Grade.WARN
+    assert raw_grade("ragged_hidden", "gpt-oss-20b", "tpu_v6e") is Grade.WARN
+
+
+def test_the_vocabularys_gain_on_a100_is_far_above_that_on_mi250x() -> None:
+    gains = {
+        gpu: next(f for f in run_rules(Sample("gpt2-small", gpu).context()) if f.rule == "ragged_vocab")
+        for gpu in ("a100_sxm", "mi250x")
+    }
+    assert gains["a100_sxm"].grade is Grade.ERROR
+    assert gains["mi250x"].grade is Grade.INFO
+    assert (gains["a100_sxm"].gain_fraction or 0) > 3 * (gains["mi250x"].gain_fraction or 0)
+
+
+def test_padding_a_vocabulary_is_no_gain_when_decoding() -> None:
+    from sartor.model.workload import Phase
+
+    decode = {"phase": Phase.DECODE, "context_len": 512, "microbatch_size": 4}
+    found = [f for f in run_rules(Sample("gpt2-small", workload=decode).context()) if f.rule == "ragged_vocab"]
+    assert [f.grade for f in found] == [Grade.INFO]
+
+
+# Interplay: codesign.md, end of section 3.
+
+
+def test_the_head_dimension_is_not_fixed_with_heads_that_do_not_split() -> None:
+    """h = 2560 at tp=8: 20 heads of 128 would be fastest, but 20 % 8 is not 0; 40 of 64 splits."""
+    context = Sample("pythia-2.8b", workload=UNFUSED, dims={"tp": 8}).context()
+    fixes = [f.fix for f in run_rules(context) if f.rule == "ragged_head_dim" and f.fix]
+    assert all(fix["num_heads"] % 8 == 0 for fix in fixes)
+    alone = Sample("pythia-2.8b", workload=UNFUSED).context()
+    assert {"num_heads": 20, "head_dim": 128} in [f.fix for f in run_rules(alone)]
+
+
+def test_a_vocabulary_for_six_devices_divides_by_six() -> None:
+    context = Sample("gpt3-175b", "v100_sxm", dims={"tp": 6}).context()
+    fixes = [f.fix for f in run_rules(context) if f.rule in ("ragged_vocab", "six_gpu_nodes")]
+    assert fixes
+    assert all(fix.get("vocab_size", 0) % 6 == 0 for fix in fixes)
+
+
+def test_a_gated_width_at_tp_8_is_fixed_to_whole_shards() -> None:
+    context = Sample("llama-2-7b", "h100_sxm", {"ffn_hidden_size": 10922 - 2}, {"tp": 8}).context()
+    fixes = [f.fix for f in run_rules(context) if f.rule == "untuned_swiglu" and f.fix]
+    assert all(fix["ffn_hidden_size"] % 512 == 0 for fix in fixes)
+
+
+def test_the_2_7b_shape_is_told_to_take_20_heads() -> None:
+    found = next(f for f in run_rules(bad("ragged_head_dim")) if f.rule == "ragged_head_dim")
+    assert found.fix == {"num_heads": 20, "head_dim": 128}
+
+
+def test_a_model_that_cannot_split_is_answered_not_refused() -> None:
+    context = Sample("falcon-7b", "h100_sxm", dims={"tp": 8}).context()
+    assert context.priced_dims.tp == 1
+    found = run_rules(context)
+    assert (found[0].rule, found[0].grade, found[0].gain_s) == ("unsplit_heads", Grade.ERROR, None)
+
+
+# Allowing.
+
+
+@pytest.mark.parametrize("word", ["ragged_vocab", "ragged-vocab", "R1", "r1"])
+def test_an_allowed_rule_is_silent(word: str) -> None:
+    context = bad("ragged_vocab")
+    assert "ragged_vocab" in {f.rule for f in run_rules(context)}
+    assert "ragged_vocab" not in {f.rule for f in run_rules(context, allow=(word,))}
+
+
+def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"raged_vocab.*ragged_vocab \(R1\)"):
+        run_rules(LLAMA.context(), allow=("raged_vocab",))
+
+
+def test_the_catalogue_lists_every_rule_with_source_and_date() -> None:
+    entries = rule_entries()
+    assert [entry["name"] for entry in entries] == NAMES
+    assert all(entry["source"] for entry in entries)
+    assert "## Why it costs" in rule_entries("R1")[0]["page"]
+
+
+# Tie to the docs and to speed.
+
+
+def test_the_docs_pages_are_up_to_date(repo_dir: Path) -> None:
+    spec = importlib.util.spec_from_file_location("rules_docs", repo_dir / "tools" / "rules_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder = repo_dir / "docs" / "rules"
+    have = {path.name: path.read_text("utf-8") for path in folder.glob("*.md")}
+    assert have == module.pages(), "run python tools/rules_docs.py"
+
+
+def test_all_rules_together_cost_a_few_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixes are priced many at a time: calls of estimate stay far below their number."""
+    import sartor.rules.pricing as pricing
+
+    calls, real = [], pricing.estimate
+    monkeypatch.setattr(pricing, "estimate", lambda *a, **k: calls.append(1) or real(*a, **k))
+    context = Sample("gpt3-13b", "h100_sxm", dims={"tp": 4}).context()
+    fixes = sum(len(s.fixes) for rule in RULES for s in rule.check(context))
+    run_rules(context)
+    assert fixes > 2 * len(calls)
+    assert len(calls) <= 12
+
+
+def test_gpus_of_every_generation_have_an_alignment() -> None:
+    from sartor.hardware.alignment import alignment_of
+    from sartor.hardware.catalog import gpu_names
+
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        for dtype in gpu.peak_flops_per_s:
+            alignment = alignment_of(gpu, dtype)
+            assert 1 <= alignment.minimum <= alignment.preferred
+            assert alignment.preferred % alignment.minimum == 0
+            assert alignment.source
