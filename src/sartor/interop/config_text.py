@@ -7,6 +7,7 @@ bounded before it is parsed, and what JSON leaves open (a key twice, NaN) is clo
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def parse_config(data: bytes, *, name: str = "config.json") -> dict[str, Any]:
     """The dictionary in the bytes of a config.json. Raises `InputError`."""
+    name = printable(name)
     text = _decode(data, name)
     _refuse_what_is_no_json(text, name)
     _check_depth(text, name)
@@ -59,7 +61,9 @@ def _read_bytes(path: Path) -> bytes:
         if not path.is_file():
             raise InputError("model", str(path), "must be a regular file")
         if (size := path.stat().st_size) > MAX_BYTES:
-            raise InputError(str(path), f"{size} bytes", f"must be at most {MAX_BYTES} bytes for a config.json")
+            raise InputError(
+                printable(str(path)), f"{size} bytes", f"must be at most {MAX_BYTES} bytes for a config.json"
+            )
         return path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
@@ -94,33 +98,26 @@ def _refuse_what_is_no_json(text: str, name: str) -> None:
         raise InputError(name, "a Git LFS pointer", "must be the file itself; run: git lfs pull")
 
 
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+"""Strings, which may hold brackets of their own, and brackets."""
+
+
 def _check_depth(text: str, name: str) -> None:
-    depth, in_string, escaped = 0, False, False
-    for char in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif char == "\\":
-                escaped = True
-            elif char == '"':
-                in_string = False
-        elif char == '"':
-            in_string = True
-        elif char in "{[":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise InputError(name, f"more than {MAX_DEPTH} nested levels", f"must nest at most {MAX_DEPTH} levels")
-        elif char in "}]":
-            depth -= 1
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        char = token.group()[0]
+        depth += 1 if char in "{[" else -1 if char in "}]" else 0
+        if depth > MAX_DEPTH:
+            raise InputError(name, f"more than {MAX_DEPTH} nested levels", f"must nest at most {MAX_DEPTH} levels")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out and out[key] != value:
-            raise InputError(key, value, f"is given twice, first as {out[key]!r:.40}; must be given once")
+            raise InputError(printable(key), value, f"is given twice, first as {out[key]!r:.40}; must be given once")
         if key in out:
-            raise InputError(key, value, "is given twice; must be given once")
+            raise InputError(printable(key), value, "is given twice; must be given once")
         out[key] = value
     return out
 
@@ -141,11 +138,19 @@ def _check_keys(config: dict[str, Any]) -> None:
     """Field names are ASCII without exception; anything else is a slip or a disguise."""
     for key, value in config.items():
         if not key.isascii():
-            raise InputError(key, value, "field names must be ASCII letters", skeleton(key))
+            raise InputError(
+                printable(key), value, "field names must be plain ASCII; this only looks so", skeleton(key)
+            )
         if not key.isprintable():
-            raise InputError(key, value, "field names must hold no control characters", skeleton(key))
+            raise InputError(printable(key), value, "field names must hold no control characters", skeleton(key))
         if isinstance(value, dict) and key.endswith("config"):
             _check_keys(value)
+
+
+def printable(text: str) -> str:
+    """A name as it may go to a terminal: anything but printable ASCII escaped, long ones cut."""
+    shown = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 _LOOK_ALIKES = dict(zip("асеорхуіјѕԁһӏɡοαινκτρϲⅼ", "aceopxyijsdhlgoaivktpcl", strict=True))

@@ -10,8 +10,8 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.interop.defaults import ClassDefaults, class_defaults
 
-MAX_SIZE = 2**31 - 1
-"""Largest size that is read: tensors of current frameworks index their sides with 32 bits."""
+MAX_SIZE = 2**28
+"""Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""
 MAX_LAYERS = 65_536
 """Most layers that are read; the deepest published model has a few thousand."""
 
@@ -69,14 +69,14 @@ class Fields:
         """A positive integer the model cannot be without; the class default where the file omits it."""
         value = self.optional_size(name, *aliases, least=least)
         if value is None:
-            raise self.missing(name)
+            raise self.missing(name, *aliases)
         return value
 
     def essential(self, name: str, *aliases: str) -> int:
         """As `size`, but a whole file (not a nested part of one) must state it: no model is its class's defaults."""
         found, value, in_file = self._find((name, *aliases))
         if not in_file and (not self.path or value is None):
-            raise self.missing(name)
+            raise self.missing(name, *aliases)
         if value is None:
             raise InputError(self.path + found, None, "must be a positive integer")
         return self.size(name, *aliases)
@@ -191,12 +191,16 @@ class Fields:
 
     # -- checks -----------------------------------------------------------------------------------------------
 
-    def missing(self, name: str) -> InputError:
+    def missing(self, name: str, *aliases: str) -> InputError:
         """The refusal for a field that is needed and not there."""
-        near = difflib.get_close_matches(name, [k for k in self.raw if isinstance(k, str)], 3, 0.75)
-        value = self.raw.get(name, "missing")
-        said = f" (the file has {', '.join(near)})" if near and value == "missing" else ""
-        return InputError(self.path + name, value, f"must be given as a positive integer{said}")
+        null = next((n for n in self._all_names((name, *aliases)) if n in self.raw), None)
+        if null is not None:
+            return InputError(self.path + null, self.raw[null], "must be a positive integer")
+        keys = {k.lower(): k for k in self.raw}
+        near = [keys[k] for k in difflib.get_close_matches(name, list(keys), 2, 0.8)]
+        others = f" (or {', '.join(aliases[:3])})" if aliases else ""
+        must = f"must be given as a positive integer{others}"
+        return InputError(self.path + name, "missing", must, " and ".join(near))
 
     def refuse(self, name: str, value: Any, must: str, nearest: str = "") -> InputError:
         return InputError(self.path + name, value, must, nearest)

@@ -11,11 +11,13 @@ made of, and how many other parameters it holds.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
+from sartor.errors import InputError
 from sartor.units import Ints
 
 
@@ -403,6 +405,9 @@ class TransformerShape:
     tied_embeddings: bool = True
     lm_head: bool = True
     lm_head_bias: bool = False
+    stored_head: bool = False
+    """The checkpoint stores an output head of its own which the published class ties to the token table (T5 with
+    ``tie_word_embeddings`` false): in the total, while text and active parameters follow the class."""
     encoder_only: bool = False
     linears: tuple[Linear, ...] = ()
     """Linear layers of the head or around the embedding (BERT's transform, embedding projections)."""
@@ -510,17 +515,90 @@ def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``;
     a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads`` is given too.
     ``num_layers`` keeps the layers that come first (dense ones before the experts) and the mix of the rest.
+    Further linear layers (gates, projections) follow a new ``hidden_size`` on the sides that were as wide.
+
+    Raises `InputError` for a field the model does not have, and, where values are plain integers, for sizes that do
+    not fit each other (heads that key/value heads do not divide, more experts per token than experts).
     """
-    unknown = set(changes) - set(EDITABLE)
-    if unknown:
-        raise ValueError(f"{sorted(unknown)[0]} cannot be set; what can: {', '.join(EDITABLE)}")
+    check_edit(shape, changes)
     old = shape.main
     runs = tuple(replace(run, layer=_edit_layer(run.layer, changes)) for run in old.runs)
+    if "hidden_size" in changes:
+        width, wider = old.hidden_size, changes["hidden_size"]
+        runs = tuple(replace(run, layer=_follow_layer(run.layer, width, wider)) for run in runs)
+        old_linears = _follow(old.linears, width, wider)
+        shape = replace(shape, linears=_follow(shape.linears, width, wider))
+    else:
+        old_linears = old.linears
     if "num_layers" in changes:
         runs = _rescale(runs, changes["num_layers"])
-    new = replace(old, runs=runs, hidden_size=changes.get("hidden_size", old.hidden_size))
+    new = replace(old, runs=runs, linears=old_linears, hidden_size=changes.get("hidden_size", old.hidden_size))
     stacks = tuple(new if stack is old else stack for stack in shape.stacks)
     return replace(shape, stacks=stacks, vocab_size=changes.get("vocab_size", shape.vocab_size))
+
+
+def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
+    """Refuse changes that make no model: unknown or absent fields, sizes that do not fit each other."""
+    for name, value in changes.items():
+        if name not in EDITABLE:
+            near = difflib.get_close_matches(name, EDITABLE, 2, 0.5)
+            must = f"cannot be set; what can: {', '.join(EDITABLE)}"
+            raise InputError(name, _plain(value), must, " and ".join(near))
+        if _plain(value) is not None and int(value) < 1:
+            raise InputError(name, value, "must be a positive integer")
+        if name not in shape.fields():
+            raise InputError(name, _plain(value), f"this model has none; it has {', '.join(shape.fields())}")
+    if isinstance(shape.attention, LatentAttentionMixer) and (said := {"num_kv_heads", "head_dim"} & set(changes)):
+        name = min(said)
+        raise InputError(name, _plain(changes[name]), "is fixed by latent attention; num_heads can be set")
+    after = {name: _plain(changes.get(name, value)) for name, value in shape.fields().items()}
+    heads, kv_heads = after.get("num_heads"), after.get("num_kv_heads")
+    if shape.num_heads is shape.num_kv_heads or _plain(shape.num_heads) == _plain(shape.num_kv_heads):
+        kv_heads = _plain(changes.get("num_kv_heads", heads))
+    if heads and kv_heads and heads % kv_heads:
+        name = "num_heads" if "num_heads" in changes else "num_kv_heads"
+        below = kv_heads * max(1, heads // kv_heads)
+        if name == "num_heads":
+            raise InputError(
+                name, heads, f"must be a multiple of num_kv_heads {kv_heads}", f"{below} and {below + kv_heads}"
+            )
+        fits = sorted((d for d in range(1, heads + 1) if heads % d == 0), key=lambda d: abs(d - kv_heads))[:2]
+        raise InputError(name, kv_heads, f"must divide num_heads {heads}", " and ".join(map(str, sorted(fits))))
+    experts, chosen = after.get("num_experts"), after.get("experts_per_token")
+    if experts and chosen and chosen > experts:
+        raise InputError("experts_per_token", chosen, f"must be at most num_experts {experts}", str(experts))
+    layers, others = after.get("num_layers"), _layers_beside_the_largest_run(shape.main)
+    if "num_layers" in changes and layers and layers <= others:
+        must = f"must be more than the {others} layers that are unlike the rest"
+        raise InputError("num_layers", layers, must, str(others + 1))
+
+
+def _plain(value: Any) -> int | None:
+    """The value where it is one integer, None where it is an array of candidates."""
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _layers_beside_the_largest_run(stack: Stack) -> int:
+    counts = [_plain(run.count) or 0 for run in stack.runs]
+    return sum(counts) - max(counts, default=0)
+
+
+def _follow_layer(layer: Layer, old: Ints, new: Ints) -> Layer:
+    return replace(
+        layer,
+        linears=_follow(layer.linears, old, new),
+        mixers=tuple(replace(m, projections=_follow(m.projections, old, new)) for m in layer.mixers),
+    )
+
+
+def _follow(linears: tuple[Linear, ...], old: Ints, new: Ints) -> tuple[Linear, ...]:
+    """Linears with each side that is as wide as the residual was made as wide as it is."""
+    if not isinstance(old, int):
+        return linears
+    return tuple(
+        replace(x, d_in=new if _plain(x.d_in) == old else x.d_in, d_out=new if _plain(x.d_out) == old else x.d_out)
+        for x in linears
+    )
 
 
 def _edit_layer(layer: Layer, changes: dict[str, Ints]) -> Layer:
