@@ -374,8 +374,9 @@ def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:
                 f"mel frames {frames}, decoder_input_ids {seq}",
             )
         if config.model_type == "speech_to_text":
-            mel = torch.zeros(1, seq, config.input_feat_per_channel, dtype=torch.bfloat16, device="meta")
-            return {"input_features": mel, "decoder_input_ids": ids}, seq, f"frames {seq}, decoder_input_ids {seq}"
+            frames = config.max_source_positions
+            mel = torch.zeros(1, frames, config.input_feat_per_channel, dtype=torch.bfloat16, device="meta")
+            return {"input_features": mel, "decoder_input_ids": ids}, seq, f"frames {frames}, decoder_input_ids {seq}"
     if with_decoder and main == "input_ids":
         return {"input_ids": ids, "decoder_input_ids": ids}, seq, f"input_ids 1x{seq}, decoder_input_ids 1x{seq}"
     return {"input_ids": ids}, seq, f"input_ids 1x{seq}"

@@ -25,6 +25,7 @@ _MODULES = (
     "latent",
     "linear_attention",
     "mixtures",
+    "encoder_decoder",
     "encoders",
 )
 

@@ -44,13 +44,13 @@ def head_of(f: Fields) -> Head:
     return next((head for suffix, head in _SUFFIXES if f.architecture.endswith(suffix)), Head.LM)
 
 
-def num_labels(f: Fields) -> int:
-    """Classes of a classification head: the labels listed, or 2 (the published default)."""
+def num_labels(f: Fields, default: int = 2) -> int:
+    """Classes of a classification head: the labels listed, or 2 (the published default; 3 for BART's kin)."""
     labels = f.raw.get("id2label") or f.raw.get("label2id")
     if isinstance(labels, dict) and labels:
         return len(labels)
     given = f.optional_size("num_labels") if f.has("num_labels") else None
-    return 2 if given is None else given
+    return default if given is None else given
 
 
 def rms(name: str = "norm") -> Norm:
