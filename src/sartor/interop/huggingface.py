@@ -53,10 +53,11 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
             "missing",
             "must be given: with neither model_type nor architectures the sizes alone do not settle what is built",
         )
+    _check_dtype(config)
     _note_what_is_left_aside(config, ledger)
     fields = Fields(config, model_type, "", ledger, architecture)
     reader = readers().get(model_type)
-    shape = read_unknown(fields) if reader is None else reader(fields)
+    shape = read_unknown(fields, readers()) if reader is None else reader(fields)
     shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
     return ModelReading(
         shape=shape,
@@ -105,6 +106,18 @@ def _display_name(config: dict[str, Any], name: str) -> str:
     said = config.get("_name_or_path")
     chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
     return "".join(c if c.isprintable() else "?" for c in chosen)[:100]
+
+
+_DTYPES = re.compile(r"(torch\.)?(auto|half|float|double|bfloat16|(u?int|float)(4|8|16|32|64)(_[a-z0-9]+)?)\Z")
+
+
+def _check_dtype(config: dict[str, Any]) -> None:
+    """A dtype changes no count, but a file with one that does not exist is damaged."""
+    for name in ("torch_dtype", "dtype"):
+        value = config.get(name)
+        if value is not None and not (isinstance(value, str) and _DTYPES.match(value)):
+            known = "bfloat16, float16, float32"
+            raise InputError(name, value, "must name an element type of PyTorch", known)
 
 
 def _note_what_is_left_aside(config: dict[str, Any], ledger: Ledger) -> None:
