@@ -80,8 +80,7 @@ def test_unfused_gpt_training_is_72_b_s_l_h_squared(b: int, s: int, heads: int, 
 
 
 def test_equation_3_at_175b_is_the_published_iteration() -> None:
-    """GPT-3 175B at B = 1536, s = 2048: 4.5e18 x 2 FLOP an iteration with recomputation (Narayanan et al. 2021, sec.
-    3.1 gives the equation; 96 x 1536 x 2048 x 96 x 12288^2 x (1 + 0.0278 + 0.0027))."""
+    """GPT-3 175B at B = 1536, s = 2048: the factored form of the paper against the expanded one here."""
     flops = paper.gpt_iteration_flops_recomputed(1536, 2048, 12288, 96, 51200)
     by_hand = 96 * 1536 * 2048 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (16 * 96 * 12288))
     assert flops == pytest.approx(by_hand, rel=1e-12)

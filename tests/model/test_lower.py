@@ -433,3 +433,20 @@ def test_memory_bound_rows_know_their_problem() -> None:
     assert rows["mlp_activation.backward"].bytes_moved == 5 * tokens * f * e
     assert rows["embedding"].bytes_moved == 2 * tokens * h * e
     assert rows["optimizer.embedding"].bytes_moved == 30 * 1024 * 512
+
+
+@pytest.mark.parametrize(("field", "least"), [("microbatch_size", 1), ("seq_len", 1), ("context_len", 0)])
+def test_counts_of_sequences_and_tokens_have_a_least_value(field: str, least: int) -> None:
+    with pytest.raises(InputError, match=f"{field}={least - 1}: must be at least {least}"):
+        lower(replace(Workload(shape=single()), **{field: least - 1}))
+
+
+def test_no_devices_is_an_error() -> None:
+    with pytest.raises(InputError, match="tp=0: must be at least 1"):
+        lower(Workload(shape=single()), ParallelDims(tp=0))
+
+
+def test_the_rotated_share_of_a_head_stays_when_heads_widen() -> None:
+    half = edit(single(rotary_dim=32), head_dim=128)
+    assert half.attention is not None
+    assert half.attention.rotary_dim == 64

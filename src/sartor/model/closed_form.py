@@ -73,8 +73,8 @@ def moe_flops(T: Any, h: Any, f: Any, E: Any, k: Any) -> Any:
 def latent_projection_flops(
     T: Any, h: Any, a: Any, q_rank: Any, kv_rank: Any, d_nope: Any, d_rope: Any, d_v: Any
 ) -> Any:
-    """Down- and up-projections and output of multi-head latent attention. DeepSeek-V2 (arXiv 2405.04434), eq. 9-11,
-    12-14 and 37-47."""
+    """Down- and up-projections and output of multi-head latent attention. DeepSeek-V2 (arXiv 2405.04434),
+    sec. 2.1 and appendix C."""
     down = 2 * T * h * (q_rank + kv_rank + d_rope)
     up = 2 * T * q_rank * a * (d_nope + d_rope) + 2 * T * kv_rank * a * (d_nope + d_v)
     return down + up + 2 * T * a * d_v * h

@@ -512,7 +512,8 @@ EDITABLE = (
 def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
 
-    Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``;
+    Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``, and
+    the rotated share of a head stays what it was;
     a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads`` is given too.
     ``num_layers`` keeps the layers that come first (dense ones before the experts) and the mix of the rest.
     Further linear layers (gates, projections) follow a new ``hidden_size`` on the sides that were as wide.
@@ -618,7 +619,9 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
         return replace(mixer, num_heads=heads)
     multi_head = isinstance(mixer.num_heads, int) and mixer.num_heads == mixer.num_kv_heads
     kv_heads = changes.get("num_kv_heads", heads if multi_head else mixer.num_kv_heads)
-    return replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=changes.get("head_dim", mixer.head_dim))
+    head_dim = changes.get("head_dim", mixer.head_dim)
+    rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if "head_dim" in changes else mixer.rotary_dim
+    return replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
 
 
 def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     if any("norm" in vector.name for vector in mixer.vectors):
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
     if not _is_zero(mixer.rotary_dim):
-        pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * _rotated(mixer), f"{prefix}rotary"))
+        pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
     pieces.append(_scores(setting, mixer, f"{prefix}attention"))
     if mixer.gated:  # read the output and its gate, write their product
         gate = heads * mixer.value_dim
@@ -88,14 +87,6 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     rows = setting.batch * setting.encoder_len
     return chain(
         linears(setting, queries, mixer.num_kv_heads), linears(setting, encoded, mixer.num_kv_heads, rows=rows)
-    )
-
-
-def _rotated(mixer: AttentionMixer) -> Any:
-    return (
-        np.minimum(mixer.rotary_dim, mixer.head_dim)
-        if _is_array(mixer.rotary_dim, mixer.head_dim)
-        else min(int(mixer.rotary_dim), int(mixer.head_dim))
     )
 
 
@@ -235,7 +226,3 @@ def _per_head(piece: Piece, heads: Ints) -> Piece:
 
 def _is_zero(size: Ints) -> bool:
     return isinstance(size, int) and size == 0
-
-
-def _is_array(*sizes: Ints) -> bool:
-    return any(isinstance(size, np.ndarray) for size in sizes)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sartor.model.lower.linear import linear_group, linears, region
+from sartor.model.lower.linear import casts, linear_group, linears, region
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.model.shape import DenseFfn, Linear, MoeFfn
-from sartor.operators import Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Pass
+from sartor.operators import Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Operator, Pass
 from sartor.units import Ints, ceil_div
 
 
@@ -147,9 +147,13 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints)
             name=name + suffix, groups=groups, rows=rows, n=n, k=k, dtype=dtype, skew=skew, layout=layout, pass_=pass_
         )
 
-    forward = gemm("", d_out, d_in, Layout.TN, Pass.FORWARD)
+    forward: tuple[Operator, ...] = (
+        *casts(setting, name, rows, d_in, dtype, Pass.FORWARD),
+        gemm("", d_out, d_in, Layout.TN, Pass.FORWARD),
+    )
     if not setting.training:
-        return Piece(forward=(forward,))
+        return Piece(forward=forward)
     dgrad = gemm(".dgrad", d_in, d_out, Layout.NN, Pass.DGRAD)
     wgrad = gemm(".wgrad", d_out, d_in, Layout.NT, Pass.WGRAD)
-    return Piece(forward=(forward,), backward=(dgrad, wgrad))
+    grad_casts = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD)
+    return Piece(forward=forward, backward=(*grad_casts, dgrad, wgrad))

@@ -11,7 +11,7 @@ from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
 from sartor.model.lower.pointwise import norm
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
-from sartor.model.lower.split import check
+from sartor.model.lower.split import check, check_sizes
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import AttentionMixer, Layer, MoeFfn, Run, Stack, StateSpaceMixer, TransformerShape
 from sartor.model.workload import Phase, Workload
@@ -38,6 +38,7 @@ def lower(workload: Workload, dims: ParallelDims | None = None) -> OperatorGraph
     """
     dims = ParallelDims() if dims is None else dims
     shape = workload.shape
+    check_sizes(workload, dims)
     check(shape, dims)
     sites = list(_sites(workload, dims))
     end = _setting(workload, dims, shape.main)
@@ -130,13 +131,13 @@ def _optimizer(sites: list[_Site], end: Setting, shape: TransformerShape) -> Ite
             sets = run.count if run.weight_sets is None else run.weight_sets
             for step in layer_steps(site.setting, run.layer):
                 yield replace(step, name=prefix + step.name, count=sets)
-        yield adam(f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
+        yield adam(site.setting, f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
     for step in layer_steps(end, shape.main.runs[-1].layer) if shape.mtp_layers else ():
         yield replace(step, name=f"mtp.{step.name}", count=shape.mtp_layers)
     if shape.mtp_layers:
-        yield adam("mtp.optimizer.proj", shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size))
+        yield adam(end, "mtp.optimizer.proj", shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size))
     for name, params in outer_params(end, shape):
-        yield adam(f"optimizer.{name}", params)
+        yield adam(end, f"optimizer.{name}", params)
 
 
 def _placed(piece: Piece, prefix: str, count: Ints) -> Piece:

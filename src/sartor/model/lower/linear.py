@@ -73,9 +73,9 @@ def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
 def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dtype: DType) -> Piece:
     """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs."""
     forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype)
-    casts = _cast(setting, name, rows, d_in, dtype, Pass.FORWARD)
+    cast = casts(setting, name, rows, d_in, dtype, Pass.FORWARD)
     if not setting.training:
-        return Piece(forward=(*casts, forward))
+        return Piece(forward=(*cast, forward))
     dgrad = Gemm(name=f"{name}.dgrad", m=rows, n=d_in, k=d_out, dtype=dtype, layout=Layout.NN, pass_=Pass.DGRAD)
     wgrad = Gemm(
         name=f"{name}.wgrad",
@@ -89,12 +89,12 @@ def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dt
         accumulates=True,
     )
     return Piece(
-        forward=(*casts, forward),
-        backward=(*_cast(setting, name, rows, d_out, dtype, Pass.BACKWARD), dgrad, wgrad),
+        forward=(*cast, forward),
+        backward=(*casts(setting, name, rows, d_out, dtype, Pass.BACKWARD), dgrad, wgrad),
     )
 
 
-def _cast(setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass) -> tuple[MemoryBound, ...]:
+def casts(setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass) -> tuple[MemoryBound, ...]:
     """Quantising a 16-bit activation to 8 or 4 bits: read wide, write narrow; training also writes the transposed
     copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone)."""
     if dtype.bytes >= 2:

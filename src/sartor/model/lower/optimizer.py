@@ -21,24 +21,25 @@ from sartor.model.shape import (
 from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass
 from sartor.units import Ints, ceil_div
 
-ADAM_BYTES_PER_PARAM = 30.0
-"""fp32 gradient, master weight and two moments read (16), master weight and moments written (12), 16-bit weight
-written (2): Megatron-LM's mixed-precision Adam; the states are those of Rajbhandari et al. 2020 (ZeRO), sec. 3.1."""
+ADAM_BYTES_PER_PARAM = 28.0
+"""fp32 gradient, weight and two moments read (16), weight and moments written (12). The states are those of Rajbhandari
+et al. 2020 (ZeRO), sec. 3.1; 16-bit and narrower training also writes the 16-bit weight (2 more)."""
 
 
 def layer_steps(setting: Setting, layer: Layer) -> tuple[MemoryBound, ...]:
     """One step per part of a layer, so that each keeps the axes of its own sizes."""
-    return tuple(adam(f"optimizer.{name}", params) for name, params in layer_params(setting, layer))
+    return tuple(adam(setting, f"optimizer.{name}", params) for name, params in layer_params(setting, layer))
 
 
-def adam(name: str, params: Ints) -> MemoryBound:
+def adam(setting: Setting, name: str, params: Ints) -> MemoryBound:
     """One Adam step on ``params`` parameters of this device (about 12 FLOPs each)."""
+    copy = setting.element if setting.element < 4 else 0.0
     return MemoryBound(
         name=name,
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=params,
-        bytes_moved=ADAM_BYTES_PER_PARAM * params,
+        bytes_moved=(ADAM_BYTES_PER_PARAM + copy) * params,
         flops=12.0 * params,
         pass_=Pass.OPTIMIZER,
         part=Part.OPTIMIZER,

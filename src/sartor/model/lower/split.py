@@ -11,6 +11,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, TransformerShape
+from sartor.model.workload import Workload
 from sartor.units import Bools, Ints
 
 
@@ -47,6 +48,21 @@ def check(shape: TransformerShape, dims: ParallelDims) -> None:
             below, above = value // degree * degree, (value // degree + 1) * degree
             nearest = f"{below} or {above}" if below else f"{above}"
             raise InputError(division.field, value, f"does not split over {division.by}={degree}", nearest)
+
+
+def check_sizes(workload: Workload, dims: ParallelDims) -> None:
+    """Raise ``InputError`` for a single (not array) count of sequences, tokens or devices that is not positive."""
+    counts: list[tuple[str, Ints, int]] = [
+        ("microbatch_size", workload.microbatch_size, 1),
+        ("seq_len", workload.seq_len, 1),
+        ("context_len", workload.context_len, 0),
+        ("tp", dims.tp, 1),
+        ("cp", dims.cp, 1),
+        ("ep", dims.ep, 1),
+    ]
+    for name, value, least in counts:
+        if np.ndim(value) == 0 and value < least:
+            raise InputError(name, value, f"must be at least {least}", str(least))
 
 
 def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:

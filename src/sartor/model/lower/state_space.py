@@ -34,7 +34,7 @@ def _scan(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     """Selective scan (Gu and Dao, arXiv 2312.00752, sec. 3.3.2): the state stays on chip; x, gate and step are read
     and y written per channel (4 elements), B and C (2 states) once per token. Backward reads those and dy and writes
     their gradients, recomputing the states: 9 elements. A decoding step reads and writes the fp32 state itself.
-    FLOPs: 9 per channel and state (the count in the authors' selective_scan tests)."""
+    FLOPs: 9 per channel and state (github.com/state-spaces/mamba, issue 110)."""
     e, channels, states = setting.element, ceil_div(mixer.inner_size, setting.tp), mixer.state_size
     shared = 2.0 * e * states / channels
     cache = 8.0 * states if setting.decoding else 0.0
