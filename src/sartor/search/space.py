@@ -189,10 +189,10 @@ class _Near:
         return self.around("num_layers", 1 - share, 1 + share, step)
 
     def hidden(self) -> IntArray:
-        """Multiples of 64 (128 from 4096, 256 from 12288 up) within 20%."""
+        """Multiples of 64 (128 from 8192, 256 from 16384 up) within 20%."""
         h = self.own["hidden_size"]
         share = min(0.2 * self.guard.width, 0.9)
-        return self.around("hidden_size", 1 - share, 1 + share, 64 if h < 4096 else 128 if h < 12288 else 256)
+        return self.around("hidden_size", 1 - share, 1 + share, 64 if h < 8192 else 128 if h < 16384 else 256)
 
     def vocab(self) -> IntArray:
         """The baseline's, and upwards to multiples of 64, 128 and 256 on every tensor-parallel rank (at most 5%)."""
