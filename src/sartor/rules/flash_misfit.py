@@ -43,8 +43,10 @@ def flash_misfit(context: Context) -> Iterator[Suspicion]:
     mixer = context.shape.attention
     if not isinstance(mixer, AttentionMixer) or context.workload.attention_kernel is not AttentionKernel.FLASH:
         return
+    if context.gpu.matrix_tile:  # Systolic arrays have attention kernels of their own, padded to the array's side.
+        return
     yield from _wrong_width(context, mixer)
-    if context.workload.phase is not Phase.DECODE and context.gpu.matrix_tile == 0:
+    if context.workload.phase is not Phase.DECODE:
         yield from _few_blocks(context, mixer)
 
 

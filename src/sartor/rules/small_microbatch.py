@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.cost.gemm import peak_flops_per_s
 from sartor.model.workload import Phase
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -42,7 +43,7 @@ def small_microbatch(context: Context) -> Iterator[Suspicion]:
         return
     # A product [T, k] x [k, n] with T far below k and n does T FLOP per element read: 2 T k n / (bytes k n).
     flops_per_byte = 2 * tokens / workload.dtype.bytes
-    ridge = gpu.ridge_flops_per_byte(workload.dtype) if workload.dtype in gpu.peak_flops_per_s else 0.0
+    ridge = peak_flops_per_s(gpu, workload.dtype) / gpu.hbm_bytes_per_s
     starved = flops_per_byte < ridge
     why = f"below {gpu.name}'s ridge of {ridge:.0f} FLOP/byte" if starved else f"under {ENOUGH_TOKENS} tokens"
     yield Suspicion(
