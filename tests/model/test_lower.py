@@ -450,3 +450,5 @@ def test_the_rotated_share_of_a_head_stays_when_heads_widen() -> None:
     half = edit(single(rotary_dim=32), head_dim=128)
     assert half.attention is not None
     assert half.attention.rotary_dim == 64
+    none = lower(Workload(shape=edit(single(), head_dim=np.array([64, 128]))))
+    assert "rotary" not in {op.name for op in none.operators}

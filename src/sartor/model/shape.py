@@ -620,7 +620,8 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
     multi_head = isinstance(mixer.num_heads, int) and mixer.num_heads == mixer.num_kv_heads
     kv_heads = changes.get("num_kv_heads", heads if multi_head else mixer.num_kv_heads)
     head_dim = changes.get("head_dim", mixer.head_dim)
-    rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if "head_dim" in changes else mixer.rotary_dim
+    has_rotary = not (isinstance(mixer.rotary_dim, int) and mixer.rotary_dim == 0)
+    rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if has_rotary else 0
     return replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
 
 
