@@ -116,8 +116,8 @@ def _widen(cost: Cost, factor: float) -> Cost:
 
 
 def _total(operators: tuple[Operator, ...], costs: tuple[Cost, ...]) -> Floats:
-    parts = [cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)]
-    return _add(parts)
+    total: Floats = _add([cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)])
+    return total
 
 
 def _add(parts: list[Any]) -> Any:

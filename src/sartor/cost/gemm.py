@@ -65,7 +65,7 @@ def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machi
     return Machine(
         num_sms=float(gpu.num_sms),
         sm_flops_per_s=peak / gpu.num_sms,
-        feed_bytes_per_s=c.feed * gpu.hbm_bytes_per_s / gpu.num_sms,
+        feed_bytes_per_s=c.feed_bytes_per_clock * gpu.boost_clock_hz,
         hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
         warm_bytes=c.l2_share * gpu.l2_bytes,
         element_bytes=dtype.bytes,
@@ -162,11 +162,18 @@ def _alignment(length: Any, bits: int) -> Any:
     return np.frexp(aligned.astype(np.float64))[1] - 1
 
 
+_SHORT = 8
+"""Products shorter than so many launches have an interval of their own (tools/fit_gemm.py measures both)."""
+
+
 def _cost(flat: dict[str, Array], shape: tuple[int, ...], c: GemmCoefficients, source: Source) -> Cost:
     values: dict[str, Any] = {key: v.reshape(shape) if shape else float(v[0]) for key, v in flat.items()}
     time = values.pop("time_s")
-    small = np.minimum(1.0, 4 * c.launch_s / time)
-    sigma: Floats = c.log_sigma + (c.log_sigma_small - c.log_sigma) * small
+    sigma: Floats = (
+        np.where(time < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
+        if shape
+        else (c.log_sigma_small if time < _SHORT * c.launch_s else c.log_sigma)
+    )
     terms = {key: values.pop(key) for key in ("compute_s", "memory_s", "overhead_s") if key in values}
     return Cost(time_s=time, log_sigma=sigma, source=source, details=values, **terms)
 

@@ -95,7 +95,7 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
     overhead = c.launch_s + _quantize_s(p, machine, c)
-    least = _combine(compute, _traffic_s(p, machine, c), c.overlap) + overhead
+    least: Array = _combine(compute, _traffic_s(p, machine, c), c.overlap) + overhead
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
         split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)

@@ -36,8 +36,8 @@ class GemmCoefficients:
     """Most parts k is split into so that blocks fill the SMs."""
     step_bytes: int = 128
     """Contiguous bytes of k that one main-loop step covers."""
-    feed: float = 6.0
-    """Operand bytes per second one SM can take in, in units of its share of HBM bandwidth."""
+    feed_bytes_per_clock: float = 64.0
+    """Operand bytes one SM can take in per cycle of the boost clock."""
     step_s: float = 0.0
     """Least duration of one main-loop step (latency when nothing hides it)."""
     wave_s: float = 1.5e-6
@@ -68,9 +68,9 @@ class GemmCoefficients:
     sustained: float = 0.87
     """Sustained over boost matrix rate in long compute-bound work."""
     log_sigma: float = 0.25
-    """Standard deviation of ln(measured/predicted) where time is long against a launch."""
+    """Standard deviation of ln(measured/predicted) of products longer than eight launches."""
     log_sigma_small: float = 0.35
-    """The same where time is all launch and latency."""
+    """The same of shorter ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +134,26 @@ class Calibration:
 
 
 def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
-    """What is known of ``gpu``: its own fits, else its nearest kin's, else its generation's assumptions.
+    """What is known of ``gpu``: its own fits, else its kin's with a wider interval, else its generation's assumptions.
 
     ``dtype`` asks for GEMM coefficients of that dtype to be present (they always are for dtypes the device has a
-    peak for).
+    peak for). A dtype without a fit takes the device's fit of a sibling (fp16 and bf16 share units), then the kin's.
     """
+    kin, widen = _kin(gpu.name)
     base = _generation(gpu.generation)
-    wanted = set(gpu.peak_flops_per_s) | ({dtype} if dtype else set())
-    gemm = dict.fromkeys(wanted, base["gemm"])
+    gemm, calibrated, provenance = {}, set(), {}
+    for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
+        gemm[each], owner, record = _gemm(gpu.name, kin, widen, each, base["gemm"])
+        provenance[f"gemm.{each.value}"] = record
+        if owner == gpu.name:
+            calibrated.add(f"gemm.{each.value}")
+    sections = {}
+    for name in ("attention", "memory_bound", "collective"):
+        sections[name], owner, provenance[name] = _section(gpu.name, kin, widen, name, base[name])
+        if owner == gpu.name:
+            calibrated.add(name)
     return Calibration(
-        gpu=gpu.name,
-        gemm=gemm,
-        attention=base["attention"],
-        memory_bound=base["memory_bound"],
-        collective=base["collective"],
+        gpu=gpu.name, gemm=gemm, kin=kin, calibrated=frozenset(calibrated), provenance=provenance, **sections
     )
 
 
@@ -158,17 +164,59 @@ _SECTIONS: dict[str, type] = {
     "collective": CollectiveCoefficients,
 }
 
+_SIBLINGS: dict[DType, tuple[DType, ...]] = {
+    DType.FP16: (DType.BF16,),
+    DType.BF16: (DType.FP16,),
+    DType.FP8_BLOCK: (DType.FP8,),
+    DType.MXFP8: (DType.FP8, DType.FP8_BLOCK),
+    DType.MXFP4: (DType.NVFP4,),
+    DType.INT8: (DType.FP8,),
+}
+"""Formats that run on the same units at the same rate."""
+
+
+def _gemm(
+    gpu: str, kin: str, widen: float, dtype: DType, base: GemmCoefficients
+) -> tuple[GemmCoefficients, str, Mapping[str, Any]]:
+    """Coefficients, whose they are (empty: assumed), and their record."""
+    for owner in (gpu, kin):
+        for each in (dtype, *_SIBLINGS.get(dtype, ())):
+            table = _read(f"{owner}.{each.value}.toml") if owner else None
+            if table:
+                found = _coefficients(GemmCoefficients, table["gemm"])
+                return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"]["gemm"]
+    return base, "", {}
+
+
+def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[Any, str, Mapping[str, Any]]:
+    for owner in (gpu, kin):
+        table = _read(f"{owner}.toml") if owner else None
+        if table and name in table:
+            found = _coefficients(_SECTIONS[name], table[name])
+            return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"][name]
+    return base, "", {}
+
+
+def _widened(found: Any, factor: float) -> Any:
+    """The same coefficients with every standard deviation ``factor`` times as wide."""
+    wider = {f.name: getattr(found, f.name) * factor for f in fields(found) if f.name.startswith("log_sigma")}
+    return replace(found, **wider)
+
+
+def _kin(gpu: str) -> tuple[str, float]:
+    """The calibrated device this one borrows from, and how much wider its intervals are then."""
+    entry = (_read("kin.toml") or {}).get(gpu, {})
+    return entry.get("of", ""), float(entry.get("widen", 1.0))
+
 
 def _generation(name: str) -> dict[str, Any]:
-    table = _read("generations.toml")
-    entry = table.get(name, {})
-    default = table["default"]
+    table = _read("generations.toml") or {}
+    entry, default = table.get(name, {}), table["default"]
     return {key: _coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in _SECTIONS.items()}
 
 
 def _coefficients(kind: type, values: Mapping[str, Any]) -> Any:
-    known = {each.name for each in fields(kind)}
-    return replace(kind(**{k: _tuples(v) for k, v in values.items() if k in known}))
+    return kind(**{key: _tuples(value) for key, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -176,6 +224,6 @@ def _tuples(value: Any) -> Any:
 
 
 @cache
-def _read(name: str) -> dict[str, Any]:
-    text = resources.files("sartor.hardware").joinpath("calibration").joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def _read(name: str) -> dict[str, Any] | None:
+    file = resources.files("sartor.hardware").joinpath("calibration").joinpath(name)
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
