@@ -82,7 +82,9 @@ def test_every_point_counts_the_parameters_its_shape_has() -> None:
         assert count_params(shape).total == points.num_params[i]
 
 
-@pytest.mark.parametrize("name", ["gpt3-2.7b", "llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "gemma-2-9b", "bert-base"])
+@pytest.mark.parametrize(
+    "name", ["gpt3-2.7b", "llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "gemma-2-9b", "bert-base"]
+)
 def test_the_baseline_is_always_a_point(name: str) -> None:
     space = space_of(name)
     points = same_size(space, ParallelDims(), 0.0)
