@@ -64,14 +64,16 @@ def nearest_first(values: Iterable[int], old: int) -> list[int]:
 def head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int] = HEAD_DIMS, slack: float = 0.03) -> Iterator[Fix]:
     """Heads at most twice or half as wide with the same ``num_heads * head_dim`` (within ``slack``), split over ``tp``.
 
-    Key/value heads keep their product too, as nearly as a divisor of the heads allows.
+    Key/value heads keep their product too, as nearly as a divisor of the heads allows. An even number of heads stays
+    even: one that splits over no two devices would close a door for good.
     """
     inner, kv_inner = int(mixer.num_heads * mixer.head_dim), int(mixer.num_kv_heads * mixer.head_dim)
     grouped = mixer.num_kv_heads != mixer.num_heads
     old = int(mixer.head_dim)
     for width in nearest_first((w for w in widths if old <= 2 * w <= 4 * old), old):
         for heads in around(round(inner / width) or 1, tp):
-            if abs(heads * width - inner) > slack * inner or (heads, width) == (mixer.num_heads, mixer.head_dim):
+            strays = abs(heads * width - inner) > slack * inner
+            if strays or (heads % 2 and not mixer.num_heads % 2) or (heads, width) == (mixer.num_heads, old):
                 continue
             fix = {"num_heads": heads, "head_dim": width}
             yield fix | ({"num_kv_heads": kv_heads_for(heads, kv_inner / width, tp)} if grouped else {})
