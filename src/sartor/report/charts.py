@@ -135,6 +135,7 @@ def draw_roofline(points: Roofline, frame: Frame = FILE) -> Any:
         .mark_rule(color=theme.muted, strokeDash=[3, 4])
         .encode(x=x, y=y, y2="top:Q")
     )
+    middle = float(np.sqrt(x_low * ridge))
     roomy = alt.ExprRef(expr="width < 330 ? 0 : 1")
     notes = [
         (
@@ -145,7 +146,7 @@ def draw_roofline(points: Roofline, frame: Frame = FILE) -> Any:
             1.0,
         ),
         ({"intensity": ridge, "rate": y_low, "text": f"ridge {ridge:,.0f} FLOP/B"}, "left", 6, -9, 1.0),
-        ({"intensity": x_low, "rate": x_low * bandwidth, "text": f"HBM {bandwidth:.2f} TB/s"}, "left", 22, -4, roomy),
+        ({"intensity": middle, "rate": middle * bandwidth, "text": f"HBM {bandwidth:.2f} TB/s"}, "left", 10, 4, roomy),
     ]
     texts = [
         _chart(alt, [row])
@@ -237,23 +238,23 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
         side = _label_side((value - low_value) / span, place, len(wanted))
         spot = _chart(alt, [row])
         layers.append(spot.mark_rule(color=colour, strokeDash=[3, 3], opacity=0.7).encode(x=x))
+        layers.append(spot.mark_point(color=colour, filled=True, size=110, opacity=1).encode(x=x, y=y, tooltip=tips))
         layers.append(
-            spot.mark_point(color=colour, filled=True, size=110, stroke=theme.surface).encode(x=x, y=y, tooltip=tips)
-        )
-        layers.append(
-            spot.mark_text(color=colour, fontWeight="bold", fontSize=12, **side).encode(x=x, y=y, text="text:N")
+            spot.mark_text(color=colour, fontWeight="bold", fontSize=12, **side).encode(
+                x=x, y=alt.value(9), text="text:N"
+            )
         )
     return _finish(alt, alt.layer(*layers), points.title, frame, height=260)
 
 
 def _label_side(position: float, place: int, of: int) -> dict[str, Any]:
-    """Where a marked point's label stands: away from its neighbour's, inside the plot, above it where both fail."""
+    """Where a marked value's label stands at the top of its rule: away from its neighbour's and inside the plot."""
     outward_left = place == 0 if of > 1 else position > 0.5
     if of > 1 and outward_left and position < 0.22:
-        return {"align": "left", "dx": 9, "dy": -26}
+        return {"align": "left", "dx": 7, "dy": 16}
     if of > 1 and not outward_left and position > 0.78:
-        return {"align": "right", "dx": -9, "dy": -26}
-    return {"align": "right", "dx": -9, "dy": -10} if outward_left else {"align": "left", "dx": 9, "dy": -10}
+        return {"align": "right", "dx": -7, "dy": 16}
+    return {"align": "right", "dx": -7} if outward_left else {"align": "left", "dx": 7}
 
 
 def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
@@ -282,7 +283,8 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
         )
     ]
     domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
-    reach = max(float(np.max(np.abs(points.params_change), initial=0.0)) * 1.15, 0.002)
+    least, most = (float(edge([*points.params_change.tolist(), 0.0])) for edge in (np.min, np.max))
+    margin = max(0.08 * (most - least), 0.001)
     named = [index for index, _, _ in _named(points)]
     top = float(np.max([*points.speedup.tolist(), *points.high[named].tolist(), 1.0]))
     floor = float(np.min([*points.speedup.tolist(), *points.low[named].tolist(), 1.0]))
@@ -290,7 +292,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
     x = alt.X(
         "params:Q",
         title="change in parameters",
-        scale=alt.Scale(domain=[-reach, reach], nice=False),
+        scale=alt.Scale(domain=[least - margin, most + margin], nice=False),
         axis=alt.Axis(format="+.1%", tickCount=5),
     )
     y = alt.Y(
@@ -319,7 +321,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
         .encode(
             x=x,
             y=y,
-            color=_colour(alt, "fields", domain, list(theme.series)[: len(domain)]),
+            color=_colour(alt, "fields", domain, _by_count(theme, len(domain))),
             opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
             tooltip=tips,
         )
@@ -327,7 +329,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
     layers = [base_rule, dots, base_dot, base_text]
     for index, word, dy in _named(points):
         row = rows[index] | {"text": word}
-        side = {"align": "left", "dx": 9} if row["params"] <= 0 else {"align": "right", "dx": -9}
+        side = {"align": "left", "dx": 11} if row["params"] <= (least + most) / 2 else {"align": "right", "dx": -11}
         layers.append(
             _chart(alt, [row])
             .mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
@@ -344,6 +346,12 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
             .encode(x=x, y=y, tooltip=tips)
         )
     return _finish(alt, alt.layer(*layers), points.title, frame, height=320)
+
+
+def _by_count(theme: Theme, entries: int) -> list[str]:
+    """From calm to loud: more fields changed, a larger intervention."""
+    colours = [theme.green, theme.blue, theme.sky, theme.orange, theme.vermillion, theme.purple]
+    return [colours[min(i, len(colours) - 1)] for i in range(entries)]
 
 
 def _named(points: Pareto) -> list[tuple[int, str, int]]:

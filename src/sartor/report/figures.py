@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 def advice_points(advice: Advice) -> dict[str, Any]:
     """Records by the name of their figure; a figure with nothing to show is left out."""
     after = None if advice.after is None else advice.after.estimate
+    matters, width = sawtooth_points(advice)
     found: dict[str, Any] = {
         "time_by_operator": operator_times(advice.base.estimate),
         "roofline": roofline_points(advice.base.estimate, after),
         "findings": gains_points(advice.findings),
         "candidates": pareto_points(advice.search),
-        "sawtooth": sawtooth_points(advice),
+        "sawtooth": matters,
+        "sawtooth_width": width,
     }
     return {name: points for name, points in found.items() if points is not None}
 

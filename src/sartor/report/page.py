@@ -236,9 +236,9 @@ def _shapes(advice: Advice, records: Mapping[str, Any]) -> Markup:
         parts += [_figure(records, "candidates", note), _candidates(advice)]
     else:
         parts.append(element("p", "None is predicted to be faster: keep this one."))
-    parts.append(
-        _figure(records, "sawtooth", "Each step of the staircase is a tile, a wave or an alignment gained or lost.")
-    )
+    parts.append(element("h3", "One field at a time"))
+    parts.append(_figure(records, "sawtooth", "Only this field moves, and what follows from it."))
+    parts.append(_figure(records, "sawtooth_width", "Steps are tiles, waves and alignment gained or lost."))
     if len(advice.gpus) > 1 and search.candidates:
         parts += [element("h3", "On each device"), _per_gpu(advice)]
     parts.append(_list("How stable this is", stability_lines(search.stability)))

@@ -31,29 +31,44 @@ FINE = 96
 """How many values on each side are looked at one by one, where the model's own value is ragged."""
 COARSE_SHARE = 0.2
 """How far on each side to look, as a share of the value, where it is not."""
+WIDTHS = ("ffn_hidden_size", "expert_ffn_hidden_size", "hidden_size")
+"""Fields that quantize into tiles and waves of the largest products."""
 PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_size", "hidden_size")
 """Which of several changed fields is swept: those that quantize hardest first."""
 
 
-def sawtooth_points(advice: Advice) -> Sawtooth | None:
-    """The sweep of the field that matters most for this answer; None where no field can be swept."""
+def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
+    """The field that matters most for this answer, and beside it the width that quantizes into waves; None where a
+    model has no such field (or it was the first)."""
     question = advice.base.question
+    ask = (question.workload, question.dims, question.gpu)
     field, after = _what_matters(advice)
-    return None if not field else sweep_field(question.workload, question.dims, question.gpu, field, after=after)
+    own = question.workload.shape.fields()
+    width = next((name for name in WIDTHS if name in own and name != field), "")
+    first = sweep_field(*ask, field, after=after) if field else None
+    if field in WIDTHS or not width:
+        return first, None
+    return first, sweep_field(*ask, width, after=_new_value(advice, width))
 
 
 def _what_matters(advice: Advice) -> tuple[str, int | None]:
-    """The field that the change to make first changes; else the costliest finding's; else the feed-forward width."""
+    """The field that the change to make first changes; else the costliest finding's; else a width."""
+    own = advice.base.question.workload.shape.fields()
     edit_first = advice.search.smallest_edit
     changed: Mapping[str, Any] = {} if edit_first is None else edit_first.changed
     for field in PREFERRED:
         if field in changed:
-            return field, int(changed[field][1])
-    own = advice.base.question.workload.shape.fields()
+            return field, _new_value(advice, field)
     for finding in sorted(advice.findings, key=lambda f: -(f.gain_fraction or 0.0)):
         if finding.field in PREFERRED and finding.field in own:
             return finding.field, finding.fix.get(finding.field)
-    return next((field for field in PREFERRED[1:] if field in own), ""), None
+    return next((field for field in WIDTHS if field in own), ""), None
+
+
+def _new_value(advice: Advice, field: str) -> int | None:
+    """What the change to make first sets a field to; None where it leaves it."""
+    first = advice.search.smallest_edit
+    return int(first.changed[field][1]) if first is not None and field in first.changed else None
 
 
 def sweep_field(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 WORTH = 0.002
 """Least gain of a single edit that is worth a sentence."""
 
+SURE = 0.75
+"""Probability of being faster below which a change is not recommended."""
+
 MATTERS = 0.01
 """Share of the step below which a finding is not worth a sentence (reference rules demote it to info)."""
 
@@ -80,6 +83,10 @@ def what_to_change(advice: Advice) -> str:
     if not search.candidates:
         return "No shape of the same size is predicted to be faster: keep this one."
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
+    if best.confidence < SURE:
+        return f"No shape of the same size is clearly faster. The best found is {change_text(best.changed)}: " + (
+            f"{gain_words(best)}."
+        )
     sentences = [f"Change first: {change_text(first.changed)}: {gain_words(first)}."]
     if first.changed != best.changed:
         sentences.append(f"The best found is {change_text(best.changed)}: {gain_words(best)}.")

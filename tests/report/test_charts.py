@@ -1,0 +1,146 @@
+"""Figures: every record draws, in every frame; axes have units; the same numbers give the same bytes."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sartor.answers import Advice
+from sartor.errors import InputError, MissingExtraError
+from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
+from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points
+from sartor.report.palette import DARK, LIGHT
+from sartor.report.points import Published, published_points, roofline_points
+from sartor.report.sweep import sweep_field
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PUBLISHED = published_points(
+    "Prediction and paper",
+    "TFLOP/s",
+    [("n = 1536", 215.0, 190.0, 240.0, 217.6), ("n = 1600", 178.0, 160.0, 200.0, None)],
+)
+
+
+@pytest.fixture(scope="module")
+def records(advice: Advice) -> dict[str, Any]:
+    return advice_points(advice) | {"published": PUBLISHED}
+
+
+def test_an_answer_has_every_figure_the_issue_names(records: dict[str, Any]) -> None:
+    assert {"time_by_operator", "roofline", "findings", "candidates", "sawtooth"} <= set(records)
+    assert {type(points) for points in records.values()} == set(FIGURES)
+
+
+@pytest.mark.parametrize("frame", [PAGE, FILE, FILE_DARK], ids=["page", "file", "dark"])
+def test_every_record_draws_with_titles_on_its_axes(records: dict[str, Any], frame: Frame) -> None:
+    for points in records.values():
+        spec = json.dumps(draw(points, frame).to_dict())
+        assert '"tooltip"' in spec
+        assert '"title"' in spec
+        assert points.title
+
+
+def test_the_same_numbers_give_the_same_specification(records: dict[str, Any]) -> None:
+    for points in records.values():
+        assert draw(points, PAGE).to_dict() == draw(points, PAGE).to_dict()
+
+
+def test_every_png_and_svg_is_made_without_a_browser(records: dict[str, Any]) -> None:
+    for points in records.values():
+        assert to_png(draw(points), scale=1).startswith(PNG)
+    assert to_svg(draw(PUBLISHED)).startswith("<svg")
+
+
+def test_export_writes_one_whole_png_for_each_figure(advice: Advice, tmp_path: Path) -> None:
+    paths = export_pngs(advice, tmp_path / "figures")
+    assert {p.stem for p in paths} == set(advice_points(advice))
+    assert all(p.read_bytes().startswith(PNG) for p in paths)
+    assert len(list((tmp_path / "figures").iterdir())) == len(paths)
+
+
+def test_export_into_a_file_is_refused_with_a_sentence(advice: Advice, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(InputError, match="must be writable"):
+        export_pngs(advice, tmp_path / "taken")
+
+
+def test_no_product_lies_above_the_roofline(advice: Advice) -> None:
+    points = roofline_points(advice.base.estimate)
+    roof = np.minimum(points.peak_flops_per_s, points.intensity_flops_per_byte * points.hbm_bytes_per_s)
+    assert np.all(points.achieved_flops_per_s <= roof * (1 + 1e-9))
+
+
+def test_the_sweep_agrees_with_the_step_at_the_models_own_value(advice: Advice) -> None:
+    question = advice.base.question
+    swept = sweep_field(question.workload, question.dims, question.gpu, "vocab_size")
+    assert swept is not None
+    at = swept.values == swept.now
+    assert swept.time_s[at] == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)
+
+
+def test_a_field_that_cannot_be_swept_is_refused(advice: Advice) -> None:
+    question = advice.base.question
+    with pytest.raises(ValueError, match="cannot be swept"):
+        sweep_field(question.workload, question.dims, question.gpu, "name")
+
+
+def test_nothing_found_means_no_figure_rather_than_an_empty_one(advice: Advice) -> None:
+    assert gains_points(()) is None
+    assert pareto_points(replace(advice.search, candidates=(), smallest_edit=None)) is None
+
+
+def test_the_pareto_record_marks_best_and_smallest_edit(advice: Advice) -> None:
+    points = pareto_points(advice.search)
+    assert points is not None
+    assert points.speedup[points.best] == max(c.speedup for c in advice.search.candidates)
+    edit = advice.search.smallest_edit
+    assert edit is not None
+    assert points.speedup[points.smallest_edit] == edit.speedup
+    assert points.on_front.any()
+
+
+def test_published_needs_one_entry_per_case() -> None:
+    with pytest.raises(AssertionError):
+        replace(PUBLISHED, cases=("one",))
+    assert isinstance(PUBLISHED, Published)
+    assert np.isnan(PUBLISHED.published[1])
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_has_contrast_enough_on_its_ground(theme: Any) -> None:
+    for colour in (theme.ink, theme.muted):
+        for ground in (theme.surface, theme.panel):
+            assert _contrast(colour, ground) >= 4.5  # WCAG 2.1, 1.4.3
+    for colour in theme.series:
+        assert _contrast(colour, theme.surface) >= 2.2
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2.1."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_missing_extra_is_a_sentence_with_its_command(advice: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] in ("altair", "vl_convert"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"pip install 'sartor\[report\]'"):
+        draw(PUBLISHED)

@@ -1,0 +1,108 @@
+"""Terminal views: they fit 100 columns, nothing is cut, nothing a file says can colour or move the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console, RenderableType
+
+from sartor import api
+from sartor.answers import Advice, ModelEstimate
+from sartor.report import table
+from sartor.report.points import operator_times
+from sartor.report.verdict import verdict
+
+HOSTILE = "evil\x1b[31m[red]name[/red]<script>alert(1)</script>"
+CUT = "…"
+
+
+def rendered(view: RenderableType, *, terminal: bool = False) -> list[str]:
+    out = io.StringIO()
+    Console(width=100, file=out, force_terminal=terminal, color_system=None, highlight=False).print(view)
+    return out.getvalue().splitlines()
+
+
+def renamed(answer: ModelEstimate, name: str) -> ModelEstimate:
+    question = answer.question
+    reading = replace(question.reading, shape=replace(question.reading.shape, name=name))
+    return replace(answer, question=replace(question, reading=reading))
+
+
+def assert_fits(view: RenderableType) -> None:
+    lines = rendered(view)
+    assert max(map(len, lines)) <= 100
+    assert not any(CUT in line for line in lines)
+
+
+@pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
+@pytest.mark.parametrize("model", ["pythia-2.8b", "deepseek-v3", "mixtral-8x7b"])
+def test_an_estimate_fits_100_columns_and_nothing_is_cut(model: str, phase: str) -> None:
+    assert_fits(table.estimate_view(api.estimate(f"examples/{model}/config.json", "h100", phase=phase)))
+
+
+def test_advice_fits_100_columns_and_nothing_is_cut(advice: Advice) -> None:
+    assert_fits(table.advice_view(advice))
+
+
+def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
+    view = table.gemm_view(api.gemm(131072, 131073, 131074, "a100", batch=512))
+    assert_fits(view)
+    assert sum("chosen" in line for line in rendered(view)) == 1
+
+
+def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
+    lines = rendered(table.operators_table(advice.base.estimate, small=0.02))
+    rows = [line for line in lines[1:] if "%" in line]
+    leaves = [line for line in rows if not _is_subtotal(line, rows)]
+    shares = [float(line.split("%")[0].split()[-1]) for line in leaves]
+    assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
+
+
+def _is_subtotal(line: str, rows: list[str]) -> bool:
+    """A kind's own line: it is followed by indented members."""
+    after = rows[rows.index(line) + 1 :]
+    return not line.startswith(" ") and bool(after) and after[0].startswith(" ")
+
+
+def test_a_hostile_name_neither_colours_nor_moves_the_terminal(advice: Advice) -> None:
+    lines = rendered(table.estimate_view(renamed(advice.base, HOSTILE)), terminal=True)
+    assert "\x1b[31m" not in "".join(lines)
+    assert "[red]name[/red]" in "".join(lines)
+
+
+def test_a_very_long_name_is_folded_not_cut(advice: Advice) -> None:
+    long = "x" * 300
+    view = table.advice_view(replace(advice, base=renamed(advice.base, long)))
+    assert_fits(view)
+    assert sum(line.count("x") for line in rendered(view)) >= 300
+
+
+def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_change(advice: Advice) -> None:
+    words = verdict(advice)
+    assert operator_times(advice.base.estimate).names[0] in words
+    costly = [f for f in advice.findings if (f.gain_fraction or 0) >= 0.01]
+    assert all(f.rule in words for f in costly[:3])
+    assert "faster" in words
+
+
+def test_the_verdict_keeps_the_shape_when_nothing_is_faster(advice: Advice) -> None:
+    nothing = replace(advice.search, candidates=(), smallest_edit=None)
+    assert "keep this one" in verdict(replace(advice, search=nothing))
+
+
+def test_the_verdict_recommends_nothing_that_is_not_clearly_faster(advice: Advice) -> None:
+    unsure = tuple(replace(c, confidence=0.55) for c in advice.search.candidates)
+    words = verdict(replace(advice, search=replace(advice.search, candidates=unsure)))
+    assert "No shape of the same size is clearly faster" in words
+    assert "Change first" not in words
+
+
+def test_times_add_up_to_the_step_and_lie_in_their_intervals(advice: Advice) -> None:
+    times = operator_times(advice.base.estimate)
+    totals = times.time_s.sum(axis=1)
+    assert totals.sum() == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)
+    assert np.all(times.low_s <= totals)
+    assert np.all(totals <= times.high_s)
