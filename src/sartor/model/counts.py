@@ -84,7 +84,7 @@ def count_params(shape: TransformerShape) -> ParamCounts:
     text = outside + _sum(_stack_params(s) for s in shape.stacks if s.is_text)
     other = _sum(_stack_params(s) for s in shape.stacks if not s.is_text)
     routed, idle = _sum_pairs(_routed(s) for s in shape.stacks if s.is_text)
-    stored = shape.vocab_size * _head_size(shape) if shape.stored_head else 0
+    stored = shape.vocab_size * _embedding_size(shape) if shape.stored_head else 0
     other_routed, other_idle = _sum_pairs(_routed(s) for s in shape.stacks if not s.is_text)
     return ParamCounts(
         total=text + other + stored,

@@ -87,8 +87,8 @@ def gemma3n_text(f: Fields) -> TransformerShape:
             vectors=vectors,
         )
     around = (
-        Linear(name="altup_in", d_in=h, d_out=h, count=streams - 1),
-        Linear(name="altup_out", d_in=h, d_out=h, count=streams - 1),
+        replace(parts.plain("altup_in", h, h), count=streams - 1),
+        replace(parts.plain("altup_out", h, h), count=streams - 1),
     )
     tables = per_layer_tables(f, h, layers, per_layer)
     return assemble(

@@ -96,7 +96,7 @@ def divisors_near(total: int, wanted: int) -> str:
 
 def heads(f: Fields, hidden_size: int, *, head_dim: int | None = None) -> tuple[int, int, int]:
     """Query heads, key/value heads and head dimension of a decoder, checked against each other."""
-    num_heads = f.size(*HEADS)
+    num_heads = f.essential(*HEADS)
     num_kv_heads = f.optional_size(*KV_HEADS) or num_heads
     if head_dim is None:
         head_dim = f.optional_size(*HEAD_DIM)
