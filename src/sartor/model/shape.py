@@ -607,23 +607,6 @@ def _follow(linears: tuple[Linear, ...], old: Ints, new: Ints) -> tuple[Linear, 
     )
 
 
-def _follow_heads(old: AttentionMixer, new: AttentionMixer) -> AttentionMixer:
-    """Gates, head norms and sinks resized with the heads they belong to."""
-    if not all(isinstance(x, int) for x in (old.num_heads, old.num_kv_heads, old.head_dim)):
-        return new
-    queries = {old.num_heads * old.head_dim: new.num_heads * new.head_dim, old.head_dim: new.head_dim}
-    keys = {old.num_kv_heads * old.head_dim: new.num_kv_heads * new.head_dim, old.head_dim: new.head_dim}
-    sizes = {"q_norm": queries, "k_norm": keys, "sinks": {old.num_heads: new.num_heads}}
-    gates = {old.num_heads * old.head_dim: new.num_heads * new.head_dim, old.num_heads: new.num_heads}
-    return replace(
-        new,
-        vectors=tuple(replace(v, fixed=sizes.get(v.name, {}).get(v.fixed, v.fixed)) for v in new.vectors),
-        projections=tuple(
-            replace(x, d_out=gates.get(x.d_out, x.d_out)) if x.name == "gate" else x for x in new.projections
-        ),
-    )
-
-
 def _edit_layer(layer: Layer, changes: dict[str, Ints]) -> Layer:
     return replace(
         layer,
@@ -645,19 +628,7 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
     has_rotary = not (isinstance(mixer.rotary_dim, int) and mixer.rotary_dim == 0)
     rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if has_rotary else 0
     edited = replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
-    return replace(edited, vectors=tuple(_follow_heads(vector, mixer, edited) for vector in mixer.vectors))
-
-
-def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
-    """Query and key norms keep covering one head or all of them; one sink stays for every query head."""
-    if vector.name == "sinks":
-        return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
-    if vector.name not in ("q_norm", "k_norm"):
-        return vector
-    was, now = (old.num_heads, new.num_heads) if vector.name == "q_norm" else (old.num_kv_heads, new.num_kv_heads)
-    covers_all = isinstance(vector.fixed, int) and vector.fixed % (was * old.head_dim) == 0
-    was, now = (was, now) if covers_all else (1, 1)
-    return replace(vector, fixed=vector.fixed // (was * old.head_dim) * (now * new.head_dim))
+    return _follow_heads(mixer, edited)
 
 
 def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
