@@ -23,6 +23,7 @@ def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str
     found = {
         **_mixed(shape),
         **_latent(shape),
+        **_given(shape),
         **_experts(shape),
         **_hidden(shape),
         **_layers(shape),
@@ -97,9 +98,38 @@ def _hidden(shape: TransformerShape) -> dict[str, str]:
             or any(m.projections for m in mixers if not isinstance(m, StateSpaceMixer))
             or any(p.projections for p in parts if isinstance(p, MoeFfn))
         ),
+        "parameters outside its linear layers are tied to it": any(
+            _is_given(owner) for owner in (shape, main, *layers, *mixers, *parts)
+        ),
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
     return {"hidden_size": why} if why else {}
+
+
+def _given(shape: TransformerShape) -> dict[str, str]:
+    """Heads and widths of parts whose linear layers or vectors the config gives as they are."""
+    layers = _layers_of(shape)
+    mixers = [m for layer in layers for m in layer.mixers if isinstance(m, (AttentionMixer, LatentAttentionMixer))]
+    parts = [part for layer in layers for part in layer.all_ffns]
+    found: dict[str, str] = {}
+    if any(_is_given(m) or m.projections or getattr(m, "own_linears", None) for m in mixers):
+        found |= dict.fromkeys(("num_heads", "num_kv_heads", "head_dim"), "attention has parts made for it")
+    if any(p.vectors for p in parts if isinstance(p, DenseFfn)):
+        found["ffn_hidden_size"] = "the feed-forward part has vectors made for it"
+    if any(_is_given(p) or p.expert.vectors for p in parts if isinstance(p, MoeFfn)):
+        found |= dict.fromkeys(("num_experts", "expert_ffn_hidden_size"), "experts have vectors made for it")
+    return found
+
+
+def _is_given(owner: Any) -> bool:
+    """Whether it holds vectors of a fixed size that ``edit`` does not adapt."""
+    latent = isinstance(owner, LatentAttentionMixer)
+    known = FOLLOWING | ({"q_norm", "kv_norm"} if latent else set())
+    return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.name not in known for v in owner.vectors)
+
+
+FOLLOWING = {"q_norm", "k_norm", "sinks", "score_bias"}
+"""Vectors of fixed size that ``edit`` adapts to heads and experts; none depends on the hidden size."""
 
 
 def _layers(shape: TransformerShape) -> dict[str, str]:
