@@ -284,7 +284,7 @@ class Products(TorchDispatchMode):
         if re.search(r"Expert", kind):
             return "linear"
         if re.search(
-            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|LinearAttention|LightningAttention|Indexer|Rwkv|Recurrent|Hyper|mLSTM|sLSTM|Rotary",
+            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|LinearAttention|LightningAttention|Indexer|Rwkv|Rglru|Hyper|mLSTM|sLSTM|Rotary",
             kind,
         ):
             return "other"
@@ -438,6 +438,7 @@ HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attn_num_atte
 def perturb(fields: dict[str, Any], rng: random.Random, groups: set[str]) -> dict[str, Any]:
     """The same config with other sizes; ``groups`` says which kinds of field may change."""
     out = {k: perturb(v, rng, groups) if isinstance(v, dict) and "model_type" in v else v for k, v in fields.items()}
+    out.pop("hybrid_layer_ids", None)
     for key, value in list(out.items()):
         if type(value) is int and "layers" in groups and LAYERS.match(key) and value > 2:
             new = rng.choice((value // 2, max(3, value // 4 + 1)))
@@ -537,7 +538,7 @@ def natural_class(model_type: str) -> dict[str, Any]:
 
 HEADS = (
     "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification",
-    "ForQuestionAnswering", "ForMultipleChoice",
+    "ForQuestionAnswering", "ForMultipleChoice", "EncoderModel", "ForConditionalGeneration",
 )  # fmt: skip
 
 

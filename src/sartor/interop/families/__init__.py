@@ -27,6 +27,7 @@ _MODULES = (
     "mixtures",
     "encoder_decoder",
     "encoders",
+    "state_space",
 )
 
 
