@@ -628,7 +628,33 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
     has_rotary = not (isinstance(mixer.rotary_dim, int) and mixer.rotary_dim == 0)
     rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if has_rotary else 0
     edited = replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
-    return _follow_heads(mixer, edited)
+    return replace(
+        edited,
+        vectors=tuple(_follow_heads(vector, mixer, edited) for vector in mixer.vectors),
+        projections=tuple(_follow_gate(linear, mixer, edited) for linear in mixer.projections),
+    )
+
+
+def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
+    """Query and key norms keep covering one head or all of them; one sink stays for every query head."""
+    if vector.name == "sinks":
+        return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
+    if vector.name not in ("q_norm", "k_norm"):
+        return vector
+    was, now = (old.num_heads, new.num_heads) if vector.name == "q_norm" else (old.num_kv_heads, new.num_kv_heads)
+    covers_all = isinstance(vector.fixed, int) and vector.fixed % (was * old.head_dim) == 0
+    was, now = (was, now) if covers_all else (1, 1)
+    return replace(vector, fixed=vector.fixed // (was * old.head_dim) * (now * new.head_dim))
+
+
+def _follow_gate(linear: Linear, old: AttentionMixer, new: AttentionMixer) -> Linear:
+    """A gate on attention's output stays as wide as all heads, or as many as there are."""
+    width = _plain(linear.d_out)
+    if linear.name != "gate" or width is None:
+        return linear
+    if width == _plain(old.num_heads * old.head_dim):
+        return replace(linear, d_out=new.num_heads * new.head_dim)
+    return replace(linear, d_out=new.num_heads) if width == _plain(old.num_heads) else linear
 
 
 def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
