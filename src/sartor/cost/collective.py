@@ -1,4 +1,4 @@
-"""Time of a collective inside a node: latency per hop and bytes over the links, ring or in-switch reduction.
+"""Time of a collective inside a node: hops, bytes over the links, and what pipelining leaves of both.
 
 docs/concepts/collectives.md has symbols, fit and accuracy.
 """
@@ -18,34 +18,42 @@ from sartor.operators import Collective, CollectiveKind
 def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
     """Cost of one collective over ``group_size`` devices joined by the scale-up link; zero for a group of one.
 
-    A device without such a link goes over PCIe.
+    A buffer cut into s pieces takes (hops + s) times (latency + bytes / s / rate); the best s gives
+    ``hops x latency + bytes / rate + 2 sqrt(both)``, of whose last term ``pipeline`` is seen. A device without a
+    link of its own goes over PCIe.
     """
     c = calibration.collective
     n = np.asarray(op.group_size, dtype=np.float64)
-    link = c.link_share * (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9)
-    hops, volume = _ring(op.kind, n)
-    if op.kind is CollectiveKind.ALL_REDUCE:
-        hops = np.minimum(hops, 2 * np.ceil(np.log2(np.maximum(n, 1))))  # a tree is taken where its latency is less
-        volume = np.where((n > 2) & c.nvls, np.minimum(volume, 1.0 + 1.0 / np.maximum(n, 1)), volume)
-    network = np.where(n > 1, volume * op.message_bytes / link, 0.0)
-    overhead = np.where(n > 1, c.launch_s + hops * (gpu.link_latency_s + c.hop_s), 0.0)
-    source = Source.CALIBRATED if "collective" in calibration.calibrated else Source.ANALYTIC
+    hops, volume = _hops(op.kind, n), _volume(op.kind, n)
+    share = c.all_reduce_share if op.kind is CollectiveKind.ALL_REDUCE else c.link_share
+    link = share * (1 - c.small_group_loss / (n * n)) * (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9)
+    together = n > 1
+    latency = np.where(together, hops * c.hop_s, 0.0)
+    network = np.where(together, volume * np.asarray(op.message_bytes, dtype=np.float64) / link, 0.0)
+    overhead = np.where(together, c.launch_s, 0.0) + latency + 2 * c.pipeline * np.sqrt(latency * network)
     return Cost(
         time_s=_plain(network + overhead),
         network_s=_plain(network),
         overhead_s=_plain(overhead),
         log_sigma=c.log_sigma,
-        source=source,
+        source=Source.CALIBRATED if "collective" in calibration.calibrated else Source.ANALYTIC,
     )
 
 
-def _ring(kind: CollectiveKind, n: Any) -> tuple[Any, Any]:
-    """Hops of a ring, and the share of the buffer each device sends."""
+def _hops(kind: CollectiveKind, n: Any) -> Any:
+    """Steps that follow each other: around the ring twice or once; all-to-all and send/recv go straight."""
     if kind is CollectiveKind.ALL_REDUCE:
-        return 2 * (n - 1), 2 * (n - 1) / n
-    if kind is CollectiveKind.SEND_RECV:
-        return np.ones_like(n), np.ones_like(n)
-    return n - 1, (n - 1) / n
+        return 2 * (n - 1)
+    if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+        return n - 1
+    return np.ones_like(n)
+
+
+def _volume(kind: CollectiveKind, n: Any) -> Any:
+    """Share of the buffer that leaves each device."""
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 2 * (n - 1) / n
+    return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
 
 
 def _plain(value: Any) -> Any:

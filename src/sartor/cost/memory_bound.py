@@ -5,6 +5,8 @@ docs/concepts/memory-bound.md has symbols, fit and accuracy.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sartor.cost.cost import Cost, Source
@@ -13,21 +15,27 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound
 
 
-def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration) -> Cost:
-    """Cost of one streaming operator; shapes broadcast. The first L2-full of bytes goes at L2's rate."""
+def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool = False) -> Cost:
+    """Cost of one streaming operator; shapes broadcast.
+
+    The first ``l2_part`` of an L2-full of bytes goes at L2's rate, the rest at HBM's. ``eager`` adds what a launch
+    costs when the host waits for each kernel, as some benchmarks do.
+    """
     c = calibration.memory_bound
-    rate = c.hbm_share * gpu.hbm_bytes_per_s
+    share, start_s = next(((share, s) for kind, share, s in c.kinds if kind == op.kind.value), (c.hbm_share, 0.0))
+    rate = share * gpu.hbm_bytes_per_s
     bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)
-    near = np.minimum(bytes_moved, gpu.l2_bytes / 2)
+    near = np.minimum(bytes_moved, c.l2_part * gpu.l2_bytes)
     memory = near / (rate * c.l2_speedup) + (bytes_moved - near) / rate
-    overhead = c.launch_s * op.kernels
-    time = memory + overhead
-    source = Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC
-    scalar = np.ndim(time) == 0
+    overhead = ((c.eager_launch_s if eager else c.launch_s) + start_s) * op.kernels
     return Cost(
-        time_s=float(time) if scalar else time,
-        memory_s=float(memory) if np.ndim(memory) == 0 else memory,
-        overhead_s=overhead,
+        time_s=_plain(memory + overhead),
+        memory_s=_plain(memory),
+        overhead_s=_plain(overhead),
         log_sigma=c.log_sigma,
-        source=source,
+        source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
     )
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

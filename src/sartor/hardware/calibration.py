@@ -75,45 +75,67 @@ class GemmCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCoefficients:
-    """Flash attention on a device; docs/concepts/attention.md."""
+    """Flash attention on a device; symbols and fit in docs/concepts/attention.md."""
 
     tile_q: int = 128
-    tile_kv: int = 128
+    """Query rows of a prefill block."""
     efficiency: tuple[tuple[int, float], ...] = ((64, 0.42), (128, 0.58), (256, 0.55))
     """(head_dim, share of peak) of the forward main loop; between them linear, outside flat."""
     backward: float = 0.75
-    """Backward's share of peak over forward's."""
+    """Backward's share of peak over forward's (FlashAttention-2 and -3 report 0.7 to 0.85; not fitted here)."""
+    step_s: float = 2.0e-7
+    """Least duration of one key/value step of a block."""
+    block_s: float = 1.0e-6
+    """Start and epilogue of a block."""
     hbm_share: float = 0.75
     overlap: float = 0.2
-    launch_s: float = 4.0e-6
-    step_s: float = 0.5e-6
-    """One key/value step of a block, at least."""
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    launch_s: float = 6.0e-6
     log_sigma: float = 0.3
+    decode_tile_q: int = 16
+    """Query rows that one decode block takes together (heads of a group)."""
+    decode_block_s: float = 1.5e-6
+    decode_step_s: float = 1.0e-7
+    """Added per key tile up to 32: the walk before splitting over SMs sets in, and the merge after it."""
+    decode_hbm_share: float = 0.8
+    decode_overlap: float = 0.2
+    decode_launch_s: float = 6.0e-6
+    decode_log_sigma: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBoundCoefficients:
-    """Streaming kernels; docs/concepts/memory-bound.md."""
+    """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
 
     hbm_share: float = 0.85
-    l2_speedup: float = 2.5
+    """Share of HBM bandwidth where ``kinds`` says nothing else."""
+    kinds: tuple[tuple[str, float, float], ...] = ()
+    """(kind, share of HBM bandwidth, seconds on top of a launch) of kernels that were measured apart."""
+    l2_part: float = 0.5
+    """Part of L2 that serves a kernel's first bytes."""
+    l2_speedup: float = 2.0
     """Rate inside L2 over HBM's."""
-    launch_s: float = 3.0e-6
+    launch_s: float = 2.5e-6
+    """From one kernel's end to the next one's start when launches are queued or replayed."""
+    eager_launch_s: float = 2.5e-5
+    """The same when the host waits for each kernel."""
     log_sigma: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCoefficients:
-    """Collectives inside a node; docs/concepts/collectives.md."""
+    """Collectives inside a node; symbols and fit in docs/concepts/collectives.md."""
 
-    link_share: float = 0.8
+    link_share: float = 0.72
     """Share of the scale-up link rate a large message reaches."""
-    launch_s: float = 8.0e-6
+    all_reduce_share: float = 0.8
+    """The same for all-reduce, where switches may reduce in flight (NVLink SHARP)."""
+    small_group_loss: float = 0.8
+    """The share falls by this over the square of the group size: a pair does not use all links."""
     hop_s: float = 1.0e-6
-    """Added to the link latency on every hop of a ring."""
-    nvls: bool = False
-    """Switches reduce in flight (NVLink SHARP): all-reduce moves each byte once."""
-    log_sigma: float = 0.35
+    launch_s: float = 5.0e-6
+    pipeline: float = 0.6
+    log_sigma: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +150,7 @@ class Calibration:
     calibrated: frozenset[str] = frozenset()
     """Sections fitted on this very device: ``gemm.bf16``, ``attention``, ..."""
     kin: str = ""
-    """Device the GEMM coefficients were borrowed from; empty when they are its own or assumed."""
+    """Device that stands in where this one has no fit of its own; empty when there is none."""
     provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
