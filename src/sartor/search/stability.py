@@ -93,9 +93,10 @@ def stability(
 
 
 def _columns(workload: Workload, candidates: Sequence[Mapping[str, int]]) -> dict[str, npt.NDArray[np.int64]]:
-    """Fields of the baseline and the candidates, as columns."""
+    """Fields that any candidate changes, as columns: the baseline's value, then theirs."""
     own = workload.shape.fields()
-    return {name: np.asarray([int(own[name]), *(c[name] for c in candidates)]) for name in candidates[0]}
+    names = [name for name in candidates[0] if any(c[name] != own[name] for c in candidates)]
+    return {name: np.asarray([int(own[name]), *(c[name] for c in candidates)]) for name in names}
 
 
 def _around(asked: int, factors: Sequence[float]) -> list[int]:
