@@ -25,8 +25,10 @@ _MODULES = (
     "latent",
     "linear_attention",
     "mixtures",
+    "text_parts",
     "encoder_decoder",
     "encoders",
+    "multimodal",
     "state_space",
 )
 
