@@ -20,9 +20,10 @@ from sartor.model.shape import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.search.evaluate import Evaluator
+from sartor.search.near import build_space
 from sartor.search.quality import QualityGuard
 from sartor.search.shapes import search_shapes
-from sartor.search.space import build_space, same_size
+from sartor.search.space import same_size
 
 SAMPLE = 200
 """Shapes priced one at a time."""

@@ -14,7 +14,8 @@ from sartor.model.shape import edit
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.search.evaluate import Evaluator, look_up
-from sartor.search.space import build_space, same_size
+from sartor.search.near import build_space
+from sartor.search.space import same_size
 
 GPUS = (load_gpu("a100"), load_gpu("mi300x"))
 

@@ -8,6 +8,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sartor.cost.estimate import estimate
 from sartor.errors import InputError
@@ -15,12 +17,13 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
+from sartor.model.shape import TransformerShape, edit
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.search.quality import QualityGuard, allowed
 from sartor.search.shapes import SMALLEST_EDIT_SHARE, Candidate, ShapeSearch, search_shapes
 from sartor.search.space import Axis, Space, is_coupled
+from strategies import shapes
 
 A100 = load_gpu("a100")
 
@@ -297,3 +300,23 @@ def test_a_wider_interval_moves_no_candidate() -> None:
     narrow, wide = (search_shapes(workload(), [A100], sigma_factor=f) for f in (1.0, 2.0))
     assert [c.fields for c in narrow.candidates] == [c.fields for c in wide.candidates]
     assert wide.candidates[0].speedup_high > narrow.candidates[0].speedup_high
+
+
+@settings(max_examples=25, deadline=None)
+@given(shapes(), st.sampled_from(list(Phase)), st.sampled_from([1, 2, 4]))
+def test_any_shape_can_be_asked_about(shape: TransformerShape, phase: Phase, tp: int) -> None:
+    dims = ParallelDims(tp=tp)
+    asked = Workload(shape=shape, phase=phase, microbatch_size=2, seq_len=128, context_len=64)
+    found = search_shapes(asked, [A100], dims)
+    assert found.evaluated >= 1
+    for candidate in all_candidates(found):
+        alone = estimate(lower(replace(found.workload, shape=candidate.shape), dims), A100)
+        assert candidate.time_s == alone.time_s
+        assert abs(count_params(candidate.shape).total / count_params(shape).total - 1) <= 0.01
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": 10**6}, {"num_layers": 10**6}, {"ffn_hidden_size": 10**9}])
+def test_absurd_sizes_are_searched_without_drowning(change: dict[str, int]) -> None:
+    shape = edit(load_model("mistral-7b-v0.1"), **change)
+    found = search_shapes(Workload(shape=shape, microbatch_size=1, seq_len=64), [A100])
+    assert found.grid_size < 10**10

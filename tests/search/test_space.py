@@ -15,8 +15,9 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import edit
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
+from sartor.search.near import FLASH_HEAD_DIMS, build_space
 from sartor.search.quality import QualityGuard, allowed
-from sartor.search.space import FLASH_HEAD_DIMS, Axis, Space, build_space, is_coupled, same_size
+from sartor.search.space import Axis, Space, is_coupled, same_size
 
 
 def workload(name: str = "gpt3-2.7b", **fields: object) -> Workload:

@@ -20,11 +20,12 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.search.choose import changes, shown, single_edits, smallest_edit
 from sartor.search.evaluate import Evaluator
+from sartor.search.near import build_space
 from sartor.search.pareto import is_pareto
 from sartor.search.pricing import Priced, fastest, price
 from sartor.search.quality import QualityGuard
 from sartor.search.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
-from sartor.search.space import Space, build_space, same_size
+from sartor.search.space import Space, same_size
 from sartor.search.stability import stability
 
 __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]
