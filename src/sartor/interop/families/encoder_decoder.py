@@ -188,7 +188,7 @@ def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, Stack], hidde
     )
 
 
-# -- positions and extras -------------------------------------------------------------------------------------------
+# -- positions and extras ------------------------------------------------------------------------------------
 
 
 def offset_positions(extra: int) -> Callable[[Fields], tuple[int, int]]:
@@ -290,7 +290,7 @@ def read_mvp(f: Fields, family: Seq2Seq) -> TransformerShape:
     return replace(shape, vectors=(*shape.vectors, *prompts))
 
 
-# -- T5 ---------------------------------------------------------------------------------------------------------------
+# -- T5 ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,7 +442,7 @@ def t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
     return Stack(name="decoder" if cross else "encoder", hidden_size=hidden, runs=group_layers(layers), norms=(rms(),))
 
 
-# -- the table ------------------------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------------------
 
 BART = Seq2Seq(embedding_norm=True, positions=offset_positions(2))
 SINUSOIDAL = Seq2Seq(final_norm=True)

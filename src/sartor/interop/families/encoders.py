@@ -263,7 +263,7 @@ def pretraining_parts(f: Fields, family: Encoder, hidden: int) -> tuple[Linear, 
     return (order,) if family.always_pools else (pooler, order)
 
 
-# -- families that differ by more than a row ------------------------------------------------------------------------
+# -- families that differ by more than a row -----------------------------------------------------------------
 
 
 def read_albert(f: Fields, family: Encoder) -> TransformerShape:
@@ -567,7 +567,7 @@ def luke_layer(f: Fields, hidden: int) -> Around:
     return Around(linears=tuple(plain(f"{x}_query", hidden, hidden, bias=True, rows=0) for x in ("w2e", "e2w", "e2e")))
 
 
-# -- the table ------------------------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------------------
 
 BERT = Encoder()
 ROBERTA = BERT

@@ -44,7 +44,7 @@ GROUPS = ("n_groups", "mamba_n_groups", "mamba_ngroups")
 CONV_BIAS = ("use_conv_bias", "mamba_conv_bias")
 
 
-# -- mixers -----------------------------------------------------------------------------------------------------------
+# -- mixers --------------------------------------------------------------------------------------------------
 
 
 def mamba(f: Fields, hidden: int, *, bias: bool, normed: bool = False, inner: int | None = None) -> StateSpaceMixer:
@@ -120,7 +120,7 @@ def expanded_mamba2(f: Fields, hidden: int, *, in_bias: bool, out_bias: bool) ->
     return mamba2(f, hidden, inner, heads, in_bias=in_bias, out_bias=out_bias)
 
 
-# -- pure state-space models --------------------------------------------------------------------------------------------
+# -- pure state-space models ---------------------------------------------------------------------------------
 
 PURE = Family()
 
@@ -200,7 +200,7 @@ def read_xlstm(f: Fields) -> TransformerShape:
     return assemble(f, family, hidden, [Layer(mixers=(mixer,), ffn=ffn, norms=(norm, norm))] * count)
 
 
-# -- hybrids ------------------------------------------------------------------------------------------------------------
+# -- hybrids -------------------------------------------------------------------------------------------------
 
 
 def read_jamba(f: Fields) -> TransformerShape:
@@ -392,7 +392,7 @@ def gated_recurrence(f: Fields, sizes: Sizes, width: int) -> StateSpaceMixer:
     )
 
 
-# -- Zamba ----------------------------------------------------------------------------------------------------------------
+# -- Zamba ---------------------------------------------------------------------------------------------------
 
 
 def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
