@@ -1,0 +1,160 @@
+"""A second opinion: prices a given placement layer by layer, sharing nothing with the tables or the recurrence.
+
+Plain loops over layers and edges, written from the statement of the problem (docs/concepts/placement.md). Every plan
+is priced here before it is answered, and so is the expert's strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sartor.placement.plan import Plan, Stage
+from sartor.placement.problem import PlacementProblem, Width
+
+SLACK = 1e-9
+"""Relative excess of a memory limit that is put down to rounding."""
+
+StageLayers = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A placement with its price, and one sentence for everything that is wrong with it."""
+
+    plan: Plan
+    time_per_batch_s: float
+    memory_bytes: tuple[float, ...]
+    faults: tuple[str, ...]
+
+
+def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> Priced:
+    """Price ``stages`` (layer ids, first stage first) in ``data_parallel`` copies at ``width``."""
+    num_stages = len(stages)
+    stage_of = {id_: index for index, stage in enumerate(stages) for id_ in stage}
+    faults = _structure_faults(width, stages, stage_of)
+    loads, devices, memory = [], [], []
+    for index, stage in enumerate(stages):
+        split = any(layer.is_split for layer in width.layers if layer.id in stage)
+        devices.append(width.tensor_parallel * width.context_parallel if split else 1)
+        loads.append(_load(problem, width, stage, stage_of, index == num_stages - 1))
+        memory.append(_memory(problem, width, stage, stage_of, num_stages - index))
+        if memory[-1] > problem.memory_bytes * (1 + SLACK):
+            faults.append(f"stage {index} needs {memory[-1]:.6g} bytes of {problem.memory_bytes:.6g}")
+    if sum(devices) * data_parallel > problem.num_devices:
+        faults.append(f"{sum(devices)} devices x {data_parallel} copies exceed {problem.num_devices}")
+    if data_parallel > problem.num_microbatches:
+        faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
+    rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
+    first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
+    resync = 4 * (data_parallel - 1) / data_parallel * first_params / problem.link_bytes_per_s
+    time_s = max(loads) * rounds + resync
+    plan = Plan(
+        tensor_parallel=width.tensor_parallel,
+        data_parallel=data_parallel,
+        stages=tuple(
+            Stage(layers=tuple(ids), devices=count, load_s=load)
+            for ids, count, load in zip(stages, devices, loads, strict=True)
+        ),
+        time_per_batch_s=time_s,
+    )
+    return Priced(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
+
+
+def _structure_faults(width: Width, stages: StageLayers, stage_of: dict[int, int]) -> list[str]:
+    faults = []
+    placed = [id_ for stage in stages for id_ in stage]
+    if sorted(placed) != sorted(layer.id for layer in width.layers):
+        faults.append("every layer must be in exactly one stage")
+    for edge in width.edges:
+        if stage_of.get(edge.source, 0) > stage_of.get(edge.dest, 0):
+            faults.append(f"edge {edge.source} -> {edge.dest} goes back to an earlier stage")
+    return faults
+
+
+def _load(
+    problem: PlacementProblem, width: Width, stage: Sequence[int], stage_of: dict[int, int], is_last: bool
+) -> float:
+    """Seconds of one microbatch on the stage, both ways."""
+    inside = set(stage)
+    forward = {x.id: x.forward_s for x in width.layers if x.id in inside}
+    backward = {x.id: x.backward_s for x in width.layers if x.id in inside}
+    arriving, returning = _transfers(problem, width, inside)
+    down = [(e.source, e.dest) for e in width.edges if e.source in inside and e.dest in inside]
+    up = [(dest, source) for source, dest in down]
+    first = _run(forward, down, arriving, 0.0)
+    if problem.recompute and not is_last:
+        recomputed = _run(forward, down, {}, 0.0)
+        return first + _run(backward, up, returning, recomputed)
+    return first + _run(backward, up, returning, 0.0)
+
+
+def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tuple[dict[int, float], dict[int, float]]:
+    """When the last tensor from elsewhere is there, by layer: forward, and backward."""
+    size: dict[tuple[int, int], float] = {}
+    for edge in width.edges:
+        size[edge.source, edge.dest] = size.get((edge.source, edge.dest), 0.0) + edge.size_bytes
+    arriving: dict[int, float] = {}
+    returning: dict[int, float] = {}
+    for (source, dest), size_bytes in size.items():
+        seconds = size_bytes / problem.link_bytes_per_s
+        if dest in inside and source not in inside:
+            arriving[dest] = max(arriving.get(dest, 0.0), seconds)
+        if source in inside and dest not in inside:
+            returning[source] = max(returning.get(source, 0.0), seconds)
+    return arriving, returning
+
+
+def _run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
+    """When a device that runs one layer at a time, and never waits while one is ready, is done with all of them."""
+    waiting = dict.fromkeys(seconds, 0)
+    after: dict[int, list[int]] = {id_: [] for id_ in seconds}
+    for source, dest in needs:
+        waiting[dest] += 1
+        after[source].append(dest)
+    free = [id_ for id_, count in waiting.items() if count == 0]
+    now = start
+    while free:
+        chosen = min(free, key=lambda id_: arrivals.get(id_, 0.0))
+        free.remove(chosen)
+        now = max(now, arrivals.get(chosen, 0.0)) + seconds[chosen]
+        for dest in after[chosen]:
+            waiting[dest] -= 1
+            if waiting[dest] == 0:
+                free.append(dest)
+    return now
+
+
+def _memory(
+    problem: PlacementProblem, width: Width, stage: Sequence[int], stage_of: dict[int, int], position: int
+) -> float:
+    """Bytes a device of the stage holds when it is the ``position``-th from the end."""
+    inside = set(stage)
+    params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
+    activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
+    entering = sum(e.size_bytes for e in width.edges if e.dest in inside and e.source not in inside)
+    copies_of_params = 3 if problem.optimizer.value == "Adam" else 2
+    stash = entering if problem.recompute else activations
+    return copies_of_params * params + activations + (position - 1) * stash
+
+
+def fixed_strategy_time(problem: PlacementProblem) -> float | None:
+    """The expert's strategy by the same formula; None where there is none or it does not fit (never an error).
+
+    Stage i holds the positions (0-based in topological order, embedding included) with
+    ``pos // ceil(T / p) == i`` for pos < T = ``num_transformer_layers``; all later ones are in the last stage.
+    """
+    fixed = problem.fixed
+    if fixed is None:
+        return None
+    order = problem.layer_ids
+    num_stages, per_stage = fixed.num_stages, -(-fixed.num_transformer_layers // fixed.num_stages)
+    if num_stages > problem.num_devices:
+        return None
+    stages: list[list[int]] = [[] for _ in range(num_stages)]
+    for position, id_ in enumerate(order):
+        inner = position < fixed.num_transformer_layers
+        stages[min(position // per_stage, num_stages - 1) if inner else num_stages - 1].append(id_)
+    width = next(width for width in problem.widths if width.tensor_parallel == fixed.tensor_parallel)
+    priced = price(problem, width, stages, fixed.data_parallel)
+    return None if priced.faults else priced.time_per_batch_s

@@ -1,0 +1,112 @@
+"""The recurrence: the least possible bottleneck of a pipeline with given numbers of stages of each kind.
+
+The publication tabulates dp[D][k][s] for every number k of devices up to thousands. But a stage takes ``a`` devices if
+it holds a split layer and one otherwise, so k is known from how many stages there are of each kind: the table shrinks
+to one value per state and per pair of counts, mostly (where all layers split, or none) to one row per number of
+stages, and those rows serve every data-parallel width:
+
+    bottleneck[counts][i] = min over kinds k, states j of max(cost_k(s)[i, j], bottleneck[counts - 1_k][j])
+
+with s = the sum of the counts, the position of the new front stage from the end, and its cost infinite where memory
+forbids that position. Every pair (i, j) is looked at, so no monotonicity is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.placement.tabulate import Array
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Stages that take ``devices`` each, at most ``limit`` of them; ``cost_at(s)`` is their table at position s."""
+
+    devices: int
+    limit: int
+    cost_at: Callable[[int], Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottlenecks:
+    """``of[counts][i]``: least bottleneck from state i to the end; ``first[counts][j]``: with a first stage up to j."""
+
+    kinds: tuple[Kind, ...]
+    of: dict[Counts, Array]
+    first: dict[Counts, Array]
+
+    def devices(self, counts: Counts) -> int:
+        return sum(count * kind.devices for count, kind in zip(counts, self.kinds, strict=True))
+
+
+def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_devices: int) -> Bottlenecks:
+    """Fill the table for up to ``max_stages`` stages on at most ``max_devices``; ``sizes`` are the states' layers."""
+    end = np.full(len(sizes), np.inf)
+    end[-1] = 0.0
+    found = Bottlenecks(kinds=tuple(kinds), of={(0,) * len(kinds): end}, first={})
+    limits = [min(kind.limit, max_devices // kind.devices) for kind in kinds]
+    # A state that s stages can still follow lacks at least s layers.
+    reach = np.searchsorted(sizes, sizes[-1] - np.arange(max_stages + 1), side="right")
+    for s in range(1, max_stages + 1):
+        for counts in _compositions(s, limits):
+            if found.devices(counts) <= max_devices:
+                _extend(found, counts, s, rows=int(reach[s]), columns=int(reach[s - 1]))
+    return found
+
+
+def _compositions(total: int, limits: Sequence[int]) -> Iterator[Counts]:
+    """All tuples of counts within ``limits`` that add up to ``total``."""
+    if len(limits) == 1:
+        if total <= limits[0]:
+            yield (total,)
+        return
+    for head in range(min(total, limits[0]) + 1):
+        for tail in _compositions(total - head, limits[1:]):
+            yield (head, *tail)
+
+
+def _extend(found: Bottlenecks, counts: Counts, s: int, *, rows: int, columns: int) -> None:
+    """One entry of the table from those with one stage less; none where nothing fits."""
+    best, first = None, None
+    for k, kind in enumerate(found.kinds):
+        after = found.of.get(less_one(counts, k))
+        if after is None:
+            continue
+        both = np.maximum(kind.cost_at(s)[:rows, :columns], after[:columns])
+        least = both.min(axis=1)
+        best = least if best is None else np.minimum(best, least)
+        first = both[0] if first is None else np.minimum(first, both[0])
+    if best is None or first is None or np.isinf(best).all():
+        return
+    value = np.full(len(found.of[(0,) * len(counts)]), np.inf)
+    value[:rows] = best
+    found.of[counts] = value
+    found.first[counts] = np.concatenate([first, np.full(len(value) - columns, np.inf)])
+
+
+def less_one(counts: Counts, k: int) -> Counts:
+    return (*counts[:k], counts[k] - 1, *counts[k + 1 :])
+
+
+def trace(found: Bottlenecks, counts: Counts, first_end: int) -> list[int]:
+    """States of a pipeline whose bottleneck is ``found.first[counts][first_end]``, from 0 to the last."""
+    states, here, end = [0], 0, first_end
+    last = len(found.of[(0,) * len(counts)]) - 1
+    while True:
+        options = []
+        for k, kind in enumerate(found.kinds):
+            after = found.of.get(less_one(counts, k))
+            if after is not None:
+                costs = np.maximum(kind.cost_at(sum(counts))[here], after)
+                j = end if end >= 0 else int(costs.argmin())
+                options.append((float(costs[j]), k, j))
+        _, k, here = min(options)
+        states.append(here)
+        counts, end = less_one(counts, k), -1
+        if here == last:
+            return states

@@ -1,0 +1,80 @@
+"""Layer graphs: a topological order, whether it is a chain, and the downsets a pipeline may be cut at.
+
+A pipeline of stages is a growing row of downsets (sets of layers closed under predecessors): the first is empty, the
+last holds all, and a stage is the difference of two neighbours. A chain of L layers has L + 1 downsets, its prefixes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from sartor.errors import InputError
+
+Pairs = Sequence[tuple[int, int]]
+
+
+def topological_order(ids: Sequence[int], pairs: Pairs) -> tuple[int, ...]:
+    """``ids`` so that every pair (source, dest) goes forward; ties by id. Raises `InputError` naming a cycle."""
+    waiting = dict.fromkeys(ids, 0)
+    after: dict[int, list[int]] = {id_: [] for id_ in ids}
+    for source, dest in pairs:
+        waiting[dest] += 1
+        after[source].append(dest)
+    ready = [id_ for id_, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        id_ = heapq.heappop(ready)
+        order.append(id_)
+        for dest in after[id_]:
+            waiting[dest] -= 1
+            if waiting[dest] == 0:
+                heapq.heappush(ready, dest)
+    if len(order) < len(waiting):
+        cycle = _some_cycle({id_ for id_ in waiting if id_ not in set(order)}, pairs)
+        raise InputError("edges", " -> ".join(map(str, cycle)), "layers must not depend on themselves; this is a cycle")
+    return tuple(order)
+
+
+def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
+    """One cycle among layers of which each has a predecessor among them."""
+    before = {dest: source for source, dest in pairs if source in stuck and dest in stuck}
+    path = [min(stuck)]
+    while path[-1] not in path[:-1]:
+        path.append(before[path[-1]])
+    return path[path.index(path[-1]) :][::-1]
+
+
+def is_chain(order: Sequence[int], pairs: Pairs) -> bool:
+    """Whether consecutive layers are all joined by an edge (further, skipping edges may exist)."""
+    joined = set(pairs)
+    return all(pair in joined for pair in zip(order, order[1:], strict=False))
+
+
+MAX_DOWNSETS = 2500
+"""Downsets a branching graph may have: tables are quadratic in them (2500: 50 MB each, some tens of seconds)."""
+
+
+def downsets(order: Sequence[int], pairs: Pairs) -> list[int]:
+    """All downsets as bit masks over positions in ``order``, smaller ones first; `InputError` where too many."""
+    position = {id_: index for index, id_ in enumerate(order)}
+    needs = [0] * len(order)
+    for source, dest in pairs:
+        needs[position[dest]] |= 1 << position[source]
+    found = {0}
+    layer = [0]
+    while layer:
+        grown = {
+            mask | 1 << v for mask in layer for v, need in enumerate(needs) if not mask >> v & 1 and need & mask == need
+        }
+        found |= grown
+        if len(found) > MAX_DOWNSETS:
+            raise InputError(
+                "edges",
+                f"more than {MAX_DOWNSETS} downsets",
+                f"the layer graph must have at most {MAX_DOWNSETS} downsets (sets closed under predecessors); long"
+                " independent branches multiply them: merge layers of a branch, or join branches by an edge",
+            )
+        layer = list(grown)
+    return sorted(found, key=lambda mask: (mask.bit_count(), mask))

@@ -1,0 +1,92 @@
+"""When nothing fits: the least memory, and the fewest devices, with which something would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from sartor.placement.dynamic_programming import Kind, least_bottlenecks
+from sartor.placement.plan import Tightest
+from sartor.placement.problem import Layer, PlacementProblem, Width
+from sartor.placement.tabulate import Array, States, StageSums, find_states, max_positions, stage_sums
+from sartor.units import format_bytes
+
+
+def find_tightest(problem: PlacementProblem) -> Tightest:
+    """What the nearest feasible problem has instead: both numbers are exact, by the recurrence with other costs."""
+    states = find_states(problem)
+    least_bytes, least_devices = inf, inf
+    for width in problem.widths:
+        sums = stage_sums(width, states)
+        least_bytes = min(least_bytes, _least_memory(problem, width, states, sums))
+        least_devices = min(least_devices, _least_devices(problem, width, states, sums))
+    layer = _layer_that_fits_nowhere(problem)
+    devices = int(least_devices) if isfinite(least_devices) else None
+    return Tightest(
+        least_memory_bytes=least_bytes,
+        least_devices=devices,
+        layer=layer.id if layer else None,
+        message=_sentence(problem, least_bytes, devices, layer),
+    )
+
+
+def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
+    """Smallest memory per device with which one copy fits on the devices: a bottleneck of bytes."""
+    held = np.where(sums.is_stage, (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes, inf)
+    stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
+    kinds = _kinds(width, states, sums, lambda mask: lambda s: np.where(mask, held + (s - 1) * stash, inf))
+    most = min(len(states.order), problem.num_devices)
+    found = least_bottlenecks(kinds, states.sizes, most, problem.num_devices)
+    return min((float(first.min()) for first in found.first.values()), default=inf)
+
+
+def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
+    """Fewest devices of the given memory that hold one copy, infinite if no number does."""
+    positions = max_positions(problem, sums)
+    kinds = _kinds(width, states, sums, lambda mask: lambda s: np.where(mask & (positions >= s), 0.0, inf))
+    num_layers = len(states.order)
+    found = least_bottlenecks(kinds, states.sizes, num_layers, num_layers * width.devices)
+    return min(
+        (found.devices(counts) for counts, first in found.first.items() if np.isfinite(first).any()), default=inf
+    )
+
+
+def _kinds(
+    width: Width, states: States, sums: StageSums, cost: Callable[[Array], Callable[[int], Array]]
+) -> list[Kind]:
+    split = sums.is_split
+    masks = ((width.devices, sums.is_stage & split), (1, sums.is_stage & ~split))
+    return [Kind(devices=devices, limit=len(states.order), cost_at=cost(mask)) for devices, mask in masks if mask.any()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    held: float
+    width: Width
+    layer: Layer
+
+
+def _layer_that_fits_nowhere(problem: PlacementProblem) -> Layer | None:
+    """The layer that needs most at the width where that is least, if a device cannot hold it alone."""
+
+    def needs(width: Width) -> _Need:
+        held = {x.id: (2 + problem.optimizer.states) * x.param_bytes + x.activation_bytes for x in width.layers}
+        worst = max(width.layers, key=lambda x: held[x.id])
+        return _Need(held[worst.id], width, worst)
+
+    least = min((needs(width) for width in problem.widths), key=lambda need: need.held)
+    return least.layer if least.held > problem.memory_bytes else None
+
+
+def _sentence(problem: PlacementProblem, least_bytes: float, devices: int | None, layer: Layer | None) -> str:
+    has = f"maxMemoryPerDevice={problem.memory_bytes:.12g} on maxDevices={problem.num_devices}"
+    why = f"layer {layer.id} alone is larger than a device at every width" if layer else "no cut into stages fits"
+    would = []
+    if isfinite(least_bytes):
+        would.append(f"at least {least_bytes:.12g} bytes ({format_bytes(least_bytes)}) per device on these devices")
+    if devices is not None:
+        would.append(f"at least {devices} devices of this memory")
+    return f"{has}: {why}; it takes {', or '.join(would)}" if would else f"{has}: {why}"

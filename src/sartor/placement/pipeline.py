@@ -1,0 +1,108 @@
+"""The time of a batch through a pipeline, and the best of all (stages, copies) given what each bottleneck can be.
+
+    time = bottleneck * (ceil(N/d) + S - 1) + 4 (d - 1)/d * P_first / B
+
+for S stages, d copies, N microbatches, P_first parameter bytes of the first stage and B bytes/s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from sartor.placement.dynamic_programming import Bottlenecks, Counts
+from sartor.placement.problem import PlacementProblem
+from sartor.placement.tabulate import Array, StageTable
+from sartor.units import ceil_div
+
+RESYNC_FACTOR = 4.0
+"""Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
+
+
+def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
+    """Bottlenecks that a batch lasts: microbatches of one copy, and the filling of the pipeline."""
+    return ceil_div(num_microbatches, data_parallel) + num_stages - 1
+
+
+def resync_s_per_byte(data_parallel: Any, bytes_per_s: float) -> Any:
+    """Seconds per parameter byte of the first stage that the copies take to agree."""
+    return RESYNC_FACTOR * (data_parallel - 1) / data_parallel / bytes_per_s
+
+
+def useful_copies(num_microbatches: int, num_devices: int) -> Array:
+    """Data-parallel widths worth a look: of those with equal ceil(N/d) the smallest, at most about 2 sqrt(N).
+
+    The smallest needs the fewest devices and the shortest resync, and otherwise costs the same.
+    """
+    most = min(num_devices, num_microbatches)
+    root = isqrt(num_microbatches) + 1
+    few = np.arange(1, min(root, most) + 1)
+    per_copy = np.unique(np.concatenate([ceil_div(num_microbatches, few), np.arange(1, root + 1)]))
+    copies = np.unique(ceil_div(num_microbatches, per_copy))
+    return np.asarray(copies[copies <= most])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The best pipeline of one width: ``counts`` of stages by kind, ``copies``, and where the first stage ends."""
+
+    time_s: float
+    counts: Counts
+    copies: int
+    first_end: int
+
+
+def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks, below_s: float) -> Choice | None:
+    """The fastest (counts, copies, first stage) under ``below_s``, or None.
+
+    All (counts, copies) are first bounded with the shortest first stage; only those whose bound beats the best
+    answer so far are looked at with every first stage.
+    """
+    if not found.first:
+        return None
+    keys = list(found.first)
+    first = np.array([found.first[key] for key in keys])
+    num_stages = np.array([sum(key) for key in keys])[:, None]
+    devices = np.array([found.devices(key) for key in keys])[:, None]
+    copies = useful_copies(problem.num_microbatches, problem.num_devices)
+    duration = slots(problem.num_microbatches, copies, num_stages)
+    per_byte = resync_s_per_byte(copies, problem.link_bytes_per_s)
+    params = table.first_param_bytes
+    possible = np.isfinite(first)
+    least_params = np.where(possible, params, np.inf).min(axis=1)[:, None]
+    reachable = possible.any(axis=1)[:, None] & (devices * copies <= problem.num_devices)
+    with np.errstate(invalid="ignore"):  # 0 * inf where no first stage is possible
+        bound = np.where(reachable, first.min(axis=1)[:, None] * duration + per_byte * least_params, np.inf)
+
+    def exact(rows: Array, columns: Array) -> Array:
+        return np.asarray(first[rows] * duration[rows, columns][:, None] + per_byte[columns][:, None] * params)
+
+    if not bound.min() < below_s:
+        return None
+    row, column = np.unravel_index(bound.argmin(), bound.shape)
+    incumbent = exact(np.array([row]), np.array([column])).min()
+    rows, columns = np.nonzero(bound <= min(incumbent, below_s))
+    times = exact(rows, columns)
+    at, first_end = np.unravel_index(times.argmin(), times.shape)
+    if not times[at, first_end] < below_s:
+        return None
+    return Choice(
+        time_s=float(times[at, first_end]),
+        counts=keys[rows[at]],
+        copies=int(copies[columns[at]]),
+        first_end=int(first_end),
+    )
+
+
+def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:
+    """A time that no pipeline of these layers beats: work split perfectly, no layer cut, nothing ever sent."""
+    num_stages = np.arange(1, min(len(layer_s), problem.num_devices // devices) + 1)[:, None]
+    if not len(num_stages):
+        return np.inf
+    copies = useful_copies(problem.num_microbatches, problem.num_devices)
+    bottleneck = np.maximum(layer_s.sum() / num_stages, layer_s.max())
+    times = bottleneck * slots(problem.num_microbatches, copies, num_stages)
+    return float(np.where(num_stages * devices * copies <= problem.num_devices, times, np.inf).min())

@@ -1,0 +1,67 @@
+"""What a placement answers with: stages on devices, their price, and when nothing fits the constraint that bites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(Enum):
+    """``OPTIMAL``: no placement of the model is faster; ``INFEASIBLE``: none fits."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Layers of one stage in topological order, devices of one of its copies, seconds per microbatch."""
+
+    layers: tuple[int, ...]
+    devices: int
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A placement, first stage first: ``data_parallel`` copies of a pipeline at one tensor-parallel width."""
+
+    tensor_parallel: int
+    data_parallel: int
+    stages: tuple[Stage, ...]
+    time_per_batch_s: float
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in use, over all copies."""
+        return self.data_parallel * sum(stage.devices for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tightest:
+    """Why nothing fits: what the nearest feasible problem would have instead.
+
+    ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model; ``least_devices``
+    the fewest devices of the given memory that do (None: no number does); ``layer`` one that no device holds.
+    """
+
+    least_memory_bytes: float
+    least_devices: int | None
+    layer: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The answer to a placement problem."""
+
+    status: Status
+    plan: Plan | None
+    fixed_strategy_time_per_batch_s: float | None
+    checked: bool
+    solve_s: float
+    tightest: Tightest | None = None

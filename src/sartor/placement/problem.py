@@ -1,0 +1,246 @@
+"""The placement problem: layers with their times and sizes at every tensor-parallel width, and what they run on.
+
+Names in brackets are the fields of the public program's JSON, which error sentences use. Everything is checked when
+it is built, so that no solver meets a negative latency, a cycle or a missing width.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.placement.graph import topological_order
+
+
+class Optimizer(Enum):
+    """What is held per parameter beside the parameter and its gradient."""
+
+    SGD = "SGD"
+    ADAM = "Adam"
+
+    @property
+    def states(self) -> int:
+        """Further copies of the parameters, as the published memory model counts them."""
+        return 1 if self is Optimizer.ADAM else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer at one width; bytes and seconds are those of one device and one microbatch.
+
+    ``param_bytes`` (parameterSize), ``activation_bytes`` (activationSize), ``forward_s`` (optimalLatencyFw),
+    ``backward_s`` (optimalLatencyBw), ``is_split`` (isTensorParallelized). ``expert_param_bytes`` is the part of
+    ``param_bytes`` that belongs to experts (expertParameterSize; only the richer terms look at it).
+    """
+
+    id: int
+    param_bytes: float
+    activation_bytes: float
+    forward_s: float
+    backward_s: float
+    is_split: bool
+    expert_param_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """A tensor of ``size_bytes`` (communicationCost) per microbatch from layer ``source`` (sourceId) to ``dest``."""
+
+    source: int
+    dest: int
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Width:
+    """All layers, and the edges between them, as they are at one tensor-parallel width.
+
+    A stage that holds a split layer takes ``devices`` = tensor x context parallel devices, any other takes one.
+    Experts are shared among the data-parallel copies, so ``expert_parallel`` must divide their number.
+    """
+
+    tensor_parallel: int
+    layers: tuple[Layer, ...]
+    edges: tuple[Edge, ...]
+    context_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.tensor_parallel * self.context_parallel
+
+    @property
+    def name(self) -> str:
+        """``4``, or ``4 x cp2 x ep8``: how sentences call this width."""
+        cp, ep = self.context_parallel, self.expert_parallel
+        return f"{self.tensor_parallel}" + (f" x cp{cp}" if cp > 1 else "") + (f" x ep{ep}" if ep > 1 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedStrategy:
+    """The expert's strategy to price beside the optimum (fixedPP, fixedTMPC, fixedDP, numTransformerLayers)."""
+
+    num_stages: int
+    tensor_parallel: int
+    data_parallel: int
+    num_transformer_layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementProblem:
+    """What is to be placed on what.
+
+    ``memory_bytes`` per device (maxMemoryPerDevice), ``num_devices`` (maxDevices), ``link_bytes_per_s`` of every link
+    (bandwidth), ``num_microbatches`` in a global batch (mbsInBatch), ``recompute`` (activationRecomputation).
+
+    Raises
+    ------
+    InputError
+        For anything no placement could be computed from, naming field, value and what must hold.
+    """
+
+    widths: tuple[Width, ...]
+    memory_bytes: float
+    num_devices: int
+    link_bytes_per_s: float
+    num_microbatches: int
+    recompute: bool
+    optimizer: Optimizer
+    fixed: FixedStrategy | None = None
+
+    def __post_init__(self) -> None:
+        _positive("maxMemoryPerDevice", self.memory_bytes, "bytes")
+        _positive("bandwidth", self.link_bytes_per_s, "bytes per second")
+        _count("maxDevices", self.num_devices, MAX_DEVICES)
+        _count("mbsInBatch", self.num_microbatches, MAX_MICROBATCHES)
+        if not self.widths:
+            raise InputError("nodes", {}, 'must hold the layers of at least one width, e.g. {"1": [...]}')
+        _check_names(self.widths)
+        for width in self.widths:
+            _check_width(width)
+            _check_same_graph(width, self.widths[0])
+        if self.fixed:
+            _check_fixed(self.fixed, self.widths)
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """Ids in topological order: the chain from embedding to head, or one order of a branching graph."""
+        first = self.widths[0]
+        return topological_order([x.id for x in first.layers], [(e.source, e.dest) for e in first.edges])
+
+
+MAX_DEVICES = 10**7
+"""More accelerators than any machine has had; a larger number is a slip of the pen."""
+MAX_MICROBATCHES = 10**9
+MAX_LAYERS = 4096
+"""Layers that are read: tables are quadratic in them (200 layers take 0.1 s, 1000 a few seconds)."""
+
+
+def _positive(field: str, value: Any, unit: str) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise InputError(field, value, f"must be a positive finite number of {unit}")
+
+
+def _count(field: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise InputError(field, value, f"must be an integer from 1 to {most}", "1" if value < 1 else str(most))
+
+
+def _check_names(widths: tuple[Width, ...]) -> None:
+    for width in widths:
+        for field in ("tensor_parallel", "context_parallel", "expert_parallel"):
+            _count(f"{field} of a width", getattr(width, field), MAX_DEVICES)
+    name, times = Counter(width.name for width in widths).most_common(1)[0]
+    if times > 1:
+        raise InputError("nodes", name, "every width must be given once")
+
+
+def _check_width(width: Width) -> None:
+    where, ids = f'nodes["{width.name}"]', [layer.id for layer in width.layers]
+    if not ids:
+        raise InputError(where, "[]", "must hold at least one layer")
+    if len(ids) > MAX_LAYERS:
+        raise InputError(where, f"{len(ids)} layers", f"must hold at most {MAX_LAYERS} layers")
+    twice = [id_ for id_, times in Counter(ids).items() if times > 1]
+    if twice:
+        free = max(ids) + 1
+        raise InputError(f"id in {where}", twice[0], "ids must be unique; this one is given twice", str(free))
+    for layer in width.layers:
+        _check_layer(layer, where)
+    known = set(ids)
+    for edge in width.edges:
+        _check_edge(edge, known, f'edges["{width.name}"]')
+    topological_order(ids, [(e.source, e.dest) for e in width.edges])
+
+
+def _check_layer(layer: Layer, where: str) -> None:
+    values = {
+        "parameterSize": layer.param_bytes,
+        "activationSize": layer.activation_bytes,
+        "optimalLatencyFw": layer.forward_s,
+        "optimalLatencyBw": layer.backward_s,
+        "expertParameterSize": layer.expert_param_bytes,
+    }
+    for name, value in values.items():
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{name} of layer {layer.id} in {where}", value, "must be finite and not negative", "0")
+    if layer.expert_param_bytes > layer.param_bytes:
+        raise InputError(
+            f"expertParameterSize of layer {layer.id} in {where}",
+            layer.expert_param_bytes,
+            "must not exceed parameterSize, which it is a part of",
+            f"{layer.param_bytes:g}",
+        )
+
+
+def _check_edge(edge: Edge, known: set[int], where: str) -> None:
+    for name, id_ in (("sourceId", edge.source), ("destId", edge.dest)):
+        if id_ not in known:
+            nearest = sorted(known, key=lambda other: (abs(other - id_), other))[:2]
+            raise InputError(f"{name} in {where}", id_, "must be the id of a layer", ", ".join(map(str, nearest)))
+    if not math.isfinite(edge.size_bytes) or edge.size_bytes < 0:
+        pair = f"{edge.source} -> {edge.dest}"
+        raise InputError(
+            f"communicationCost of {pair} in {where}", edge.size_bytes, "must be finite and not negative", "0"
+        )
+
+
+def _check_same_graph(width: Width, first: Width) -> None:
+    """Every width must speak of the same layers and the same pairs."""
+    for what, mine, others in (
+        ("layer", {x.id for x in width.layers}, {x.id for x in first.layers}),
+        ("edge", {(e.source, e.dest) for e in width.edges}, {(e.source, e.dest) for e in first.edges}),
+    ):
+        if mine != others:
+            odd = min(mine ^ others)
+            has, lacks = (first.name, width.name) if odd in others else (width.name, first.name)
+            shown = odd if isinstance(odd, int) else f"{odd[0]} -> {odd[1]}"
+            raise InputError(
+                f'{what}s of width "{lacks}"', f"no {what} {shown}", f'width "{has}" has it; all widths must agree'
+            )
+
+
+def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:
+    _count("fixedPP", fixed.num_stages, MAX_DEVICES)
+    _count("fixedDP", fixed.data_parallel, MAX_DEVICES)
+    _count("numTransformerLayers", fixed.num_transformer_layers, MAX_DEVICES)
+    given = sorted({width.tensor_parallel for width in widths})
+    if fixed.tensor_parallel not in given:
+        nearest = min(given, key=lambda t: abs(t - fixed.tensor_parallel))
+        must = f"must be one of the widths in nodes ({', '.join(map(str, given))})"
+        raise InputError("fixedTMPC", fixed.tensor_parallel, must, str(nearest))
+
+
+def parse_optimizer(word: Any) -> Optimizer:
+    """``"SGD"`` or ``"Adam"``, in any case; else `InputError` with the nearer of the two."""
+    names = {each.value.lower(): each for each in Optimizer}
+    if isinstance(word, str) and word.lower() in names:
+        return names[word.lower()]
+    near = difflib.get_close_matches(str(word).lower(), names, n=1, cutoff=0.4)
+    nearest = names[near[0]].value if near else "SGD, Adam"
+    raise InputError("optimizerAlgorithm", word, "must be SGD or Adam", nearest)

@@ -1,0 +1,268 @@
+"""Load and memory of every possible stage, as tables over pairs of states.
+
+A state is a downset of the layer graph; in a chain of L layers state i is its first i layers. Entry ``[i, j]`` of a
+table belongs to the stage that holds what state j has and state i has not. Every table has shape
+``(num_states, num_states)``; entries that are no stage hold 0 (sums) or infinity (times).
+
+Within a stage the device runs one layer after another and never waits while a layer is ready. It then ends at the
+latest, over its arrivals r, of r plus the time of all layers that come at or after r or need one that does; with the
+layers of a chain that is the published recurrence, and no other order of a branching stage ends earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.placement.graph import downsets, is_chain
+from sartor.placement.problem import Layer, PlacementProblem, Width
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """The cuts a pipeline may use: ``masks`` over positions in ``order`` (None for a chain), ``sizes`` in layers."""
+
+    order: tuple[int, ...]
+    masks: tuple[int, ...] | None
+    sizes: Array
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def layers(self, i: int, j: int) -> tuple[int, ...]:
+        """Ids of the stage between states i and j, in topological order."""
+        if self.masks is None:
+            return self.order[i:j]
+        stage = self.masks[j] & ~self.masks[i]
+        return tuple(id_ for v, id_ in enumerate(self.order) if stage >> v & 1)
+
+    def members(self) -> Array:
+        """``[state, position]``: whether the layer is in the state."""
+        positions = np.arange(len(self.order))
+        if self.masks is None:
+            return self.sizes[:, None] > positions
+        width = (len(self.order) + 7) // 8
+        packed = b"".join(mask.to_bytes(width, "little") for mask in self.masks)
+        rows = np.frombuffer(packed, dtype=np.uint8).reshape(len(self), width)
+        return np.unpackbits(rows, axis=1, count=len(self.order), bitorder="little").astype(bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSums:
+    """What a stage holds, whatever its links: bytes, seconds of its layers alone, bytes entering it, devices' kind."""
+
+    is_stage: Array
+    param_bytes: Array
+    expert_param_bytes: Array
+    activation_bytes: Array
+    entering_bytes: Array
+    forward_s: Array
+    backward_s: Array
+    is_split: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTable:
+    """One width's stages as the recurrence needs them.
+
+    ``load_s`` is infinite where there is no stage; ``max_position`` is the farthest position from the end (1 = last
+    stage) at which memory holds the stage, 0 for none; ``is_split`` tells which stages take ``width.devices``.
+    """
+
+    width: Width
+    states: States
+    sums: StageSums
+    load_s: Array
+    max_position: Array
+
+    @property
+    def first_param_bytes(self) -> Array:
+        """Parameter bytes of the first stage when it ends at each state."""
+        return self.sums.param_bytes[0]
+
+
+def find_states(problem: PlacementProblem) -> States:
+    """Prefixes of a chain, or the downsets of a branching graph (`InputError` where there are too many)."""
+    order, pairs = problem.layer_ids, [(e.source, e.dest) for e in problem.widths[0].edges]
+    if is_chain(order, pairs):
+        return States(order=order, masks=None, sizes=np.arange(len(order) + 1))
+    masks = tuple(downsets(order, pairs))
+    return States(order=order, masks=masks, sizes=np.array([mask.bit_count() for mask in masks]))
+
+
+def tabulate(problem: PlacementProblem, width: Width, states: States) -> StageTable:
+    """The published loads and memory of every stage at one width (formulas: docs/concepts/placement.md)."""
+    sums = stage_sums(width, states)
+    forward = forward_times(width, states, problem.link_bytes_per_s)
+    backward = backward_times(width, states, problem.link_bytes_per_s)
+    return StageTable(
+        width=width,
+        states=states,
+        sums=sums,
+        load_s=stage_loads(sums, forward, backward, recompute=problem.recompute),
+        max_position=max_positions(problem, sums),
+    )
+
+
+def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompute: bool) -> Array:
+    """Forward and backward; with recomputation a further forward before it, which hides the arriving gradients."""
+    if not recompute:
+        return forward_s + backward_s
+    again = np.maximum(sums.forward_s + sums.backward_s, backward_s)
+    again[:, -1] = backward_s[:, -1]  # The last stage goes back at once, with its activations still there.
+    return forward_s + again
+
+
+def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
+    """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 where even s = 1 does not fit."""
+    held = (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes
+    stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
+    return positions_that_fit(held, stash, problem.memory_bytes, sums)
+
+
+ROUNDING = 1e-12
+"""Relative slack of a memory limit: sums of bytes are exact to a few units of the last place."""
+
+
+def positions_that_fit(held: Array, stash: Array, memory_bytes: float, sums: StageSums) -> Array:
+    """The largest s of each stage with ``held + (s - 1) * stash <= memory_bytes``, at most the number of states."""
+    room = memory_bytes * (1 + ROUNDING) - held
+    most = float(len(held))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        farthest = np.where(stash > 0, np.floor(room / stash) + 1, most)
+    return np.where(sums.is_stage & (room >= 0), np.minimum(farthest, most), 0).astype(np.int32)
+
+
+def stage_sums(width: Width, states: States) -> StageSums:
+    """Sums over the layers of every stage, by differences of sums over states."""
+    layers = _in_order(width, states.order)
+    members = states.members()
+    columns = np.array([_quantities(layer) for layer in layers]).T
+    if states.masks is None:
+        of_state = np.concatenate([np.zeros((len(columns), 1)), np.cumsum(columns, axis=1)], axis=1)
+        is_stage = np.triu(np.ones((len(states),) * 2, dtype=bool), 1)
+    else:
+        of_state = columns @ members.T
+        inside = (members.astype(np.float32) @ members.T.astype(np.float32)).astype(int)
+        is_stage = (inside == states.sizes[:, None]) & (states.sizes[:, None] < states.sizes)
+    table = np.where(is_stage, of_state[:, None, :] - of_state[:, :, None], 0.0)
+    param, expert, activation, forward, backward, split = table
+    return StageSums(
+        is_stage=is_stage,
+        param_bytes=param,
+        expert_param_bytes=expert,
+        activation_bytes=activation,
+        entering_bytes=np.where(is_stage, _entering_bytes(width, states, members), 0.0),
+        forward_s=forward,
+        backward_s=backward,
+        is_split=split > 0.5,
+    )
+
+
+def _in_order(width: Width, order: tuple[int, ...]) -> list[Layer]:
+    by_id = {layer.id: layer for layer in width.layers}
+    return [by_id[id_] for id_ in order]
+
+
+def _quantities(layer: Layer) -> tuple[float, ...]:
+    x = layer
+    return x.param_bytes, x.expert_param_bytes, x.activation_bytes, x.forward_s, x.backward_s, float(x.is_split)
+
+
+def _links(width: Width, order: tuple[int, ...]) -> list[tuple[int, int, float]]:
+    """Edges as positions and bytes, one per pair: tensors between the same two layers share the link."""
+    position = {id_: index for index, id_ in enumerate(order)}
+    merged: dict[tuple[int, int], float] = {}
+    for edge in width.edges:
+        pair = position[edge.source], position[edge.dest]
+        merged[pair] = merged.get(pair, 0.0) + edge.size_bytes
+    return [(u, v, size) for (u, v), size in merged.items()]
+
+
+def _entering_bytes(width: Width, states: States, members: Array) -> Array:
+    """Bytes of the edges that come into each stage from earlier ones, one count per edge."""
+    links = _links(width, states.order)
+    into = np.zeros((len(states), len(states.order)))  # [state i, layer v]: bytes from i's layers into v
+    if states.masks is None:
+        for u, v, size in links:
+            into[u + 1 : v + 1, v] += size
+        total = np.cumsum(into, axis=1)
+        return np.concatenate([np.zeros((len(states), 1)), total], axis=1)
+    for u, v, size in links:
+        into[:, v] += np.where(members[:, u] & ~members[:, v], size, 0.0)
+    return np.asarray(into @ members.T)
+
+
+def forward_times(width: Width, states: States, bytes_per_s: float, latency_s: float = 0.0) -> Array:
+    """Seconds of the forward pass of every stage, tensors from earlier stages arriving ``bytes / rate`` after 0."""
+    seconds = np.array([layer.forward_s for layer in _in_order(width, states.order)])
+    arrivals = [(u, v, latency_s + size / bytes_per_s) for u, v, size in _links(width, states.order)]
+    if states.masks is None:
+        return _chain_finish(seconds, arrivals)
+    return _graph_finish(seconds, arrivals, states.members())
+
+
+def backward_times(width: Width, states: States, bytes_per_s: float, latency_s: float = 0.0) -> Array:
+    """Seconds of the backward pass of every stage: the forward pass of the graph turned round."""
+    last = len(states.order) - 1
+    seconds = np.array([layer.backward_s for layer in _in_order(width, states.order)])[::-1]
+    arrivals = [(last - v, last - u, latency_s + size / bytes_per_s) for u, v, size in _links(width, states.order)]
+    if states.masks is None:
+        return _chain_finish(seconds, arrivals)[::-1, ::-1].T
+    return _graph_finish(seconds, arrivals, ~states.members()[:, ::-1]).T
+
+
+Arrivals = Sequence[tuple[int, int, float]]
+
+
+def _chain_finish(seconds: Array, arrivals: Arrivals) -> Array:
+    """``[i, j]``: end of the stage of layers i..j-1, as the latest over v of (arrival at v) + (time of v..j-1)."""
+    num = len(seconds)
+    until = np.concatenate([[0.0], np.cumsum(seconds)])
+    at_start = np.zeros(num)
+    skips = [(u, v, time_s) for u, v, time_s in arrivals if v > u + 1]
+    for u, v, time_s in arrivals:
+        if v == u + 1:
+            at_start[v] = time_s
+    if skips:
+        arrive = np.full((num, num), -np.inf)
+        arrive[np.diag_indices(num)] = at_start
+        for u, v, time_s in skips:
+            np.maximum(arrive[u + 1 : v + 1, v], time_s, out=arrive[u + 1 : v + 1, v])
+        latest = np.maximum.accumulate(arrive - until[:-1], axis=1)
+    else:
+        latest = np.broadcast_to((at_start - until[:-1])[:, None], (num, num))
+    finish = np.full((num + 1, num + 1), np.inf)
+    ends = np.triu(np.ones((num, num), dtype=bool))
+    finish[:-1, 1:] = np.where(ends, latest + until[1:], np.inf)
+    return finish
+
+
+def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
+    """``[i, j]`` for any states given by ``members[state, position]``, positions in topological order."""
+    release = _releases(arrivals, members)
+    finish = np.full((len(members),) * 2, np.inf)
+    for i, (mine, ready) in enumerate(zip(members, release, strict=True)):
+        ends = np.flatnonzero((members >= mine).all(axis=1) & (members.sum(axis=1) > mine.sum()))
+        by_release = np.argsort(-ready, kind="stable")  # latest first
+        inside = members[ends][:, by_release] & ~mine[by_release]
+        done = np.cumsum(np.where(inside, seconds[by_release], 0.0), axis=1) + ready[by_release]
+        finish[i, ends] = np.where(inside, done, 0.0).max(axis=1, initial=0.0)
+    return finish
+
+
+def _releases(arrivals: Arrivals, members: Array) -> Array:
+    """``[state, layer]``: when the last arrival is there that a layer, or one it needs, waits for.
+
+    A stage that starts at the state holds, with a layer, all it needs beyond the state, so its end does not matter.
+    """
+    release = np.zeros(members.shape)
+    for u, v, time_s in sorted(arrivals, key=lambda link: link[1]):
+        release[:, v] = np.maximum(release[:, v], np.where(members[:, u], time_s, release[:, u]))
+    return release
