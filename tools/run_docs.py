@@ -1,4 +1,5 @@
-"""Run the Python in docs pages and keep what they print and draw up to date. ``--check`` only compares.
+"""Run the Python in docs pages and keep what they print and draw up to date. ``--check`` only compares;
+``--insert`` adds output blocks where there are none.
 
 A page's ```` ```python ```` blocks share one namespace and run in the repository's root. What a block prints stands in
 the ```` ```text ```` block right after it; ``save(points, "name")`` draws a record to ``docs/figures/name.png``. A
@@ -29,8 +30,11 @@ def pages() -> Iterator[Path]:
             yield path
 
 
-def refreshed(page: Path, *, draw: bool = True) -> str:
-    """The page's text with every output as it is now; with ``draw`` its figures are written."""
+def refreshed(page: Path, *, draw: bool = True, insert: bool = False) -> str:
+    """The page's text with every output as it is now; with ``draw`` its figures are written.
+
+    A block that has no output block gets one only with ``insert``.
+    """
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "__docs__", "save": _saver(draw)}
 
@@ -38,7 +42,8 @@ def refreshed(page: Path, *, draw: bool = True) -> str:
         if text[: match.start()].endswith(NOT_RUN):
             return match[0]
         printed = _run(match["code"], namespace, f"{page.name}, line {text[: match.start()].count(chr(10)) + 2}")
-        output = f"\n```text\n{printed}```\n" if printed else ""
+        wanted = printed and (match["output"] or insert)
+        output = f"\n```text\n{printed}```\n" if wanted else ""
         return f"```python\n{match['code']}```\n{output}"
 
     with contextlib.chdir(ROOT):
@@ -57,10 +62,11 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> str:
 def _saver(draw: bool) -> Callable[[Any, str], None]:
     def save(points: Any, name: str) -> None:
         """Draw a record of sartor.report.points to docs/figures/NAME.png."""
-        from sartor.report.charts import draw as draw_chart, to_png
+        from sartor.report.charts import draw as draw_chart
+        from sartor.report.charts import to_png
         from sartor.report.files import write_atomic
 
-        data = to_png(draw_chart(points), scale=1.5) if draw else b""
+        data = to_png(draw_chart(points), scale=1.0) if draw else b""
         if draw:
             write_atomic(FIGURES / f"{name}.png", data)
 
@@ -72,7 +78,7 @@ def main(arguments: list[str]) -> int:
     chosen = [Path(a).resolve() for a in arguments if not a.startswith("-")] or list(pages())
     stale = 0
     for page in chosen:
-        new = refreshed(page, draw=not check)
+        new = refreshed(page, draw=not check, insert="--insert" in arguments)
         if new == page.read_text(encoding="utf-8"):
             continue
         stale += 1

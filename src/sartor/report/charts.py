@@ -282,6 +282,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
             strict=True,
         )
     ]
+    largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
     domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
     least, most = (float(edge([*points.params_change.tolist(), 0.0])) for edge in (np.min, np.max))
     margin = max(0.08 * (most - least), 0.001)
@@ -316,7 +317,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
         x=x, y=y, text="text:N"
     )
     dots = (
-        _chart(alt, rows)
+        _chart(alt, [rows[i] for i in largest_edits_first])
         .mark_point(filled=True, size=80, stroke=theme.surface, strokeWidth=0.8)
         .encode(
             x=x,

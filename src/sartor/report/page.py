@@ -415,8 +415,7 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     lines = [f"{', '.join(sorted(names))}: {document}" for document, names in fields.items()]
     known = load_calibration(gpu)
     for section, entry in sorted(known.provenance.items()):
-        words = "; ".join(f"{key} {value}" for key, value in entry.items())
-        lines.append(f"calibration of {section}: {words}")
+        lines.append(f"calibration of {section}: {_fit_words(entry)}")
     if known.kin:
         lines.append(f"GEMM coefficients borrowed from {known.kin}")
     if not known.provenance:
@@ -424,6 +423,19 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     if gpu.price_usd_per_hour is not None:
         lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
     return lines
+
+
+FIT_KEYS = ("rows", "mape", "median", "p90", "bias")
+"""What is shown of a fit's errors: rows they were taken over, mean, median and 90th percentile, and bias."""
+
+
+def _fit_words(entry: Mapping[str, Any]) -> str:
+    """A calibration's source, date and held-out errors in words."""
+    plain = [f"{key} {value}" for key, value in entry.items() if not isinstance(value, Mapping)]
+    fits = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
+    errors = fits.get("held_out", next(iter(fits.values()), {}))
+    shown = [f"{key} {errors[key]:,.4g}" for key in FIT_KEYS if key in errors]
+    return "; ".join([*plain, *([f"held-out errors: {', '.join(shown)}"] if shown else [])])
 
 
 def _footer(advice: Advice, date: str) -> Markup:

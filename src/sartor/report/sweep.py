@@ -1,25 +1,19 @@
-"""How the step moves with one field of the shape: the sawtooth of tiles, waves and alignment around the model's value.
-
-Only that field moves (with the head dimension, where heads times head dimension is the hidden size and stays so); all
-values are lowered and priced in one call, as arrays.
-"""
+"""Which field an answer's sawtooth shows and over which values; ``search.sweep`` prices them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.estimate import estimate
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import EDITABLE, AttentionMixer, TransformerShape, edit
+from sartor.model.shape import AttentionMixer, TransformerShape
 from sartor.model.workload import Workload
 from sartor.report.points import Sawtooth
+from sartor.search.sweep import sweep
 from sartor.units import format_share
 
 if TYPE_CHECKING:
@@ -82,29 +76,25 @@ def sweep_field(
 ) -> Sawtooth | None:
     """The step with ``field`` at each of ``values`` (default: around the model's own), the others as they are.
 
-    Values the model cannot be split at are left out; None where fewer than three are left. ``field`` is one of
-    ``EDITABLE``; others raise ``ValueError``.
+    What follows from the field follows (``search.sweep``). Values the model cannot have are left out; None where
+    fewer than three are left. Raises ``InputError`` for a field there is not.
     """
-    if field not in EDITABLE:
-        raise ValueError(f"{field} cannot be swept; what can: {', '.join(EDITABLE)}")
-    now = int(workload.shape.fields()[field])
+    now = int(workload.shape.fields().get(field, 1))
     wanted = _values(workload.shape, field, now, after) if values is None else np.unique(np.asarray([*values]))
-    shape = _edited(workload.shape, field, wanted)
-    runs = np.broadcast_to(feasible(shape, dims), wanted.shape)
-    wanted = wanted[runs]
-    if len(wanted) < 3:
+    found = sweep(workload, [gpu], dims, field=field, values=wanted)
+    time_s = found.time_s[gpu.name]
+    runs = np.isfinite(time_s)
+    if runs.sum() < 3:
         return None
-    shape = _edited(workload.shape, field, wanted)
-    found = estimate(lower(replace(workload, shape=shape), dims), gpu, details=False)
-    time_s = np.broadcast_to(found.time_s, wanted.shape)
-    rate = np.broadcast_to(found.matmul_flops, wanted.shape) / time_s
+    wanted, time_s = found.values[runs], time_s[runs]
+    rate = found.matmul_flops[runs] / time_s
     return Sawtooth(
-        title=_title(field, wanted, rate, now, after),
+        title=_title(field, wanted, rate, found.asked, after),
         field=field,
         values=wanted.astype(float),
         time_s=time_s,
         flops_per_s=rate,
-        now=float(now),
+        now=float(found.asked),
         after=None if after is None or after not in wanted else float(after),
     )
 
@@ -131,22 +121,9 @@ def _allowed_heads(shape: TransformerShape, heads: Integers) -> npt.NDArray[np.b
         return np.asarray(heads % 2 == 0)
     hidden, kv = int(shape.hidden_size), int(mixer.num_kv_heads)
     whole: npt.NDArray[np.bool_] = heads > 0
-    if _coupled(shape):
+    if int(mixer.num_heads) * int(mixer.head_dim) == hidden:
         whole &= (hidden % heads == 0) & (hidden // heads >= 32) & (hidden // heads <= 256)
     return whole if kv == int(mixer.num_heads) else np.asarray(whole & (heads % kv == 0))
-
-
-def _coupled(shape: TransformerShape) -> bool:
-    """Whether heads times head dimension is the hidden size."""
-    mixer = shape.attention
-    return isinstance(mixer, AttentionMixer) and int(mixer.num_heads) * int(mixer.head_dim) == int(shape.hidden_size)
-
-
-def _edited(shape: TransformerShape, field: str, values: Integers) -> TransformerShape:
-    changes: dict[str, Any] = {field: values}
-    if field == "num_heads" and _coupled(shape):
-        changes["head_dim"] = shape.hidden_size // values
-    return edit(shape, **changes)
 
 
 def _title(field: str, values: Integers, rate: Any, now: int, after: int | None) -> str:
