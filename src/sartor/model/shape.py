@@ -418,7 +418,7 @@ class TransformerShape:
 
     @property
     def main(self) -> Stack:
-        text = [stack for stack in self.stacks if stack.is_text]
+        text = [stack for stack in self.stacks if stack.is_text] or list(self.stacks)
         return next((s for s in text if s.name == "decoder"), text[0])
 
     @property

@@ -26,10 +26,12 @@ _MODULES = (
     "linear_attention",
     "mixtures",
     "text_parts",
+    "unusual",
     "encoder_decoder",
     "encoders",
     "multimodal",
     "state_space",
+    "vision",
 )
 
 
