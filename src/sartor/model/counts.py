@@ -116,14 +116,14 @@ def layer_linears(layer: Layer, hidden_size: Ints) -> Iterator[Linear]:
 def layer_runs(stack: Stack) -> tuple[tuple[int, int], ...]:
     """Parameters of every layer in order, run-length encoded: ``((3, 583483392), (58, 11507286016))``.
 
-    For shapes of plain integers.
+    Layers that share their weights are listed once. For shapes of plain integers.
     """
     per_run = [(run, int(layer_params(run.layer, stack.hidden_size))) for run in stack.runs]
     if any(run.positions for run, _ in per_run):
         placed = sorted((p, params) for run, params in per_run for p in run.positions)
         ordered = [(1, params) for _, params in placed]
     else:
-        ordered = [(int(run.count), params) for run, params in per_run]
+        ordered = [(int(run_sets(run)), params) for run, params in per_run]
     out: list[tuple[int, int]] = []
     for count, params in ordered:
         if out and out[-1][1] == params:
@@ -303,6 +303,8 @@ def _stack_attention_flops(
                 continue
             keys = _source_tokens(shape, stack, seq_len) if mixer.cross else tokens
             pairs = tokens * keys if square is AttentionSquare.FULL else _masked_pairs(mixer, tokens, keys)
+            if isinstance(mixer, AttentionMixer) and mixer.pooled:
+                pairs = pairs + tokens * (keys // mixer.pooled)
             total = total + run.count * mixer.num_heads * pairs * 2 * (mixer.head_dim + mixer.value_dim)
     return total
 

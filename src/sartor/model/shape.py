@@ -123,6 +123,8 @@ class AttentionMixer:
     """Values are the keys before their norm: no V projection (Gemma 4's global layers)."""
     projections: tuple[Linear, ...] = ()
     """Further linear layers: output gates, indexers, low-rank adapters."""
+    pooled: int = 0
+    """Further keys, one for so many tokens, are attended to beside the sequence's own (DeepSeek-V4's compressors)."""
     own_linears: tuple[Linear, ...] | None = None
     """All its linear layers, where they are not the usual four (bottlenecks, grouped projections)."""
     name: str = "attention"
@@ -296,6 +298,8 @@ class MoeFfn:
     """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
     vectors: tuple[Vectors, ...] = ()
+    router: bool = True
+    """False: what routes is more than one linear layer, and is among ``projections``."""
     expert_hidden_size: Ints | None = None
     """Width the experts work on, where it is not the residual's (latent experts between two projections)."""
     projections: tuple[Linear, ...] = ()
@@ -322,7 +326,7 @@ class MoeFfn:
             replace(x, name=f"shared_{x.name}", fused=x.fused and f"shared_{x.fused}")
             for x in (self.shared.linears(hidden_size) if self.shared else ())
         )
-        return (router, *gate, *shared, *self.projections)
+        return (*((router,) if self.router else ()), *gate, *shared, *self.projections)
 
     def expert_linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         """The linear layers of one routed expert."""
