@@ -62,9 +62,9 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     given = f.raw.get(family.tower_field) is not None
     if not given:
         f.ledger.guess(
-            f"{family.tower_field} is not in the file, which so does not settle the tower: only text is counted"
+            f"{family.tower_field} is not in the file, which so does not settle the tower: the published class's "
+            "default one is counted; the text part is exact"
         )
-        return shape
     v = f.nested(family.tower_field, family.tower, required=True)
     assert v is not None
     tower = TOWERS.get(v.model_type)
@@ -335,14 +335,15 @@ def read_mllama_text(f: Fields) -> TransformerShape:
 
 _TEXT_ALONE = (
     "aria", "blip", "chameleon", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
-    "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr", "got_ocr2",
-    "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl", "hyperclovax_vision_v2", "inkling2",
-    "inkling_mm_model", "janus", "kimi_k25", "kosmos-2", "kosmos-2.5", "lfm3_vl", "lighton_ocr", "minicpm_ocr",
-    "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4", "molmo2", "muse_glimmer", "muse_spark",
-    "nemotron_h_omni", "ovis2", "paddleocr_vl", "perception_lm", "pp_chart2table", "qianfan_ocr", "qwen2_5_omni_thinker",
-    "qwen3_omni_moe_thinker", "qwen4_exp", "step3p7", "unlimited_ocr", "video_llama_3", "florence2",
-    "deepseek_vl_hybrid", "voxtral", "voxtral_realtime", "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr",
-    "vibevoice_asr", "diffusion_gemma", "granite_docling", "glm_image", "glmga", "pi0", "fun_asr_nano", "vibevoice",
+    "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr",
+    "got_ocr2", "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl",
+    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kimi_k25", "kosmos-2", "kosmos-2.5",
+    "lfm3_vl", "lighton_ocr", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4",
+    "molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "ovis2", "paddleocr_vl", "perception_lm",
+    "pp_chart2table", "qianfan_ocr", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "qwen4_exp", "step3p7",
+    "unlimited_ocr", "video_llama_3", "florence2", "deepseek_vl_hybrid", "voxtral", "voxtral_realtime",
+    "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr", "vibevoice_asr", "diffusion_gemma",
+    "granite_docling", "glm_image", "glmga", "pi0", "fun_asr_nano", "vibevoice",
 )  # fmt: skip
 """Classes whose towers are not described yet: their text part is read, and the rest is said to be missing."""
 
