@@ -45,7 +45,7 @@ SHARED = Experts(
 def step3(f: Fields) -> TransformerShape:
     """Step 3.5: a gate per head; sliding layers may have more heads; experts but in the first three layers."""
     family = replace(
-        ATTENTION_BIAS,
+        LLAMA,
         qk_norm=QkNorm.HEAD,
         experts=Experts(
             sparse=all_sparse,
@@ -91,6 +91,13 @@ def voxtral_realtime(f: Fields) -> TransformerShape:
     return replace(shape, stacks=(replace(main, runs=runs),))
 
 
+def reference_window(f: Fields, layers: int) -> list[Span]:
+    """Unlimited-OCR: windows that always see the reference tokens as well."""
+    window = f.optional_size("sliding_window", least=0) or 0
+    kinds = f.words("layer_types", length=layers) or ["reference_sliding_attention"] * layers
+    return [Span(window) if "sliding" in kind else Span() for kind in kinds]
+
+
 _ROWS: dict[str, Family] = {
     "qwen2_vl_text": QWEN2,
     "qwen2_5_vl_text": QWEN2,
@@ -108,7 +115,7 @@ _ROWS: dict[str, Family] = {
     "paddleocr_vl_text": Family(q_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
     "hunyuan_vl_text": replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD),
     "cosmos3_edge_text": replace(LLAMA, gated=False),
-    "unlimited_ocr_text": replace(LLAMA, experts=SHARED),
+    "unlimited_ocr_text": replace(LLAMA, experts=SHARED, spans=reference_window),
     "deepseek_ocr2_text": replace(LLAMA, experts=SHARED),
     "muse_glimmer_text": replace(ATTENTION_BIAS, norms=4, attention_linears=head_gate, spans=window_pattern(4)),
     "openai_privacy_filter": Family(
