@@ -25,7 +25,7 @@ from transformers import PreTrainedConfig
 
 NO_SHAPE = re.compile(
     r"dropout|drop_path|droprate|_pdrop|_token_id|token_ids?$|_eps|epsilon|initializer|init_|_init|_std$|use_cache|"
-    r"loss|_coef|theta|scaling|temperature|softcap|return_dict|output_|dtype|id2label|label2id|problem_type|"
+    r"loss|_coef|theta|scaling|temperature|softcap|return_dict|^output_(?!embedding)|dtype|id2label|label2id|problem_type|"
     r"transformers_version|architectures|chunk_size_feed|time_step|_alpha|_beta$|seed|rope_parameters|_weight$|"
     r"_cost$|_thresh|_prob$|pretraining_tp|_range$|cache_implementation|_factor$(?<!expansion_factor)"
 )
