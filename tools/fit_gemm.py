@@ -34,6 +34,10 @@ TILES_TABLE = (
     (64, 32), (32, 64), (16, 64), (192, 128), (128, 192), (256, 256), (256, 192), (192, 256), (128, 96), (64, 192),
     (64, 96),
 )  # fmt: skip
+TILES_AMPERE_TABLE = (
+    (128, 256), (256, 128), (128, 128), (64, 256), (256, 64), (64, 128), (128, 64), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (16, 64), (16, 32), (64, 96), (96, 128),
+)  # fmt: skip
 TILES_AMPERE = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32),
                 (64, 32))  # fmt: skip
 TILES_VOLTA = ((256, 128), (128, 64), (64, 64), (64, 32))
@@ -54,6 +58,7 @@ SCALARS: dict[str, tuple[float, float, float]] = {
     "l2_share": (0.1, 0.001, 1),
     "max_split": (16, 2, 64),
 }
+THROTTLE: dict[str, tuple[float, float, float]] = {"throttle": (0.08, 1e-3, 0.6), "throttle_s": (1e-3, 5e-5, 2e-2)}
 QUANTIZE: dict[str, tuple[float, float, float]] = {
     "quantize_s": (1e-6, 1e-8, 2e-5),
     "quantize_bytes": (3, 0.01, 60),
@@ -107,28 +112,18 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     rows = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
     part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
     rows = rows.assign(batch=1, layout="TN", weight=1.0, held_out=part == 0)
-    best = float((2e-6 * rows.m * rows.n * rows.k / rows.us).max())
-    sustained = _MAMF_TFLOPS.get((gpu, dtype.value), 0.95 * best) / best
     return Job(
         gpu=load_gpu(gpu),
         dtype=dtype,
         rows=rows,
-        tiles=TILES_TABLE,
+        tiles=TILES_AMPERE_TABLE if load_gpu(gpu).generation == "ampere" else TILES_TABLE,
         quantizes=dtype is not DType.BF16,
-        fixed={"sustained": round(min(1.0, sustained), 3)} | _PENALTY[load_gpu(gpu).generation],
+        fixed=_PENALTY[load_gpu(gpu).generation],
         source=f"data/measured/{name} (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0), {gpu} {label}",
         note="TN layout, graph replay, boost clock. Alignment is assumed: the table holds no n or k off 32."
         + ("" if dtype is DType.BF16 else " Times include quantizing the activation."),
     )
 
-
-_MAMF_TFLOPS = {
-    ("a100_sxm", "bf16"): 271.2, ("h200_sxm", "bf16"): 795.0, ("b200_sxm", "bf16"): 1745.0,
-    ("b300_sxm", "bf16"): 1769.0, ("gb200", "bf16"): 1822.0, ("h200_sxm", "fp8"): 1453.4,
-    ("b200_sxm", "fp8"): 3432.5, ("b300_sxm", "fp8"): 3353.3, ("gb200", "fp8"): 3615.6,
-}  # fmt: skip
-"""Best sustained matmul rate found (data/measured/max_matmul.parquet, stas00/ml-engineering; h200 bf16: the digest's
-figure for its die); elsewhere 0.95 of the best rate of the table is assumed."""
 
 _AMPERE = {"input_penalty": [1.24, 1.24, 0.43, 0.43, 0.05, 0.02, 0.01, 0.0],
            "output_penalty": [0.13, 0.13, 0.13, 0.13, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
@@ -154,7 +149,7 @@ def sweep_job(shared: Path, gpu: str) -> Job:
     weights = {"mm_ksweep_high": 20.0, "mm_ksweep_low": 8.0, "mm_m_sweep": 2.0, "logit_v_sweep": 2.0}
     weights |= {"bmm_msweep": 0.3, "bmm_bsweep": 0.3}
     if device == "a100":
-        weights |= {"mm_ksweep_high": 12.0, "mm_ksweep_low": 5.0, "qkv": 0.12, "proj": 0.12, "mlp_up": 0.12}
+        weights |= {"mm_ksweep_high": 30.0, "mm_ksweep_low": 5.0, "qkv": 0.12, "proj": 0.12, "mlp_up": 0.12}
         weights |= {"mlp_down": 0.12, "score": 0.05, "aov": 0.05}
     if device == "mi250x":
         weights |= {"mm_ksweep_low": 3.0}
@@ -171,22 +166,22 @@ def sweep_job(shared: Path, gpu: str) -> Job:
         dtype=DType.FP16,
         rows=rows,
         tiles=kind,
-        pull=0.3 if device == "a100" else 0.05,
+        pull=2.0 if device == "a100" else 0.05,
         scale=0.2 if device == "mi250x" else 0.05,
         penalties=True,
-        starts=4 if device == "a100" else 16,
-        fixed={"sustained": 1.0},
+        starts=8 if device == "a100" else 16,
+        fixed={"throttle": 0.0},
         source=f"reference/codesign_measured.csv, device {device} (authors' raw logs of arXiv 2401.14489, 2023)",
         note="Eager PyTorch, so launches are long and clocks sustained; plain and batched products NN, layers TN.",
     )
 
 
 def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[GemmCoefficients, list[Any]]:
-    """Least squares of ln(predicted/measured) with a robust loss, on at most 3,000 rows."""
+    """Least squares of ln(predicted/measured) with a robust loss, on at most 4,000 rows."""
     rows = job.rows
-    if len(rows) > 3000:
+    if len(rows) > 4000:
         plain = rows[rows.get("kind", pd.Series("gemm", index=rows.index)) != "layer_op"] if job.penalties else rows[:0]
-        rest = rows.drop(plain.index).sample(3000 - min(len(plain), 2000), random_state=0)
+        rest = rows.drop(plain.index).sample(4000 - min(len(plain), 2000), random_state=0)
         rows = pd.concat([plain, rest])
     tiles = [(m, n) for m, n, _ in start.tiles] if start else list(job.tiles)
     spans = _spans(job, len(tiles))
@@ -202,7 +197,8 @@ def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[Gem
 
     starts = [first]
     if job.penalties and start is None:  # few rows, many valleys: start from several places
-        shifts = np.random.default_rng(0).normal(0, 0.7, (job.starts - 1, len(first)))
+        widths = np.where(np.arange(len(first)) < len(_scalars(job)), 0.7, 0.15)
+        shifts = np.random.default_rng(0).normal(0, 1, (job.starts - 1, len(first))) * widths
         starts += [np.clip(first + shift, low + 1e-6, high - 1e-6) for shift in shifts]
     options = {"loss": "soft_l1", "f_scale": job.scale, "diff_step": 2e-3, "max_nfev": most, "bounds": (low, high)}
     found = min((least_squares(residual, each, **options) for each in starts), key=lambda result: result.cost)
@@ -217,14 +213,19 @@ _MEMORY: dict[int, Any] = {}
 
 
 def _scalars(job: Job) -> dict[str, tuple[float, float, float]]:
-    return SCALARS | (QUANTIZE if job.quantizes else {})
+    return SCALARS | ({} if job.penalties else THROTTLE) | (QUANTIZE if job.quantizes else {})
 
 
 def _spans(job: Job, tiles: int) -> list[tuple[float, float, float]]:
     ampere = job.gpu.generation == "ampere"
     penalties = [(start if ampere else min(start, 0.05), low, high) for start, low, high in PENALTIES]
     penalties = penalties if job.penalties else []
-    return [*_scalars(job).values(), *EFFICIENCY, *[(1.0, 0.4, 1.5)] * tiles, *penalties]
+    return [
+        *_scalars(job).values(),
+        *EFFICIENCY,
+        *[(1.0, 0.4, 1.5) if job.penalties else (0.97, 0.4, 1.0)] * tiles,
+        *penalties,
+    ]
 
 
 def _vector(job: Job, start: GemmCoefficients, tiles: list[Any]) -> Any:

@@ -31,7 +31,7 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     """Cost of one fused attention kernel; shapes broadcast."""
     c = calibration.attention
     gemm = calibration.gemm.get(op.dtype)
-    peak = peak_flops_per_s(gpu, op.dtype) * (gemm.sustained if gemm and clock is Clock.SUSTAINED else 1.0)
+    peak = peak_flops_per_s(gpu, op.dtype) / (1 + gemm.throttle if gemm and clock is Clock.SUSTAINED else 1.0)
     prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
     few = np.asarray(op.seq_q) <= DECODE_ROWS
     few = few & (op.pass_ is Pass.FORWARD)

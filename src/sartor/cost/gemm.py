@@ -61,7 +61,7 @@ def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, c
 
 
 def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machine:
-    peak = peak_flops_per_s(gpu, dtype) * (c.sustained if clock is Clock.SUSTAINED else 1.0)
+    peak = peak_flops_per_s(gpu, dtype)
     return Machine(
         num_sms=float(gpu.num_sms),
         sm_flops_per_s=peak / gpu.num_sms,
@@ -70,8 +70,16 @@ def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machi
         warm_bytes=c.l2_share * gpu.l2_bytes,
         element_bytes=dtype.bytes,
         step_k=max(16.0, c.step_bytes // dtype.bytes),
+        throttle_s=c.throttle_s if clock is Clock.BOOST else 0.0,
         quantize_bytes=c.quantize_bytes,
     )
+
+
+def roofline_s(gemm: Gemm | GroupedGemm, gpu: Gpu) -> Floats:
+    """Least time the datasheet allows: FLOPs at peak, and bytes beyond what L2 can hold at HBM's rate."""
+    compute = gemm.flops / peak_flops_per_s(gpu, gemm.dtype)
+    least: Floats = np.maximum(compute, np.maximum(gemm.bytes_moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
+    return least
 
 
 _STAND_INS = {

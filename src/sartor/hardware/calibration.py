@@ -65,8 +65,10 @@ class GemmCoefficients:
     input_penalty: tuple[float, ...] = (1.2, 1.2, 0.43, 0.43, 0.06, 0.02, 0.02, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.15, 0.15, 0.15, 0.15, 0.02, 0.0, 0.0, 0.0)
-    sustained: float = 0.87
-    """Sustained over boost matrix rate in long compute-bound work."""
+    throttle: float = 0.1
+    """How much longer compute takes once the power limit has brought the clock down."""
+    throttle_s: float = 1.0e-3
+    """Compute time of one product at which half of that is seen in a short run."""
     log_sigma: float = 0.25
     """Standard deviation of ln(measured/predicted) of products longer than eight launches."""
     log_sigma_small: float = 0.35
