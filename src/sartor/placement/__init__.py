@@ -1,1 +1,1 @@
-"""Device placement: which layers form which pipeline stage, how often the pipeline is copied, how wide a layer is split."""
+"""Device placement: which layers form which stage, how many copies of the pipeline run, how wide layers are split."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sartor.errors import InputError
 
@@ -49,7 +50,7 @@ def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
 def is_chain(order: Sequence[int], pairs: Pairs) -> bool:
     """Whether consecutive layers are all joined by an edge (further, skipping edges may exist)."""
     joined = set(pairs)
-    return all(pair in joined for pair in zip(order, order[1:], strict=False))
+    return all(pair in joined for pair in pairwise(order))
 
 
 MAX_DOWNSETS = 2500

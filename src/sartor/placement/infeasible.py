@@ -11,7 +11,7 @@ import numpy as np
 from sartor.placement.dynamic_programming import Kind, least_bottlenecks
 from sartor.placement.plan import Tightest
 from sartor.placement.problem import Layer, PlacementProblem, Width
-from sartor.placement.tabulate import Array, States, StageSums, find_states, max_positions, stage_sums
+from sartor.placement.tabulate import Array, StageSums, States, find_states, max_positions, stage_sums
 from sartor.units import format_bytes
 
 
@@ -26,7 +26,7 @@ def find_tightest(problem: PlacementProblem) -> Tightest:
     layer = _layer_that_fits_nowhere(problem)
     devices = int(least_devices) if isfinite(least_devices) else None
     return Tightest(
-        least_memory_bytes=least_bytes,
+        least_memory_bytes=least_bytes if isfinite(least_bytes) else None,
         least_devices=devices,
         layer=layer.id if layer else None,
         message=_sentence(problem, least_bytes, devices, layer),
@@ -83,7 +83,11 @@ def _layer_that_fits_nowhere(problem: PlacementProblem) -> Layer | None:
 
 def _sentence(problem: PlacementProblem, least_bytes: float, devices: int | None, layer: Layer | None) -> str:
     has = f"maxMemoryPerDevice={problem.memory_bytes:.12g} on maxDevices={problem.num_devices}"
-    why = f"layer {layer.id} alone is larger than a device at every width" if layer else "no cut into stages fits"
+    why = "no cut into stages fits"
+    if layer:
+        why = f"layer {layer.id} alone is larger than a device at every width"
+    elif not isfinite(least_bytes):
+        why = "every width takes more devices than there are"
     would = []
     if isfinite(least_bytes):
         would.append(f"at least {least_bytes:.12g} bytes ({format_bytes(least_bytes)}) per device on these devices")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from math import inf, isclose
 
 import numpy as np
@@ -15,7 +16,7 @@ from sartor.placement.infeasible import find_tightest
 from sartor.placement.pipeline import best_choice, time_bound
 from sartor.placement.plan import Placement, Plan, Status
 from sartor.placement.problem import PlacementProblem, Width
-from sartor.placement.tabulate import Array, States, StageTable, find_states, tabulate
+from sartor.placement.tabulate import Array, StageTable, States, find_states, tabulate
 
 
 def place(problem: PlacementProblem) -> Placement:
@@ -70,7 +71,7 @@ def solve(problem: PlacementProblem) -> Plan | None:
 
 
 def stages_between(states: States, cuts: list[int]) -> list[tuple[int, ...]]:
-    return [states.layers(i, j) for i, j in zip(cuts, cuts[1:], strict=False)]
+    return [states.layers(i, j) for i, j in pairwise(cuts)]
 
 
 def max_stages(problem: PlacementProblem, states: States) -> int:

@@ -45,11 +45,12 @@ class Plan:
 class Tightest:
     """Why nothing fits: what the nearest feasible problem would have instead.
 
-    ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model; ``least_devices``
-    the fewest devices of the given memory that do (None: no number does); ``layer`` one that no device holds.
+    ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model (None: they are
+    too few for any width); ``least_devices`` the fewest devices of the given memory that do (None: no number does);
+    ``layer`` one that no device holds.
     """
 
-    least_memory_bytes: float
+    least_memory_bytes: float | None
     least_devices: int | None
     layer: int | None
     message: str

@@ -212,17 +212,17 @@ def _check_edge(edge: Edge, known: set[int], where: str) -> None:
 
 def _check_same_graph(width: Width, first: Width) -> None:
     """Every width must speak of the same layers and the same pairs."""
-    for what, mine, others in (
-        ("layer", {x.id for x in width.layers}, {x.id for x in first.layers}),
-        ("edge", {(e.source, e.dest) for e in width.edges}, {(e.source, e.dest) for e in first.edges}),
-    ):
-        if mine != others:
-            odd = min(mine ^ others)
-            has, lacks = (first.name, width.name) if odd in others else (width.name, first.name)
-            shown = odd if isinstance(odd, int) else f"{odd[0]} -> {odd[1]}"
-            raise InputError(
-                f'{what}s of width "{lacks}"', f"no {what} {shown}", f'width "{has}" has it; all widths must agree'
-            )
+    _agree("layer", width, first, {f"{x.id}" for x in width.layers}, {f"{x.id}" for x in first.layers})
+    pairs, others = ({f"{e.source} -> {e.dest}" for e in each.edges} for each in (width, first))
+    _agree("edge", width, first, pairs, others)
+
+
+def _agree(what: str, width: Width, first: Width, mine: set[str], others: set[str]) -> None:
+    if mine != others:
+        odd = min(mine ^ others)
+        has, lacks = (first.name, width.name) if odd in others else (width.name, first.name)
+        must = f'width "{has}" has it; all widths must agree'
+        raise InputError(f'{what}s of width "{lacks}"', f"no {what} {odd}", must)
 
 
 def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:

@@ -84,7 +84,7 @@ class StageTable:
     @property
     def first_param_bytes(self) -> Array:
         """Parameter bytes of the first stage when it ends at each state."""
-        return self.sums.param_bytes[0]
+        return np.asarray(self.sums.param_bytes[0])
 
 
 def find_states(problem: PlacementProblem) -> States:
@@ -116,7 +116,7 @@ def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompu
         return forward_s + backward_s
     again = np.maximum(sums.forward_s + sums.backward_s, backward_s)
     again[:, -1] = backward_s[:, -1]  # The last stage goes back at once, with its activations still there.
-    return forward_s + again
+    return np.asarray(forward_s + again)
 
 
 def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:

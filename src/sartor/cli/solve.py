@@ -1,0 +1,41 @@
+"""``sartor place``: which layers form which stage, in how many copies, how wide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(place)
+
+
+def place(
+    instance: Annotated[
+        Path, typer.Argument(metavar="INSTANCE.json", help="A placement instance.", show_default=False)
+    ],
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """The fastest placement of a given instance (layers with their times and bytes) on identical devices, proved.
+
+    Exits with 3 where nothing fits, naming the least memory and the fewest devices with which something would.
+
+    Example: `sartor place examples/placement/encoder_decoder.json`
+    """
+    from sartor.interop.placement_json import read_placement
+    from sartor.placement.place import place as solve
+    from sartor.report.placement import placement_body, placement_view
+
+    found = solve(read_placement(instance))
+    c.answer("place", placement_body(found), as_json=json, out=out)
+    if not json:
+        c.show(placement_view(found))
+    if found.plan is None:
+        c.say(f"sartor: {found.tightest.message if found.tightest else 'nothing fits'}")
+        raise c.Exit(3)

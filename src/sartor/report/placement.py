@@ -1,0 +1,108 @@
+"""A placement for the terminal and as the contract's JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sartor.placement.plan import Placement, Plan, Stage
+from sartor.units import format_seconds
+
+PICTURE = 78
+"""Columns of the pipeline picture."""
+SHADES = "█▓"
+"""Neighbouring stages of the picture alternate between these."""
+
+
+def placement_body(found: Placement) -> dict[str, Any]:
+    """``place``: status, plan, the expert's time, the constraint that bites; ``solve_s`` is wall-clock time."""
+    plan, tightest = found.plan, found.tightest
+    return {
+        "status": found.status.value,
+        "time_per_batch_s": plan.time_per_batch_s if plan else None,
+        "tensor_parallel": plan.tensor_parallel if plan else None,
+        "data_parallel": plan.data_parallel if plan else None,
+        "num_stages": plan.num_stages if plan else None,
+        "stages": [
+            {"layers": list(stage.layers), "devices": stage.devices, "load_s": stage.load_s}
+            for stage in (plan.stages if plan else ())
+        ],
+        "fixed_strategy_time_per_batch_s": found.fixed_strategy_time_per_batch_s,
+        "solve_s": found.solve_s,
+        "checked": found.checked,
+        "tightest": tightest
+        and {
+            "message": tightest.message,
+            "least_memory_bytes": tightest.least_memory_bytes,
+            "least_devices": tightest.least_devices,
+            "layer": tightest.layer,
+        },
+    }
+
+
+def placement_view(found: Placement) -> RenderableType:
+    """The plan in a sentence, its stages in a table, and one microbatch's way through them as a picture."""
+    if found.plan is None:
+        reason = found.tightest.message if found.tightest else "nothing fits"
+        return Group(Text("infeasible", style="bold red"), Text(reason))
+    return Group(_headline(found.plan), _stage_table(found.plan), _picture(found.plan), _against_expert(found))
+
+
+def _headline(plan: Plan) -> Text:
+    text = Text(f"{format_seconds(plan.time_per_batch_s)} per batch", style="bold")
+    text.append(
+        f"  {plan.num_stages} stages x {plan.data_parallel} copies, tensor parallel {plan.tensor_parallel}: "
+        f"{plan.num_devices} devices",
+        style="not bold",
+    )
+    return text
+
+
+def _stage_table(plan: Plan) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    for name in ("stage", "layers", "number", "devices", "load", "of the largest"):
+        table.add_column(name, justify="left" if name == "layers" else "right", overflow="fold")
+    bottleneck = max(stage.load_s for stage in plan.stages) or 1.0
+    for number, stage in enumerate(plan.stages, 1):
+        table.add_row(
+            str(number),
+            _span(stage),
+            str(len(stage.layers)),
+            str(stage.devices),
+            format_seconds(stage.load_s),
+            f"{stage.load_s / bottleneck:.1%}",
+        )
+    return table
+
+
+def _span(stage: Stage) -> str:
+    """``-1..4`` where ids are consecutive, else the first few."""
+    ids = stage.layers
+    if len(ids) > 2 and ids == tuple(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]}..{ids[-1]}"
+    return ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+
+
+def _picture(plan: Plan) -> Text:
+    """Loads side by side, to scale: the wider a block, the longer the stage."""
+    total = sum(stage.load_s for stage in plan.stages) or 1.0
+    text, until, drawn = Text("\n"), 0.0, 0
+    for number, stage in enumerate(plan.stages):
+        until += stage.load_s
+        columns = round(PICTURE * until / total) - drawn
+        drawn += columns
+        text.append(SHADES[number % len(SHADES)] * columns)
+    text.append(f"\none microbatch, first stage to last: {format_seconds(total)}", style="dim")
+    return text
+
+
+def _against_expert(found: Placement) -> Text:
+    assert found.plan is not None
+    expert = found.fixed_strategy_time_per_batch_s
+    if expert is None:
+        return Text("expert strategy: does not fit, or none is given", style="dim")
+    ratio = expert / found.plan.time_per_batch_s if found.plan.time_per_batch_s else 1.0
+    return Text(f"expert strategy: {format_seconds(expert)} per batch; the plan is {ratio:.3f}x as fast", style="dim")
