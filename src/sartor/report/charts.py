@@ -226,7 +226,9 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
         alt.Tooltip("time:Q", title="time [ms]", format=",.4g"),
     ]
     base = _chart(alt, rows)
-    line = base.mark_line(color=theme.blue, strokeWidth=1.3, opacity=0.75).encode(x=x, y=y)
+    dense = len(rows) > 120
+    line = base.mark_line(color=theme.blue, strokeWidth=0.7 if dense else 1.3, opacity=0.35 if dense else 0.75)
+    line = line.encode(x=x, y=y)
     dots = base.mark_point(color=theme.blue, filled=True, size=16).encode(x=x, y=y, tooltip=tips)
     layers = [line, dots]
     low_value, span = float(points.values.min()), float(np.ptp(points.values)) or 1.0

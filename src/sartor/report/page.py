@@ -21,7 +21,7 @@ from sartor.report.figures import advice_points
 from sartor.report.html import Column, Markup, element, join, json_block, markdown, table
 from sartor.report.palette import DARK, LIGHT, css_variables
 from sartor.report.table import PASS_WORDS, fix_text, position, stability_lines, with_candidate
-from sartor.report.verdict import verdict
+from sartor.report.verdict import verdict_parts
 from sartor.report.words import (
     efficiency,
     interval_text,
@@ -30,6 +30,7 @@ from sartor.report.words import (
     signed_share,
     size_text,
     speedup_text,
+    sure_text,
     tile_text,
     workload_text,
 )
@@ -130,7 +131,7 @@ def _params(reading: Any) -> str:
 
 def _sections(advice: Advice, records: Mapping[str, Any]) -> list[Markup]:
     return [
-        element("p", arrows(verdict(advice)), class_="verdict"),
+        element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)), class_="verdict"),
         _numbers(advice),
         element("h2", "Where the time goes", id="time"),
         _figure(records, "time_by_operator", "Bars: all executions of an operator in one step. Rules: 80% interval."),
@@ -264,7 +265,7 @@ def _candidates(advice: Advice) -> Markup:
             join([arrows(short_change(c.changed)), _tag("smallest edit") if i == at else ""]),
             speedup_text(c.speedup),
             f"{float(c.speedup_low):.2f} to {float(c.speedup_high):.2f}",
-            format_share(float(c.confidence)),
+            sure_text(float(c.confidence)),
             signed_share(float(c.params_change), 2),
             signed_share(float(c.flops_change)),
             format_seconds(float(c.time_s)),

@@ -46,16 +46,18 @@ def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
 
 
 def _what_matters(advice: Advice) -> tuple[str, int | None]:
-    """The field that the change to make first changes; else the costliest finding's; else a width."""
+    """The costliest finding's field where the change to make first changes it; else another field it changes; else
+    the costliest finding's; else a width."""
     own = advice.base.question.workload.shape.fields()
-    edit_first = advice.search.smallest_edit
-    changed: Mapping[str, Any] = {} if edit_first is None else edit_first.changed
-    for field in PREFERRED:
+    first = advice.search.smallest_edit
+    changed: Mapping[str, Any] = {} if first is None else first.changed
+    costly = sorted(advice.findings, key=lambda f: -(f.gain_fraction or 0.0))
+    broken = [f for f in costly if f.field in PREFERRED and f.field in own]
+    for field in (*(f.field for f in broken), *PREFERRED):
         if field in changed:
             return field, _new_value(advice, field)
-    for finding in sorted(advice.findings, key=lambda f: -(f.gain_fraction or 0.0)):
-        if finding.field in PREFERRED and finding.field in own:
-            return finding.field, finding.fix.get(finding.field)
+    for finding in broken:
+        return finding.field, finding.fix.get(finding.field)
     return next((field for field in WIDTHS if field in own), ""), None
 
 

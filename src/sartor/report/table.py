@@ -32,6 +32,7 @@ from sartor.report.words import (
     signed_share,
     size_text,
     speedup_text,
+    sure_text,
     tile_text,
     workload_text,
 )
@@ -281,6 +282,7 @@ def advice_view(advice: Advice) -> RenderableType:
         findings_view(advice.findings),
         _title("Faster shapes of the same size"),
         candidates_table(search),
+        *_legend(search),
     ]
     if len(advice.gpus) > 1 and search.candidates:
         parts += [_title("On each device"), per_gpu_table(advice)]
@@ -325,17 +327,25 @@ def candidates_table(search: ShapeSearch) -> RenderableType:
     """Same-size shapes, best first: speedup with 80% interval, how sure, what it costs in parameters and FLOPs."""
     if not search.candidates:
         return Text("Nothing within the tolerance is faster: keep the shape.")
-    table = _plain_table("change", "speedup", "80% interval", "sure", "params", "flops")
+    table = _plain_table("change", "speedup", "80% interval", "sure", "params", "flops", "quality")
     for each in with_candidate(search.candidates, search.smallest_edit):
         table.add_row(
             _marked(each, search.smallest_edit, "smallest edit"),
             speedup_text(each.speedup),
             f"{float(each.speedup_low):.2f}-{float(each.speedup_high):.2f}",
-            f"{100 * float(each.confidence):.0f}%",
+            sure_text(float(each.confidence)),
             signed_share(float(each.params_change), 2),
             signed_share(float(each.flops_change), 1),
+            "known" if each.quality.within_evidence else "check",
         )
     return table
+
+
+def _legend(search: ShapeSearch) -> list[RenderableType]:
+    """What the quality column's words mean, where there is one."""
+    if not search.candidates:
+        return []
+    return [Text("quality: known = within what published evidence covers; check = outside it", style="dim")]
 
 
 def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text
+from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text, sure_text
 from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
+    from sartor.search.shapes import Candidate
 
 WORTH = 0.002
 """Least gain of a single edit that is worth a sentence."""
@@ -24,8 +25,13 @@ MATTERS = 0.01
 
 
 def verdict(advice: Advice) -> str:
-    """Three sentences or four: time, faults, the change to make first, the best found."""
-    return " ".join([where_time_goes(advice), what_is_broken(advice.findings), what_to_change(advice)])
+    """One paragraph: time, faults, the change to make first, the best found."""
+    return " ".join(verdict_parts(advice))
+
+
+def verdict_parts(advice: Advice) -> tuple[str, str, str]:
+    """The verdict's three parts: where the time goes, what is broken, what to change."""
+    return where_time_goes(advice), what_is_broken(advice.findings), what_to_change(advice)
 
 
 def where_time_goes(advice: Advice) -> str:
@@ -97,10 +103,11 @@ def what_to_change(advice: Advice) -> str:
     return " ".join(sentences)
 
 
-def gain_words(candidate: Any) -> str:
+def gain_words(candidate: Candidate) -> str:
     """``1.17x as fast (80%: 1.08x to 1.27x), parameters +0.00%``."""
     low, high = speedup_text(candidate.speedup_low), speedup_text(candidate.speedup_high)
     same = signed_share(float(candidate.params_change), 2)
     size = "the same parameters" if same == "0.00%" else f"{same} parameters"
-    sure = f"{100 * float(candidate.confidence):.0f}% sure to be faster"
-    return f"{speedup_text(candidate.speedup)} as fast (80%: {low} to {high}; {sure}) with {size}"
+    sure = f"{sure_text(float(candidate.confidence))} sure to be faster"
+    outside = "" if candidate.quality.within_evidence else ", outside what published evidence on quality covers"
+    return f"{speedup_text(candidate.speedup)} as fast (80%: {low} to {high}; {sure}) with {size}{outside}"

@@ -124,6 +124,11 @@ def speedup_text(speedup: Any) -> str:
     return f"{float(speedup):.2f}x"
 
 
+def sure_text(probability: float) -> str:
+    """``84%``; never quite certain: ``>99%``."""
+    return ">99%" if probability > 0.99 else f"{100 * float(probability):.0f}%"
+
+
 def workload_text(workload: Workload) -> str:
     """``train, 4 x 2,048 tokens, bf16``."""
     batch = f"{int(workload.microbatch_size):,}"
