@@ -84,7 +84,7 @@ def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
     for name, what in NOT_A_DECODER.items():
         if f.has(name):
             must = f"is {what}, and model_type {_said(f)} is unknown: how it is built cannot be told from field names"
-            raise f.refuse(name, f.raw[name], must)
+            raise f.refuse(name, f.raw.get(name, f.defaults.values.get(name)), must)
     f.ledger.guess(f"model_type {_said(f)} is unknown: read by its field names as a decoder", WIDENED)
     return read_decoder(f, guess_family(f))
 
