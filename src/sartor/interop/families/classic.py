@@ -113,7 +113,9 @@ def opt(f: Fields) -> TransformerShape:
     if e == h:
         return assemble(f, replace(family, positions=lambda _: rows), h, [layer] * sizes.layers)
     table = Vectors(name="positions", per_hidden=rows, embedding=True)
-    return assemble(f, family, h, [layer] * sizes.layers, linears=around, vectors=(table,), embedding_size=e)
+    shape = assemble(f, family, h, [layer] * sizes.layers, linears=around, vectors=(table,), embedding_size=e)
+    top = tuple(replace(x, d_in=e) if x.name == "score" else x for x in shape.linears)
+    return replace(shape, linears=top)
 
 
 def stablelm(f: Fields) -> TransformerShape:

@@ -201,6 +201,8 @@ def mtp_layers(f: Fields) -> int:
 
 def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
     """What decoder classes put on top when they are no language models (transformers' generic heads)."""
+    if f.architecture.endswith("DoubleHeadsModel"):  # Beside the language-model head, a score for multiple choice.
+        return (parts.plain("summary", hidden, 1, bias=True, rows=1),)
     match head:
         case Head.SEQUENCE_CLASSIFICATION:
             return (parts.plain("score", hidden, num_labels(f)),)

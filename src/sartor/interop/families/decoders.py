@@ -80,11 +80,13 @@ _ROWS: dict[str, Family] = {
     # Cohere
     "cohere": COHERE,
     "cohere2": replace(COHERE, qk_norm=QkNorm.NONE, spans=window_pattern(4)),
+    "cohere_compass_text": replace(COHERE, qk_norm=QkNorm.NONE),
     "cohere2_moe": replace(
         COHERE,
         qk_norm=QkNorm.NONE,
         spans=window_pattern(4),
-        experts=Experts(sparse=all_sparse, width=("intermediate_size",), shared_count=("num_shared_experts",)),
+        ffn=("prefix_dense_intermediate_size", "intermediate_size"),
+        experts=Experts(sparse=dense_first(), width=("intermediate_size",), shared_count=("num_shared_experts",)),
     ),
     # OLMo
     "olmo": replace(LLAMA, mlp_bias=False, norm=layer_norm(weight=False, bias=False)),

@@ -8,7 +8,7 @@ from enum import Enum
 from sartor.interop.fields import Fields
 from sartor.model.shape import Layer, Linear, Norm, NormKind, Run, Split
 
-HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "model_dim", "embed_dim")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "decoder_attention_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num")
@@ -35,6 +35,8 @@ _SUFFIXES = (
     ("ForQuestionAnswering", Head.QUESTION_ANSWERING),
     ("ForMultipleChoice", Head.MULTIPLE_CHOICE),
     ("LMHeadModel", Head.LM),
+    ("DoubleHeadsModel", Head.LM),
+    ("RewardModel", Head.LM),
     ("Model", Head.NONE),
 )
 
