@@ -125,10 +125,10 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     )
 
 
-_AMPERE = {"input_penalty": [1.24, 1.24, 0.43, 0.43, 0.05, 0.02, 0.01, 0.0],
-           "output_penalty": [0.13, 0.13, 0.13, 0.13, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
+_AMPERE = {"input_penalty": [1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0],
+           "output_penalty": [0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
 _HOPPER = {"input_penalty": [2.0, 2.0, 0.8, 0.8, 0.05, 0.02, 0.01, 0.0],
-           "output_penalty": [0.6, 0.6, 0.5, 0.5, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
+           "output_penalty": [1.2, 1.2, 0.5, 0.5, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
 _PENALTY: dict[str, dict[str, Any]] = {
     "ampere": _AMPERE, "ada": _AMPERE, "blackwell_rtx": _AMPERE, "hopper": _HOPPER, "blackwell": _HOPPER,
     "battlemage": _AMPERE,
@@ -248,9 +248,11 @@ def _coefficients(job: Job, x: Any, tiles: list[Any]) -> GemmCoefficients:
     known: dict[str, Any] = dict(zip(names, map(float, values[:head]), strict=True)) | job.fixed
     if job.penalties:
         p = values[head + 3 + len(tiles) :]
-        steps = np.array([p[0], p[0], p[1], p[1], p[2], p[3], p[4], 0.0])
+        odd = p[0] if job.gpu.generation == "ampere" else 1.5 * p[1]  # the other sweeps hold no odd lengths: assumed
+        steps = np.array([odd, odd, p[1], p[1], p[2], p[3], p[4], 0.0])
         known["input_penalty"] = tuple(float(v) for v in np.maximum.accumulate(steps[::-1])[::-1])
-        known["output_penalty"] = (*[float(p[5])] * 4, float(p[5]) / 12, 0.0, 0.0, 0.0)
+        written = float(p[5])  # odd outputs were not swept: as much worse than even ones as inputs are
+        known["output_penalty"] = (*[written * float(odd / p[1])] * 2, written, written, written / 12, 0.0, 0.0, 0.0)
     return GemmCoefficients(tiles=menu, **known)
 
 

@@ -270,7 +270,8 @@ def memory_parts(shared: Path, name: str, gpu: Gpu, known: Calibration) -> Part 
 
     def build(values: dict[str, float]) -> MemoryBoundCoefficients:
         listed = tuple((kind, values[f"share_{kind}"], values[f"start_{kind}"]) for kind in kinds)
-        shares = float(np.median([share for _, share, _ in listed]))
+        plainest = MemoryBoundKind.RESIDUAL.value if MemoryBoundKind.RESIDUAL.value in kinds else kinds[0]
+        shares = values[f"share_{plainest}"]  # for kinds that were not measured
         plain = {key: value for key, value in values.items() if not key.startswith(("share_", "start_"))}
         return replace(known.memory_bound, kinds=listed, hbm_share=shares, **plain)
 

@@ -62,9 +62,9 @@ class GemmCoefficients:
     """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
-    input_penalty: tuple[float, ...] = (1.2, 1.2, 0.43, 0.43, 0.06, 0.02, 0.02, 0.0)
+    input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
-    output_penalty: tuple[float, ...] = (0.15, 0.15, 0.15, 0.15, 0.02, 0.0, 0.0, 0.0)
+    output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
     throttle: float = 0.1
     """How much longer compute takes once the power limit has brought the clock down."""
     throttle_s: float = 1.0e-3
