@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sartor.interop.families import Reader, readers
+from sartor.interop.families.decoder import Family, QkNorm, read_decoder
 from sartor.interop.families.parts import group_layers, plain
 from sartor.interop.families.towers import TOWERS, read_tower
 from sartor.interop.fields import Fields
@@ -36,6 +37,15 @@ Projector = Callable[[Bridge], Parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A further tower: its field, its type where the file does not say, its projector."""
+
+    tower_field: str
+    tower: str
+    projector: Projector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Multimodal:
     """Where a class keeps its parts. ``text`` and ``tower``: model types where the nested configs do not say."""
 
@@ -45,7 +55,7 @@ class Multimodal:
     tower_field: str = "vision_config"
     towers: int = 1
     projector: Projector | None = None
-    text_vectors: tuple[Vectors, ...] = ()
+    also: tuple[Beside, ...] = ()
     text_says_tied: bool = False
     """Whether the head is tied is said by the text's config, not by the whole model's."""
     flat: bool = False
@@ -59,32 +69,39 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
         f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
         return read_text(f, t)
     shape = read_text(f, t, text_says_tied=family.text_says_tied)
-    given = f.raw.get(family.tower_field) is not None
-    if not given:
+    first = Beside(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
+    for beside in (first, *family.also):
+        stacks = tower_stacks(f, t, beside, int(shape.hidden_size), family.towers)
+        shape = replace(shape, stacks=(*shape.stacks, *stacks))
+    return shape
+
+
+def tower_stacks(f: Fields, t: Fields, beside: Beside, text: int, copies: int) -> tuple[Stack, ...]:
+    """A tower and its projector as stacks; none where the tower is unknown, which is said."""
+    if f.raw.get(beside.tower_field) is None:
         f.ledger.guess(
-            f"{family.tower_field} is not in the file, which so does not settle the tower: the published class's "
+            f"{beside.tower_field} is not in the file, which so does not settle the tower: the published class's "
             "default one is counted; the text part is exact"
         )
-    v = f.nested(family.tower_field, family.tower, required=True)
+    v = f.nested(beside.tower_field, beside.tower, required=True)
     assert v is not None
     tower = TOWERS.get(v.model_type)
     if tower is None:
         f.ledger.guess(f"the tower {v.model_type or 'without model_type'} is left out: only the text part is counted")
-        return shape
-    stack = read_tower(v, tower)
-    bridge = Bridge(f=f, v=v, t=t, vision=int(stack.hidden_size), text=int(shape.hidden_size))
-    made = family.projector(bridge)
-    beside = Stack(
-        name="projector",
-        hidden_size=bridge.text,
+        return ()
+    name = beside.tower_field.removesuffix("_config")
+    stack = read_tower(v, tower, name=name)
+    made = beside.projector(Bridge(f=f, v=v, t=t, vision=int(stack.hidden_size), text=text))
+    projector = Stack(
+        name=f"{name}_projector",
+        hidden_size=text,
         runs=(),
         linears=made.linears,
         vectors=made.vectors,
         is_text=False,
         tokens=0,
     )
-    towers = tuple(replace(stack, name=f"vision{i or ''}") for i in range(family.towers))
-    return replace(shape, stacks=(*shape.stacks, *towers, beside), vectors=(*shape.vectors, *family.text_vectors))
+    return (*(replace(stack, name=f"{name}{i or ''}") for i in range(copies)), projector)
 
 
 def text_fields(f: Fields, family: Multimodal) -> Fields:
@@ -232,6 +249,33 @@ def _cross(h: int, source: int) -> tuple[tuple[str, int, int], ...]:
     return (("cross_q", h, h), ("cross_k", source, h), ("cross_v", source, h), ("cross_out", h, h))
 
 
+def wide_sound(b: Bridge) -> Parts:
+    """Voxtral: several frames side by side through two matrices."""
+    return Parts(linears=(plain("linear_1", b.v.size("intermediate_size"), b.text), plain("linear_2", b.text, b.text)))
+
+
+def normed_merge(b: Bridge) -> Parts:
+    """PaddleOCR-VL and Kimi: a norm, neighbouring patches side by side through two linear layers."""
+    field = next((n for n in ("merge_kernel_size", "spatial_merge_size") if b.v.has(n)), "spatial_merge_size")
+    rows, columns = b.v.sizes(field, length=2) or [2, 2]
+    width = b.vision * rows * columns
+    linears = (plain("linear_1", width, width, bias=True), plain("linear_2", width, b.text, bias=True))
+    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * b.vision),))
+
+
+def visual_table(b: Bridge) -> Parts:
+    """Ovis2: a table of visual words."""
+    return Parts(
+        vectors=(
+            Vectors(
+                name="visual_words",
+                fixed=b.v.size("vocab_size") * (b.f.optional_size("hidden_size") or b.text),
+                embedding=True,
+            ),
+        )
+    )
+
+
 def nothing(_: Bridge) -> Parts:
     """The tower ends on the text's width by itself."""
     return Parts()
@@ -302,6 +346,28 @@ _ROWS: dict[str, Multimodal] = {
     "instructblipvideo": Multimodal(
         text="opt", tower="instructblipvideo_vision_model", projector=querying, text_says_tied=True
     ),
+    "voxtral": Multimodal(text="llama", tower="voxtral_encoder", tower_field="audio_config", projector=wide_sound),
+    **dict.fromkeys(
+        ("audioflamingo3", "musicflamingo"),
+        Multimodal(text="qwen2", tower="audioflamingo3_encoder", tower_field="audio_config", projector=aligned),
+    ),
+    "qwen2_5_omni_thinker": Multimodal(
+        text="qwen2_5_omni_text",
+        tower="qwen2_5_omni_vision_encoder",
+        projector=nothing,
+        also=(Beside(tower_field="audio_config", tower="qwen2_5_omni_audio_encoder", projector=nothing),),
+    ),
+    "qwen3_omni_moe_thinker": Multimodal(
+        text="qwen3_omni_moe_text",
+        tower="qwen3_omni_moe_vision_encoder",
+        projector=nothing,
+        also=(Beside(tower_field="audio_config", tower="qwen3_omni_moe_audio_encoder", projector=nothing),),
+    ),
+    "video_llama_3": Multimodal(text="qwen2", tower="video_llama_3_vision", projector=aligned),
+    "paddleocr_vl": Multimodal(text="paddleocr_vl_text", tower="paddleocr_vl_vision", projector=normed_merge),
+    "kimi_k25": Multimodal(text="deepseek_v3", tower="kimi_k25_vision", projector=normed_merge),
+    "ovis2": Multimodal(text="qwen2", tower="ovis2_vision", projector=visual_table),
+    "lighton_ocr": Multimodal(text="qwen3", tower="pixtral", projector=merged),
     "qwen2_audio": Multimodal(
         text="qwen2", tower="qwen2_audio_encoder", tower_field="audio_config", projector=one_linear
     ),
@@ -333,20 +399,39 @@ def read_mllama_text(f: Fields) -> TransformerShape:
     return replace(shape, stacks=(stack,), vectors=(*shape.vectors, special))
 
 
+def read_fuyu(f: Fields) -> TransformerShape:
+    """Fuyu: no tower; patches of pixels go through one linear layer into a Persimmon model."""
+    t = f.nested("text_config", "persimmon") or Fields(f.raw, "persimmon", "", f.ledger, f.architecture)
+    shape = read_text(f, t)
+    side = f.size("patch_size")
+    pixels = plain("patches", side * side * f.size("num_channels"), int(shape.hidden_size), bias=True)
+    stack = Stack(name="vision", hidden_size=shape.hidden_size, runs=(), linears=(pixels,), is_text=False, tokens=0)
+    return replace(shape, stacks=(*shape.stacks, stack))
+
+
+CHAMELEON = Family(qk_norm=QkNorm.PER_HEAD, qk_norm_bias=True, q_bias="attention_bias", out_bias="attention_bias")
+
+
+def read_chameleon(f: Fields) -> TransformerShape:
+    """Chameleon (arXiv 2405.09818): one decoder over text and image tokens; its image tokenizer is not text."""
+    f.ledger.guess("the image tokenizer of chameleon is left out: only the text part is counted")
+    return read_decoder(f, CHAMELEON)
+
+
 _TEXT_ALONE = (
-    "aria", "blip", "chameleon", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
+    "aria", "blip", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
     "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr",
     "got_ocr2", "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl",
-    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kimi_k25", "kosmos-2", "kosmos-2.5",
-    "lfm3_vl", "lighton_ocr", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4",
-    "molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "ovis2", "paddleocr_vl", "perception_lm",
-    "pp_chart2table", "qianfan_ocr", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "qwen4_exp", "step3p7",
-    "unlimited_ocr", "video_llama_3", "florence2", "deepseek_vl_hybrid", "voxtral", "voxtral_realtime",
-    "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr", "vibevoice_asr", "diffusion_gemma",
+    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kosmos-2", "kosmos-2.5",
+    "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4",
+    "molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "perception_lm",
+    "pp_chart2table", "qianfan_ocr", "qwen4_exp", "step3p7",
+    "unlimited_ocr", "florence2", "deepseek_vl_hybrid", "voxtral_realtime",
+    "glmasr", "qwen3_asr", "vibevoice_asr", "diffusion_gemma",
     "granite_docling", "glm_image", "glmga", "pi0", "fun_asr_nano", "vibevoice",
 )  # fmt: skip
 """Classes whose towers are not described yet: their text part is read, and the rest is said to be missing."""
 
 FAMILIES: dict[str, Reader] = {name: partial(read_multimodal, family=row) for name, row in _ROWS.items()}
 FAMILIES |= {name: partial(read_multimodal, family=Multimodal()) for name in _TEXT_ALONE}
-FAMILIES["mllama_text_model"] = read_mllama_text
+FAMILIES |= {"mllama_text_model": read_mllama_text, "fuyu": read_fuyu, "chameleon": read_chameleon}

@@ -203,6 +203,40 @@ def sound_front(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vecto
     return (), (Vectors(name="convolutions", fixed=3 * hidden * (v.size("num_mel_bins") + hidden) + 2 * hidden),)
 
 
+def omni_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """Qwen2.5-Omni's ears: Whisper's convolutions, a projection to the text's width, marks of begin and end."""
+    out = v.size("output_dim")
+    convolutions = sound_front(v, hidden)[1]
+    marks = Vectors(name="begin_and_end", fixed=2 * out, embedding=True)
+    return (plain("projection", hidden, out, bias=True),), (*convolutions, marks)
+
+
+def strided_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """Qwen3-Omni's ears: three strided convolutions in two dimensions, then three linear layers."""
+    width, out = v.size("downsample_hidden_size"), v.size("output_dim")
+    bins = v.size("num_mel_bins")
+    for _ in range(3):
+        bins = (bins + 1) // 2
+    linears = (
+        plain("conv_out", width * bins, hidden),
+        plain("projection_1", hidden, hidden, bias=True),
+        plain("projection_2", hidden, out, bias=True),
+    )
+    return linears, (Vectors(name="convolutions", fixed=9 * width * (1 + 2 * width) + 3 * width),)
+
+
+def visual_words(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """Ovis2's end: logits over a visual vocabulary, normed; a norm behind the patches."""
+    words = v.size("vocab_size") - v.size("num_visual_indicator_tokens")
+    head = plain("head", hidden * v.size("hidden_stride") ** 2, words)
+    return (head,), (Vectors(name="head_norm", fixed=2 * words),)
+
+
+def learned_grid(v: Fields, patches: int) -> int:
+    """Positions of a learned grid that is interpolated to the image (Kimi)."""
+    return v.size("pos_emb_height", "init_pos_emb_height") * v.size("pos_emb_width", "init_pos_emb_width")
+
+
 def plus(extra: int) -> Callable[[Fields, int], int]:
     """A position per patch and so many more."""
     return lambda v, patches: patches + extra
@@ -280,6 +314,26 @@ TOWERS: dict[str, Tower] = {
         ("blip_2_vision_model", "instructblip_vision_model", "instructblipvideo_vision_model"),
         Tower(q_bias="qkv_bias", out_bias=True, class_token=1, positions=plus(1), outer_norms=1),
     ),
+    "video_llama_3_vision": Tower(outer_norms=1),
+    "paddleocr_vl_vision": Tower(positions=plus(0), outer_norms=1),
+    "kimi_k25_vision": Tower(positions=learned_grid, outer_norms=1),
+    "ovis2_vision": Tower(
+        norm=rms(),
+        q_bias="qkv_bias",
+        mlp_bias="mlp_bias",
+        gated=True,
+        positions=plus(0),
+        outer_norms=2,
+        around=visual_words,
+    ),
+    "qwen2_5_omni_vision_encoder": Tower(
+        norm=rms(), gated=True, patch_bias=False, temporal=True, around=merger(1, "out_hidden_size")
+    ),
+    "qwen2_5_omni_audio_encoder": Tower(patch=False, k_bias=False, outer_norms=1, around=omni_sound),
+    "qwen3_omni_moe_vision_encoder": Tower(
+        temporal=True, positions=field_rows("num_position_embeddings"), around=deepstack
+    ),
+    "qwen3_omni_moe_audio_encoder": Tower(patch=False, outer_norms=1, around=strided_sound),
     "qwen2_audio_encoder": WHISPER,
     "whisper": WHISPER,
     "voxtral_encoder": WHISPER,
