@@ -1,0 +1,157 @@
+"""Figures with one line an operator, finding or case: where time goes, what fixes gain, predicted beside published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.report.frame import (
+    FILE,
+    Frame,
+    altair,
+    bar_height,
+    colour,
+    finish,
+    interval,
+    names_axis,
+    rows_chart,
+    rows_height,
+    time_unit,
+    unique,
+)
+from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Published
+
+
+def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
+    """Stacked bars, longest operator first; the rule at a bar's end is the 80% interval of its total."""
+    alt = altair()
+    theme, unit, scale = frame.theme, *time_unit(float(np.max(points.high_s, initial=0.0)))
+    shares = points.time_s.sum(axis=1) / points.step_s if points.step_s else np.zeros(len(points.names))
+    labels = unique(f"{name}  {100 * share:.1f}%" for name, share in zip(points.names, shares, strict=True))
+    used = [c for c, total in zip(CATEGORIES, points.time_s.sum(axis=0), strict=True) if total > 0]
+    colours = dict(
+        zip(
+            CATEGORIES,
+            (theme.blue, theme.sky, theme.green, theme.vermillion, theme.orange, theme.purple),
+            strict=True,
+        )
+    )
+    bars = [
+        {
+            "operator": label,
+            "part": part,
+            "order": j,
+            "time": float(row[j]) * scale,
+            "share": float(row[j]) / points.step_s,
+        }
+        for label, row in zip(labels, points.time_s, strict=True)
+        for j, part in enumerate(CATEGORIES)
+        if row[j] > 0
+    ]
+    totals = [
+        {"operator": label, "time": t * scale, "low": lo * scale, "high": hi * scale, "share": t / points.step_s}
+        for label, t, lo, hi in zip(
+            labels, points.time_s.sum(axis=1).tolist(), points.low_s.tolist(), points.high_s.tolist(), strict=True
+        )
+    ]
+    y = alt.Y("operator:N", sort=labels, title=None, axis=names_axis(alt))
+    x = alt.X("time:Q", title=f"time per step [{unit}]", axis=alt.Axis(tickCount=7))
+    bar = (
+        rows_chart(alt, bars)
+        .mark_bar(height=bar_height(len(labels)))
+        .encode(
+            y=y,
+            x=x,
+            color=colour(alt, "part", used, [colours[c] for c in used]),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("operator:N"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("time:Q", title=f"time [{unit}]", format=".3g"),
+                alt.Tooltip("share:Q", title="share of step", format=".1%"),
+            ],
+        )
+    )
+    tips = [
+        alt.Tooltip("operator:N"),
+        alt.Tooltip("time:Q", title=f"time [{unit}]", format=".3g"),
+        alt.Tooltip("low:Q", title=f"80% low [{unit}]", format=".3g"),
+        alt.Tooltip("high:Q", title=f"80% high [{unit}]", format=".3g"),
+        alt.Tooltip("share:Q", title="share of step", format=".1%"),
+    ]
+    return finish(
+        alt, bar + interval(alt, totals, y, theme, tips), points.title, frame, height=rows_height(len(labels))
+    )
+
+
+def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
+    """One bar for each finding: the share of the step its fix would save, as predicted."""
+    alt = altair()
+    theme = frame.theme
+    colours = {"error": theme.vermillion, "warn": theme.orange, "info": theme.sky}
+    labels = unique(points.rules)
+    rows = [
+        {"finding": label, "grade": grade, "message": message, "share": share, "time": seconds * 1e3}
+        for label, grade, message, share, seconds in zip(
+            labels, points.grades, points.messages, points.gain_fraction.tolist(), points.gain_s.tolist(), strict=True
+        )
+    ]
+    used = [grade for grade in colours if grade in points.grades]
+    bars = (
+        rows_chart(alt, rows)
+        .mark_bar(height=bar_height(len(labels)))
+        .encode(
+            y=alt.Y("finding:N", sort=labels, title=None, axis=names_axis(alt)),
+            x=alt.X("share:Q", title="share of the step its fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
+            color=colour(alt, "grade", used, [colours[grade] for grade in used]),
+            tooltip=[
+                alt.Tooltip("finding:N"),
+                alt.Tooltip("grade:N"),
+                alt.Tooltip("share:Q", title="of the step", format=".2%"),
+                alt.Tooltip("time:Q", title="saves [ms]", format=".3g"),
+                alt.Tooltip("message:N"),
+            ],
+        )
+    )
+    return finish(alt, bars, points.title, frame, height=rows_height(len(labels)))
+
+
+def draw_published(points: Published, frame: Frame = FILE) -> Any:
+    """Predicted (disc, with its 80% interval) beside published (diamond), one line a case."""
+    alt = altair()
+    theme = frame.theme
+    labels = unique(points.cases)
+    y = alt.Y("case:N", sort=labels, title=None, axis=names_axis(alt))
+    ours = [
+        {"case": case, "value": p, "low": lo, "high": hi, "what": "predicted"}
+        for case, p, lo, hi in zip(
+            labels, points.predicted.tolist(), points.low.tolist(), points.high.tolist(), strict=True
+        )
+    ]
+    theirs = [
+        {"case": case, "value": v, "what": "published"}
+        for case, v in zip(labels, points.published.tolist(), strict=True)
+        if np.isfinite(v)
+    ]
+    words = ["predicted", "published"] if theirs else ["predicted"]
+    x = alt.X("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=12), axis=alt.Axis(tickCount=6))
+    dots = (
+        rows_chart(alt, [*ours, *theirs])
+        .mark_point(filled=True, size=85, opacity=1, stroke=theme.surface, strokeWidth=0.8)
+        .encode(
+            y=y,
+            x=x,
+            color=colour(alt, "what", words, [theme.blue, theme.vermillion][: len(words)]),
+            shape=alt.Shape(
+                "what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"][: len(words)]), legend=None
+            ),
+            tooltip=[alt.Tooltip("case:N"), alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".4g")],
+        )
+    )
+    rules = (
+        rows_chart(alt, ours)
+        .mark_rule(color=theme.blue, strokeWidth=2, opacity=0.55)
+        .encode(y=y, x=alt.X("low:Q", title=points.unit), x2="high:Q")
+    )
+    return finish(alt, rules + dots, points.title, frame, height=rows_height(len(labels)))

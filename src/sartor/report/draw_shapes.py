@@ -1,0 +1,180 @@
+"""Figures of shapes: the sawtooth of one field, and candidates between speed and size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.report.frame import FILE, Frame, altair, colour, finish, rows_chart
+from sartor.report.palette import Theme
+from sartor.report.points import Pareto, Sawtooth
+
+
+def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
+    """FLOP rate against one field: the model's value now, and after the change, stand on the curve."""
+    alt = altair()
+    theme = frame.theme
+    rows = [
+        {"value": v, "rate": r, "time": t * 1e3}
+        for v, r, t in zip(
+            points.values.tolist(), (points.flops_per_s / 1e12).tolist(), points.time_s.tolist(), strict=True
+        )
+    ]
+    low, high = (float(edge) / 1e12 for edge in (points.flops_per_s.min(), points.flops_per_s.max()))
+    pad = max(0.08 * (high - low), 1e-3 * high)
+    x = alt.X(
+        "value:Q",
+        title=points.field,
+        scale=alt.Scale(domain=[float(points.values.min()), float(points.values.max())], nice=False),
+        axis=alt.Axis(format=",d", tickCount=6),
+    )
+    y = alt.Y(
+        "rate:Q",
+        title="achieved [TFLOP/s]",
+        scale=alt.Scale(domain=[max(low - pad, 0.0), high + 3.5 * pad], nice=False, zero=False),
+        axis=alt.Axis(tickCount=5),
+    )
+    tips = [
+        alt.Tooltip("value:Q", title=points.field, format=",d"),
+        alt.Tooltip("rate:Q", title="achieved [TFLOP/s]", format=".4g"),
+        alt.Tooltip("time:Q", title="time [ms]", format=",.4g"),
+    ]
+    base = rows_chart(alt, rows)
+    dense = len(rows) > 120
+    line = base.mark_line(color=theme.blue, strokeWidth=0.7 if dense else 1.3, opacity=0.35 if dense else 0.75)
+    line = line.encode(x=x, y=y)
+    dots = base.mark_point(color=theme.blue, filled=True, size=16).encode(x=x, y=y, tooltip=tips)
+    layers = [line, dots]
+    low_value, span = float(points.values.min()), float(np.ptp(points.values)) or 1.0
+    marked = [("now", points.now, theme.vermillion), ("after", points.after, theme.green)]
+    wanted = sorted(((value, word, paint) for word, value, paint in marked if value is not None), key=lambda w: w[0])
+    for place, (value, word, paint) in enumerate(wanted):
+        at = int(np.argmin(np.abs(points.values - value)))
+        row = rows[at] | {"text": f"{word}: {rows[at]['value']:,.0f}"}
+        side = _label_side((value - low_value) / span, place, len(wanted))
+        spot = rows_chart(alt, [row])
+        layers.append(spot.mark_rule(color=paint, strokeDash=[3, 3], opacity=0.7).encode(x=x))
+        layers.append(spot.mark_point(color=paint, filled=True, size=110, opacity=1).encode(x=x, y=y, tooltip=tips))
+        layers.append(
+            spot.mark_text(color=paint, fontWeight="bold", fontSize=12, **side).encode(
+                x=x, y=alt.value(9), text="text:N"
+            )
+        )
+    return finish(alt, alt.layer(*layers), points.title, frame, height=260)
+
+
+def _label_side(position: float, place: int, of: int) -> dict[str, Any]:
+    """Where a marked value's label stands at the top of its rule: away from its neighbour's and inside the plot."""
+    outward_left = place == 0 if of > 1 else position > 0.5
+    if of > 1 and outward_left and position < 0.22:
+        return {"align": "left", "dx": 7, "dy": 16}
+    if of > 1 and not outward_left and position > 0.78:
+        return {"align": "right", "dx": -7, "dy": 16}
+    return {"align": "right", "dx": -7} if outward_left else {"align": "left", "dx": 7}
+
+
+def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
+    """Speedup against change in parameters; colour counts the fields changed; the best and the smallest edit named."""
+    alt = altair()
+    theme = frame.theme
+    rows = [
+        {
+            "change": label,
+            "params": p,
+            "speedup": s,
+            "low": lo if np.isfinite(lo) else None,
+            "high": hi if np.isfinite(hi) else None,
+            "fields": f"{n} field{'s' if n != 1 else ''}",
+            "front": bool(f),
+        }
+        for label, p, s, lo, hi, n, f in zip(
+            points.labels,
+            points.params_change.tolist(),
+            points.speedup.tolist(),
+            points.low.tolist(),
+            points.high.tolist(),
+            points.num_changed.tolist(),
+            points.on_front.tolist(),
+            strict=True,
+        )
+    ]
+    largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
+    domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
+    least, most = (float(edge([*points.params_change.tolist(), 0.0])) for edge in (np.min, np.max))
+    margin = max(0.08 * (most - least), 0.001)
+    named = [index for index, _, _ in _named(points)]
+    top = float(np.max([*points.speedup.tolist(), *points.high[named].tolist(), 1.0]))
+    floor = float(np.min([*points.speedup.tolist(), *points.low[named].tolist(), 1.0]))
+    span = max(top - floor, 0.01)
+    x = alt.X(
+        "params:Q",
+        title="change in parameters",
+        scale=alt.Scale(domain=[least - margin, most + margin], nice=False),
+        axis=alt.Axis(format="+.1%", tickCount=5),
+    )
+    y = alt.Y(
+        "speedup:Q",
+        title="speedup",
+        scale=alt.Scale(domain=[floor - 0.06 * span, top + 0.2 * span], zero=False, nice=False),
+        axis=alt.Axis(format=".2f", tickCount=6),
+    )
+    tips = [
+        alt.Tooltip("change:N"),
+        alt.Tooltip("speedup:Q", format=".3f"),
+        alt.Tooltip("low:Q", title="80% low", format=".3f"),
+        alt.Tooltip("high:Q", title="80% high", format=".3f"),
+        alt.Tooltip("params:Q", title="parameters", format="+.2%"),
+        alt.Tooltip("fields:N", title="changed"),
+    ]
+    today = rows_chart(alt, [{"params": 0.0, "speedup": 1.0, "text": "today"}])
+    base_rule = today.mark_rule(color=theme.muted, strokeDash=[3, 4]).encode(y=y)
+    base_dot = today.mark_point(shape="cross", filled=True, size=80, color=theme.ink).encode(x=x, y=y)
+    base_text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11).encode(
+        x=x, y=y, text="text:N"
+    )
+    dots = (
+        rows_chart(alt, [rows[i] for i in largest_edits_first])
+        .mark_point(filled=True, size=80, stroke=theme.surface, strokeWidth=0.8)
+        .encode(
+            x=x,
+            y=y,
+            color=colour(alt, "fields", domain, _by_count(theme, len(domain))),
+            opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
+            tooltip=tips,
+        )
+    )
+    layers = [base_rule, dots, base_dot, base_text]
+    for index, word, dy in _named(points):
+        row = rows[index] | {"text": word}
+        side = {"align": "left", "dx": 11} if row["params"] <= (least + most) / 2 else {"align": "right", "dx": -11}
+        layers.append(
+            rows_chart(alt, [row])
+            .mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
+            .encode(x=x, y=y, text="text:N")
+        )
+        layers.append(
+            rows_chart(alt, [row])
+            .mark_rule(color=theme.ink, opacity=0.45)
+            .encode(x=x, y=alt.Y("low:Q", title="speedup"), y2="high:Q", tooltip=tips)
+        )
+        layers.append(
+            rows_chart(alt, [row])
+            .mark_point(filled=False, size=170, color=theme.ink, strokeWidth=1.4)
+            .encode(x=x, y=y, tooltip=tips)
+        )
+    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+
+
+def _by_count(theme: Theme, entries: int) -> list[str]:
+    """From calm to loud: more fields changed, a larger intervention."""
+    colours = [theme.green, theme.blue, theme.sky, theme.orange, theme.vermillion, theme.purple]
+    return [colours[min(i, len(colours) - 1)] for i in range(entries)]
+
+
+def _named(points: Pareto) -> list[tuple[int, str, int]]:
+    if points.best < 0:
+        return [(points.smallest_edit, "smallest edit", 0)] if points.smallest_edit >= 0 else []
+    if points.smallest_edit in (-1, points.best):
+        return [(points.best, "best" if points.smallest_edit < 0 else "best, and smallest edit", -9)]
+    return [(points.best, "best", -9), (points.smallest_edit, "smallest edit", 11)]

@@ -1,0 +1,161 @@
+"""What every figure shares: where it goes (``Frame``), its axes, legends and look, and how it becomes a file.
+
+altair and vl-convert (extra ``report``) are imported when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from sartor.errors import MissingExtraError
+from sartor.report.palette import CSS, DARK, LIGHT, Theme
+
+FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+
+TITLE_WIDTH = 84
+"""Characters of a title's line in a file 760 px wide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Where a figure goes: its colours, its width in px (or as wide as what holds it), whether it shows its title."""
+
+    theme: Theme = LIGHT
+    width: int | Literal["container"] = 640
+    titled: bool = True
+
+
+PAGE = Frame(theme=CSS, width="container", titled=False)
+FILE = Frame()
+FILE_DARK = Frame(theme=DARK)
+
+
+def to_png(chart: Any, *, scale: float = 2.0) -> bytes:
+    """The chart as PNG bytes, without a browser."""
+    return bytes(vl_convert().vegalite_to_png(json.dumps(chart.to_dict()), scale=scale))
+
+
+def to_svg(chart: Any) -> str:
+    """The chart as an SVG document, without a browser."""
+    return str(vl_convert().vegalite_to_svg(json.dumps(chart.to_dict())))
+
+
+def altair() -> Any:
+    try:
+        import altair
+    except ImportError as error:
+        raise MissingExtraError("figures (altair)", "report") from error
+    return altair
+
+
+def vl_convert() -> Any:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingExtraError("figures (vl-convert-python)", "report") from error
+    return vl_convert
+
+
+def rows_chart(alt: Any, rows: list[dict[str, Any]]) -> Any:
+    return alt.Chart(alt.Data(values=rows))
+
+
+def interval(alt: Any, rows: list[dict[str, Any]], y: Any, theme: Theme, tips: list[Any]) -> Any:
+    """A thin rule from low to high with end ticks."""
+    base = rows_chart(alt, rows).encode(y=y, tooltip=tips)
+    rule = base.mark_rule(color=theme.ink, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
+    ends = [base.mark_tick(color=theme.ink, thickness=1.2, height=7).encode(x=f"{end}:Q") for end in ("low", "high")]
+    return alt.layer(rule, *ends)
+
+
+def colour(alt: Any, field: str, domain: list[str], colours: list[str]) -> Any:
+    shown = legend(alt, len(domain)) if len(domain) > 1 else None
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain, range=colours), legend=shown)
+
+
+def legend(alt: Any, entries: int) -> Any:
+    """Above the plot, in as many columns as there is room for."""
+    narrow = alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
+    return alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
+
+
+def names_axis(alt: Any) -> Any:
+    return alt.Axis(labelLimit=alt.ExprRef(expr="width < 330 ? 150 : 240"), ticks=False, domain=False, labelPadding=8)
+
+
+def log_axis(alt: Any, low: float, high: float, form: str = "~s") -> Any:
+    """Ticks at 1, 2 and 5 of every decade."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    return alt.Axis(format=form, values=[float(f"{t:.6g}") for t in ticks if low <= t <= high], labelFlush=False)
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names as labels, told apart by a number where one is there twice."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
+
+
+def bar_height(rows: int) -> int:
+    return 15 if rows > 6 else 18
+
+
+def rows_height(rows: int) -> int:
+    return max(24 * rows, 60)
+
+
+def time_unit(largest_s: float) -> tuple[str, float]:
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if largest_s * scale >= 1:
+            return unit, scale
+    return "us", 1e6
+
+
+def finish(alt: Any, chart: Any, title: str, frame: Frame, *, height: int) -> Any:
+    """Size, title and look: the same for every figure."""
+    theme = frame.theme
+    chart = chart.properties(width=frame.width, height=height)
+    if frame.titled:
+        chart = chart.properties(title=alt.TitleParams(text=textwrap.wrap(title, TITLE_WIDTH) or [""]))
+    if frame.width == "container":
+        chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    text = {"labelColor": theme.muted, "titleColor": theme.muted, "labelFont": FONT, "titleFont": FONT}
+    axis = text | {
+        "gridColor": theme.grid,
+        "domainColor": theme.line,
+        "tickColor": theme.line,
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "labelOverlap": True,
+    }
+    return chart.configure(
+        background=theme.surface if frame.titled else "transparent",
+        padding=12 if frame.titled else 2,
+        font=FONT,
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(**axis),
+        axisY=alt.AxisConfig(labelColor=theme.ink),
+        legend=alt.LegendConfig(labelColor=theme.ink, labelFont=FONT, labelFontSize=11, labelLimit=150, symbolSize=80),
+        title=alt.TitleConfig(
+            color=theme.ink,
+            font=FONT,
+            fontSize=14,
+            fontWeight=600,
+            anchor="start",
+            frame="bounds",
+            offset=14,
+            lineHeight=19,
+        ),
+        text=alt.MarkConfig(font=FONT),
+    )

@@ -1,0 +1,232 @@
+"""Sections of the page that show an answer: figures, findings with their reasons, shapes, every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sartor.cost.estimate import Estimate
+from sartor.operators import kind_name
+from sartor.report.html import Column, Markup, element, join, markdown, table
+from sartor.report.table import PASS_WORDS, fix_text, position, stability_lines, with_candidate
+from sartor.report.words import (
+    efficiency,
+    interval_text,
+    short_change,
+    short_name,
+    signed_share,
+    size_text,
+    speedup_text,
+    sure_text,
+    tile_text,
+)
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import Advice
+    from sartor.rules.rule import Finding
+    from sartor.search.quality import Quality
+
+
+def figure(records: Mapping[str, Any], name: str, note: str = "") -> Markup:
+    if name not in records:
+        return Markup("")
+    caption = element("figcaption", arrows(records[name].title), element("small", note) if note else "")
+    fallback = element("noscript", element("p", "Figures need scripts; the tables hold their numbers.", class_="note"))
+    return element("figure", caption, element("div", id=f"figure-{name}", class_="plot"), fallback)
+
+
+def findings_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
+    heading = element("h2", "What is broken, and what it costs", id="findings")
+    if not advice.findings:
+        return join([heading, element("p", "No rule is broken on this device.")])
+    pages = _rule_pages()
+    items = (_finding(finding, pages.get(finding.rule, "")) for finding in advice.findings)
+    return join([heading, figure(records, "findings"), *items])
+
+
+@cache
+def _rule_pages() -> Mapping[str, str]:
+    from sartor.rules.catalog import RULES
+
+    return {rule.name: rule.page for rule in RULES}
+
+
+def _finding(finding: Finding, page: str) -> Markup:
+    gain = "cannot run" if finding.gain_fraction is None else f"{format_share(finding.gain_fraction)} of the step"
+    head = element(
+        "h3",
+        element("span", finding.grade.value, class_=f"grade {finding.grade.value}"),
+        element("span", finding.rule),
+        element("span", finding.code, class_="note"),
+        element("span", gain, class_="gain"),
+    )
+    parts = [head, element("p", finding.message)]
+    parts += [element("p", "Fix: ", element("code", fix_text(finding)), _saves(finding))] if finding.fix else []
+    if page:
+        title, _, rest = page.strip().partition("\n")
+        why = element("div", element("p", element("strong", title)), markdown(rest))
+        parts.append(element("details", element("summary", "Why, and when it matters"), why))
+    return element("article", *parts, class_="finding")
+
+
+def _saves(finding: Finding) -> str:
+    if finding.gain_s is None:
+        return ""
+    interval = ""
+    if finding.gain_low_s is not None and finding.gain_high_s is not None:
+        interval = f" (80%: {format_seconds(finding.gain_low_s)} to {format_seconds(finding.gain_high_s)})"
+    return f" saves {format_seconds(finding.gain_s)}{interval} at equal work; {finding.source.value}"
+
+
+def shapes_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
+    search = advice.search
+    parts = [element("h2", "Faster shapes of the same size", id="shapes")]
+    parts.append(
+        element(
+            "p",
+            f"{search.evaluated:,} shapes of the same size were compared, out of a grid of {search.grid_size:,}.",
+            class_="note",
+        )
+    )
+    if search.candidates:
+        note = "Strong colours are on the Pareto front of time, decoding time, parameters and number of fields changed."
+        parts += [figure(records, "candidates", note), _candidates(advice)]
+    else:
+        parts.append(element("p", "None is predicted to be faster: keep this one."))
+    parts.append(element("h3", "One field at a time"))
+    parts.append(figure(records, "sawtooth", "Only this field moves, and what follows from it."))
+    parts.append(figure(records, "sawtooth_width", "Steps are tiles, waves and alignment gained or lost."))
+    if len(advice.gpus) > 1 and search.candidates:
+        parts += [element("h3", "On each device"), _per_gpu(advice)]
+    parts.append(bullets("How stable this is", stability_lines(search.stability)))
+    return join(parts)
+
+
+def _candidates(advice: Advice) -> Markup:
+    columns = [
+        Column(head="change", number=False),
+        Column(head="speedup", explains="time of the baseline over time of this shape"),
+        Column(head="80% interval", explains="errors common to both shapes cancel"),
+        Column(head="sure", explains="probability that it is faster at all"),
+        Column(head="parameters"),
+        Column(head="FLOPs"),
+        Column(head="time"),
+        Column(head="quality", explains="what the quality guard knows about such a change", number=False),
+    ]
+    edit = advice.search.smallest_edit
+    shown = with_candidate(advice.search.candidates, edit)
+    at = position(shown, edit)
+    rows = [
+        (
+            join([arrows(short_change(c.changed)), _tag("smallest edit") if i == at else ""]),
+            speedup_text(c.speedup),
+            f"{float(c.speedup_low):.2f} to {float(c.speedup_high):.2f}",
+            sure_text(float(c.confidence)),
+            signed_share(float(c.params_change), 2),
+            signed_share(float(c.flops_change)),
+            format_seconds(float(c.time_s)),
+            _quality(c.quality),
+        )
+        for i, c in enumerate(shown)
+    ]
+    return table(columns, rows, caption="Candidates, best first; the smallest edit is marked", highlight=at)
+
+
+def arrows(words: str) -> str:
+    """``32 -> 20`` with an arrow that no line break can tear."""
+    return words.replace(" -> ", " \u2192 ")
+
+
+def _tag(words: str) -> Markup:
+    return element("span", words, class_="tag")
+
+
+def _quality(quality: Quality) -> Markup:
+    """What moved that a model's loss may depend on, with the range that evidence covers and its source."""
+    word = "within published evidence" if quality.within_evidence else "outside published evidence"
+    checks = [
+        f"{check.name} {check.baseline:.4g} \u2192 {check.value:.4g} (range {check.low:.4g} to {check.high:.4g}; "
+        f"{check.source})"
+        for check in quality.checks
+    ]
+    lines = [*checks, *quality.notes]
+    if not lines:
+        return element("span", word)
+    items = element("ul", *(element("li", line) for line in lines))
+    return element("details", element("summary", word), element("div", items))
+
+
+def _per_gpu(advice: Advice) -> Markup:
+    search = advice.search
+    columns = [Column(head="change", number=False), *(Column(head=gpu.name) for gpu in advice.gpus)]
+    shown = with_candidate(search.candidates, search.minimax)
+    at = position(shown, search.minimax)
+    loss = format_share(search.regret)
+    caption = f"Speedup on each device; the shape of least regret is at most {loss} slower than a device's own best"
+    rows = [
+        (
+            join([arrows(short_change(c.changed)), _tag("least regret") if i == at else ""]),
+            *(speedup_text(c.per_gpu[gpu.name]) if gpu.name in c.per_gpu else "" for gpu in advice.gpus),
+        )
+        for i, c in enumerate(shown)
+    ]
+    return table(
+        columns,
+        rows,
+        caption=caption,
+        highlight=at,
+    )
+
+
+def operators(estimate: Estimate) -> Markup:
+    """Every operator with its terms, longest first."""
+    columns = [
+        Column(head="operator", number=False),
+        Column(head="kind", number=False),
+        Column(head="pass", number=False),
+        Column(head="count"),
+        Column(head="size", explains="(batch x) m x n x k of C[m,n] = A[m,k] B[k,n]"),
+        Column(head="time", explains="all executions of one step"),
+        Column(head="80% low"),
+        Column(head="80% high"),
+        Column(head="share", explains="of the step"),
+        Column(head="bound by", number=False, explains="the largest term"),
+        Column(head="tile", number=False, explains="output tile / split of k"),
+        Column(head="waves", explains="ceil(blocks / SMs)"),
+        Column(head="efficiency", explains="tile efficiency x wave efficiency"),
+    ]
+    pairs = sorted(
+        zip(estimate.graph.operators, estimate.costs, strict=True),
+        key=lambda pair: -float(pair[0].count) * float(pair[1].time_s),
+    )
+    rows = []
+    for op, cost in pairs:
+        count, useful = float(op.count), efficiency(op, cost)
+        waves = cost.details.get("waves")
+        rows.append(
+            (
+                short_name(op),
+                kind_name(op),
+                PASS_WORDS[op.pass_],
+                f"{count:.0f}",
+                size_text(op),
+                format_seconds(count * float(cost.time_s)),
+                format_seconds(count * float(cost.low_s)),
+                format_seconds(count * float(cost.high_s)),
+                format_share(count * float(cost.time_s) / float(estimate.time_s)),
+                cost.bound_by.value,
+                tile_text(cost),
+                "" if waves is None else f"{float(waves):.0f}",
+                "" if useful is None else format_share(useful),
+            )
+        )
+    step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
+    return table(columns, rows, caption=f"One step: {step}; {estimate.source.value}")
+
+
+def bullets(title: str, lines: list[str]) -> Markup:
+    if not lines:
+        return Markup("")
+    return join([element("h3", title), element("ul", *(element("li", line) for line in dict.fromkeys(lines)))])
