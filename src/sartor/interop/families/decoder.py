@@ -442,12 +442,14 @@ def all_sparse(f: Fields, layers: int) -> list[bool]:
     return [True] * layers
 
 
-def dense_first(*names: str) -> Sparse:
-    """The first so many layers are dense (DeepSeek's ``first_k_dense_replace``)."""
+def dense_first(*names: str, otherwise: int = 0) -> Sparse:
+    """The first so many layers are dense (DeepSeek's ``first_k_dense_replace``); ``otherwise`` where nothing says."""
 
     def sparse(f: Fields, layers: int) -> list[bool]:
-        first = f.optional_size(*(names or ("first_k_dense_replace",)), least=0) or 0
-        return [i >= first for i in range(layers)]
+        first = f.optional_size(*(names or ("first_k_dense_replace",)), least=0)
+        if first is None and otherwise:
+            f.ledger.assume(f"{f.path}first_k_dense_replace is not in the file: {otherwise}, as {f.model_type} has it")
+        return [i >= (otherwise if first is None else first) for i in range(layers)]
 
     return sparse
 

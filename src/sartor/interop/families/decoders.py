@@ -104,7 +104,7 @@ _ROWS: dict[str, Family] = {
     # DeepSeek and kin
     "deepseek_v2": replace(DEEPSEEK, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,
-    "glm4_moe_lite": DEEPSEEK,
+    "glm4_moe_lite": replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, sparse=dense_first(otherwise=1))),
     "mistral4": DEEPSEEK,
     "dots1": Family(q_bias="attention_bias", out_bias="attention_bias", qk_norm=QkNorm.HEAD, experts=DEEPSEEK_EXPERTS),
     # GLM
@@ -135,7 +135,7 @@ _ROWS: dict[str, Family] = {
     "hy_v3": replace(
         LLAMA,
         qk_norm=QkNorm.HEAD,
-        experts=Experts(sparse=dense_first("first_k_dense_replace"), shared_count=("num_shared_experts",)),
+        experts=Experts(sparse=dense_first(otherwise=1), shared_count=("num_shared_experts",)),
     ),
     "kolibri1": Family(
         norms=4,

@@ -155,7 +155,7 @@ def kimi_linear(f: Fields) -> TransformerShape:
     if kinds is None and full is not None:  # Counted from 1 in published files.
         kinds = ["full_attention" if i + 1 in set(full) else "linear_attention" for i in range(sizes.layers)]
     if kinds is None:
-        kinds = kinds_of(f, sizes.layers, 4, last="full_attention", others="linear_attention")
+        kinds = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(sizes.layers)]
     heads = inner.optional_size("linear_num_heads", "num_heads") or sizes.heads
     d = inner.optional_size("linear_head_dim", "head_dim") or 128
     taps = inner.optional_size("linear_conv_kernel_dim", "short_conv_kernel_size") or 4
@@ -199,7 +199,7 @@ def _latent_hybrid(f: Fields) -> Family:
         q_bias="attention_bias",
         tied=False,
         experts=Experts(
-            sparse=dense_first("first_k_dense_replace"),
+            sparse=dense_first(otherwise=1),
             num=("num_experts",),
             top_k=("num_experts_per_token", "num_experts_per_tok"),
             shared_count=("num_shared_experts",),
@@ -315,6 +315,9 @@ def _lfm_kinds(f: Fields, sizes: Sizes) -> list[str]:
     if said is not None:
         return said
     full = f.sizes("full_attn_idxs", least=0)
+    if full is None and f.model_type == "lfm3":
+        cycle = ("sliding_attention", "conv", "full_attention", "conv")
+        return ["conv" if i == 0 else cycle[i % 4] for i in range(sizes.layers)]
     if full is None:
         if f.model_type != "lfm2":
             raise f.refuse("layer_types", "missing", "must list conv or full_attention for every layer")

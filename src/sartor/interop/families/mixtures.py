@@ -226,7 +226,7 @@ def laguna(f: Fields) -> TransformerShape:
         ATTENTION_BIAS,
         qk_norm=QkNorm.HEAD,
         experts=Experts(
-            sparse=dense_first("first_k_dense_replace"),
+            sparse=dense_first(otherwise=1),
             shared_width=("shared_expert_intermediate_size",),
             score_bias=True,
         ),
@@ -405,7 +405,7 @@ _ROWS: dict[str, Family] = {
         q_bias="attention_bias",
         experts=replace(
             MOE_WIDTH,
-            sparse=dense_first("first_k_dense_replace"),
+            sparse=dense_first(otherwise=1),
             shared_count=("n_shared_experts",),
             vectors=lambda *_: (Vectors(name="post_mlp_norm", per_hidden=1),),
         ),

@@ -36,7 +36,7 @@ QWEN2 = Family(q_bias=True, spans=window_where_used)
 QWEN3 = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
 QWEN3_MOE = replace(QWEN3, experts=Experts(sparse=sparse_steps))
 SHARED = Experts(
-    sparse=dense_first("first_k_dense_replace"),
+    sparse=dense_first(otherwise=1),
     num=("n_routed_experts", "num_experts"),
     shared_count=("n_shared_experts",),
 )
@@ -108,7 +108,7 @@ _ROWS: dict[str, Family] = {
     "glm4v_text": Family(q_bias=True, norms=4),
     "glm_image_text": Family(q_bias="attention_bias", norms=4),
     "glm_ocr_text": Family(norms=4),
-    "glm4v_moe_text": Family(q_bias="attention_bias", experts=SHARED),
+    "glm4v_moe_text": Family(q_bias="attention_bias", experts=replace(SHARED, sparse=dense_first())),
     "granite_docling_text": LLAMA,
     "granite4_vision_text": LLAMA,
     "emu3_text_model": LLAMA,

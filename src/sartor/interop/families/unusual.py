@@ -27,7 +27,7 @@ from sartor.interop.families.decoder import (
     window_pattern,
 )
 from sartor.interop.families.gemma import gemma4_kinds, per_layer_linears
-from sartor.interop.families.latent import indexer, indexer_kinds
+from sartor.interop.families.latent import indexer
 from sartor.interop.families.linear_attention import alternating, kinds_of
 from sartor.interop.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
 from sartor.interop.fields import Fields
@@ -192,7 +192,9 @@ def hy_v4(f: Fields) -> TransformerShape:
     sink = Vectors(name="sinks", fixed=sizes.heads)
     reusing = replace(plain, projections=(gate,), vectors=(*plain.vectors, sink))
     choosing = replace(reusing, projections=(gate, *linears), vectors=(*reusing.vectors, *vectors))
-    kinds = f.words("indexer_types", length=sizes.layers) or indexer_kinds(f, sizes.layers)
+    kinds = f.words("indexer_types", length=sizes.layers) or [
+        "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(sizes.layers)
+    ]
     two = [hyper_connections(h, streams, 2 * streams, 2, name) for name in ("attention_streams", "ffn_streams")]
     layers = _latent_layers(
         f,
@@ -228,7 +230,7 @@ def _latent_layers(
 
 def _shared(f: Fields) -> Experts:
     return Experts(
-        sparse=dense_first("first_k_dense_replace"),
+        sparse=dense_first(otherwise=1),
         num=("n_routed_experts", "num_experts"),
         shared_count=("n_shared_experts",),
     )
@@ -241,7 +243,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
         shared_count=(),
         shared_width=("moe_shared_expert_intermediate_size", "shared_experts_intermediate_size"),
     )
-    family = Family(latent=True, q_bias="attention_bias", experts=replace(experts, sparse=_dots_sparse))
+    family = Family(latent=True, q_bias="attention_bias", experts=experts)
     sizes = read_sizes(f, family)
     n, h = sizes.layers, sizes.hidden
     indexed = f.flag("use_dsa", default=True)
@@ -261,11 +263,6 @@ def dots3_note_text(f: Fields) -> TransformerShape:
         made[kind] = replace(mixer, projections=(gate, *more[0]), vectors=(*mixer.vectors, rope, *more[1]))
     layers = _latent_layers(f, family, [made[kind] for kind in kinds], [], sparse_layers(f, n, family))
     return assemble(f, family, h, layers)
-
-
-def _dots_sparse(f: Fields, layers: int) -> list[bool]:
-    first = f.optional_size("first_k_dense_replace", least=0)
-    return [i >= (1 if first is None else first) for i in range(layers)]
 
 
 _SLIDING = {
