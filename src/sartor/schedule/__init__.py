@@ -1,1 +1,17 @@
-""""""
+"""One layer on one accelerator: which operator runs when, on which cores, and how far from the best that is."""
+
+from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
+from sartor.schedule.solve import Mode, OperatorTimes, ScheduleResult, Solver, Status, solve
+
+__all__ = [
+    "CoreType",
+    "Mode",
+    "OperatorId",
+    "OperatorTimes",
+    "ScheduleProblem",
+    "ScheduleResult",
+    "ScheduledOperator",
+    "Solver",
+    "Status",
+    "solve",
+]

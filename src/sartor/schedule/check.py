@@ -1,0 +1,111 @@
+"""Is this a schedule? Written from the problem's definition alone; it shares nothing with the solvers.
+
+Every schedule passes here before it is answered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
+
+if TYPE_CHECKING:
+    from sartor.schedule.solve import OperatorTimes
+
+
+def violations(problem: ScheduleProblem, times: Sequence[OperatorTimes], makespan: int) -> tuple[str, ...]:
+    """What is wrong with a schedule, as sentences; empty when it is one of the stated makespan."""
+    known = {op.id: op for op in problem.operators}
+    found = list(_each_once(known, times))
+    if found:
+        return tuple(found)
+    found += _durations(known, times)
+    found += _order(problem, times)
+    found += _alone(times)
+    found += _cores(problem, known, times)
+    last = max((row.end for row in times), default=0)
+    if last != makespan:
+        found.append(f"the last operator ends at {last}, not at the stated makespan {makespan}")
+    return tuple(found)
+
+
+def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]) -> Iterable[str]:
+    count: dict[OperatorId, int] = defaultdict(int)
+    for row in times:
+        count[row.id] += 1
+    for id_ in count.keys() - known.keys():
+        yield f"{id_!r} is no operator of the problem"
+    for id_, op in known.items():
+        wanted = 0 if op.core_type == CoreType.NOP else 1
+        if count[id_] != wanted:
+            yield f"operator {id_!r} runs {count[id_]} times, not {wanted}"
+
+
+def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]) -> Iterable[str]:
+    for row in times:
+        expected = {"single": known[row.id].latency, "intra_op": known[row.id].intra_latency}[row.mode]
+        if row.start < 0:
+            yield f"operator {row.id!r} starts at {row.start}, before 0"
+        if row.end - row.start != expected:
+            yield f"operator {row.id!r} takes {row.end - row.start} in mode {row.mode}, not {expected}"
+
+
+def _order(problem: ScheduleProblem, times: Iterable[OperatorTimes]) -> Iterable[str]:
+    """Walk the edges forward: a Nop is done when all before it are, any other operator at its end."""
+    row_of = {row.id: row for row in times}
+    preds: dict[OperatorId, set[OperatorId]] = defaultdict(set)
+    for a, b in problem.edges:
+        preds[b].add(a)
+    done: dict[OperatorId, int] = {}
+    pending = [op.id for op in problem.operators]
+    while pending:
+        later = []
+        for id_ in pending:
+            if any(a not in done for a in preds[id_]):
+                later.append(id_)
+                continue
+            allowed = max((done[a] for a in preds[id_]), default=0)
+            if id_ in row_of and row_of[id_].start < allowed:
+                yield f"operator {id_!r} starts at {row_of[id_].start}, before what it waits for ends at {allowed}"
+            done[id_] = row_of[id_].end if id_ in row_of else allowed
+        if len(later) == len(pending):
+            yield "the edges go in a circle"
+            return
+        pending = later
+
+
+def _alone(times: Sequence[OperatorTimes]) -> Iterable[str]:
+    """An operator in intra-op mode overlaps nothing of any type; empty intervals overlap nothing."""
+    rows = sorted((row for row in times if row.end > row.start), key=lambda row: (row.start, row.end))
+    running: list[OperatorTimes] = []
+    for row in rows:
+        running = [other for other in running if other.end > row.start]
+        for other in running:
+            if "intra_op" in (row.mode, other.mode):
+                yield f"operators {other.id!r} and {row.id!r} overlap, and one of them must run alone"
+        running.append(row)
+
+
+def _cores(
+    problem: ScheduleProblem, known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]
+) -> Iterable[str]:
+    """Each operator has the cores its type and mode ask for, and no core serves two at once."""
+    busy: dict[tuple[str, int], list[OperatorTimes]] = defaultdict(list)
+    for row in times:
+        kind = known[row.id].core_type
+        for name, cores, total, user in (
+            ("tensor", row.tensor_cores, problem.num_tc, kind in ("TC", "TCandVC")),
+            ("vector", row.vector_cores, problem.num_vc, kind in ("VC", "TCandVC")),
+        ):
+            wanted = (total if row.mode == "intra_op" else 1) if user else 0
+            if len(set(cores)) != wanted or len(cores) != wanted or any(not 0 <= c < total for c in cores):
+                yield f"operator {row.id!r} holds {name} cores {list(cores)}; it needs {wanted} of {total}"
+            for core in cores:
+                busy[name, core].append(row)
+    for (name, core), rows in busy.items():
+        rows = sorted((row for row in rows if row.end > row.start), key=lambda row: row.start)
+        for one, two in zip(rows, rows[1:], strict=False):
+            if two.start < one.end:
+                yield f"{name} core {core} serves operators {one.id!r} and {two.id!r} at once"

@@ -1,0 +1,187 @@
+"""What is to be scheduled: operators of one layer, their precedence, and an accelerator's tensor and vector cores.
+
+Times are whole numbers of any one unit (clock cycles, microseconds): the solvers are exact, so their input is too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from sartor.errors import InputError
+
+OperatorId: TypeAlias = int | str
+
+MAX_OPERATORS = 2000
+"""Most operators of one problem; one decoder layer, forward and backward, has 30 to 130."""
+MAX_TOTAL_LATENCY = 2**50
+"""Largest sum of latencies: products with core counts stay exact in 64 bits."""
+MAX_CORES = 2**20
+"""Most cores of a kind; the published search space ends at 4096."""
+
+
+class CoreType(StrEnum):
+    """Which cores an operator needs (the names of PHAZE's operator graphs)."""
+
+    TC = "TC"
+    VC = "VC"
+    FUSED = "TCandVC"
+    NOP = "Nop"
+
+    @property
+    def needs_tensor_core(self) -> bool:
+        return self in (CoreType.TC, CoreType.FUSED)
+
+    @property
+    def needs_vector_core(self) -> bool:
+        return self in (CoreType.VC, CoreType.FUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledOperator:
+    """One operator: ``latency`` on one core (fused: one of each), ``intra_latency`` split over every core it can use.
+
+    A ``Nop`` takes no time and no core whatever its latencies say; it only passes precedence on.
+    """
+
+    id: OperatorId
+    core_type: CoreType
+    latency: int
+    intra_latency: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "core_type", _core_type(self.id, self.core_type))
+        for field in ("latency", "intra_latency"):
+            _check_whole(f"operator {show_id(self.id)} {field}", getattr(self, field), least=0)
+
+    @property
+    def takes_time(self) -> bool:
+        return self.core_type is not CoreType.NOP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProblem:
+    """Operators with precedence ``edges`` (a before b, by id) on ``num_tc`` tensor and ``num_vc`` vector cores.
+
+    Raises `InputError` on ids given twice or unknown, cycles, wrong numbers, and operators whose cores do not exist.
+    """
+
+    num_tc: int
+    num_vc: int
+    operators: tuple[ScheduledOperator, ...]
+    edges: tuple[tuple[OperatorId, OperatorId], ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("num_tc", "num_vc"):
+            _check_whole(field, getattr(self, field), least=0)
+            if getattr(self, field) > MAX_CORES:
+                raise InputError(field, getattr(self, field), f"must be at most {MAX_CORES} cores", str(MAX_CORES))
+        if len(self.operators) > MAX_OPERATORS:
+            raise InputError("ops", len(self.operators), f"must be at most {MAX_OPERATORS}; give one layer at a time")
+        known = _check_ids(self.operators)
+        _check_cores(self)
+        _check_edges(self.edges, known)
+        topological_order(self)
+        total = sum(op.latency + op.intra_latency for op in self.operators if op.takes_time)
+        if total > MAX_TOTAL_LATENCY:
+            raise InputError("ops", total, f"latencies must sum to at most {MAX_TOTAL_LATENCY}; use a coarser unit")
+
+
+def topological_order(problem: ScheduleProblem) -> tuple[OperatorId, ...]:
+    """Ids with every operator after its predecessors, ties in the order given. Raises `InputError` on a cycle."""
+    after = successors(problem)
+    waiting = dict.fromkeys(after, 0)
+    for targets in after.values():
+        for target in targets:
+            waiting[target] += 1
+    order = [id_ for id_, count in waiting.items() if not count]
+    for id_ in order:
+        for target in after[id_]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                order.append(target)
+    if len(order) < len(after):
+        cycle = _a_cycle({id_: after[id_] for id_, count in waiting.items() if count})
+        raise InputError("edges", cycle, "must be free of cycles; an operator cannot wait for itself")
+    return tuple(order)
+
+
+def successors(problem: ScheduleProblem) -> dict[OperatorId, tuple[OperatorId, ...]]:
+    """The direct successors of every operator, each once, in the order given."""
+    after: dict[OperatorId, dict[OperatorId, None]] = {op.id: {} for op in problem.operators}
+    for source, target in problem.edges:
+        after[source][target] = None
+    return {id_: tuple(targets) for id_, targets in after.items()}
+
+
+def show_id(id_: Any) -> str:
+    """An id as it may be printed: control characters escaped, long ones cut."""
+    text = ascii(id_)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _core_type(id_: OperatorId, word: Any) -> CoreType:
+    try:
+        return CoreType(word)
+    except (ValueError, TypeError):
+        names = [kind.value for kind in CoreType]
+        lower = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(str(word).lower(), lower, n=1, cutoff=0.0) if isinstance(word, str) else []
+        must = f"must be one of {', '.join(names)}"
+        raise InputError(f"operator {show_id(id_)} type", word, must, lower[near[0]] if near else "") from None
+
+
+def _check_whole(field: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        near = str(max(round(value), least)) if isinstance(value, float) and abs(value) < 1e15 else ""
+        raise InputError(field, value, f"must be a whole number of at least {least}", near)
+    if value < least:
+        raise InputError(field, value, f"must be a whole number of at least {least}", str(least))
+
+
+def _check_ids(operators: Iterable[ScheduledOperator]) -> set[OperatorId]:
+    seen: set[OperatorId] = set()
+    for op in operators:
+        if isinstance(op.id, bool) or not isinstance(op.id, int | str):
+            raise InputError("operator id", op.id, "must be a whole number or a text")
+        if op.id in seen:
+            raise InputError("operator id", op.id, "must be given once; another operator has it too")
+        seen.add(op.id)
+    return seen
+
+
+def _check_cores(problem: ScheduleProblem) -> None:
+    for field, count in (("num_tc", problem.num_tc), ("num_vc", problem.num_vc)):
+        if count:
+            continue
+        kind = "tensor" if field == "num_tc" else "vector"
+        for op in problem.operators:
+            if op.core_type.needs_tensor_core if kind == "tensor" else op.core_type.needs_vector_core:
+                must = f"must be at least 1: operator {show_id(op.id)} of type {op.core_type} needs a {kind} core"
+                raise InputError(field, count, must, "1")
+
+
+def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[OperatorId]) -> None:
+    for edge in edges:
+        if not isinstance(edge, tuple) or len(edge) != 2:
+            raise InputError("edges", edge, "must be pairs [a, b]: a before b")
+        for end in edge:
+            if isinstance(end, bool) or not isinstance(end, int | str) or end not in known:
+                near = difflib.get_close_matches(str(end), [str(id_) for id_ in known], n=1, cutoff=0.6)
+                raise InputError("edges", list(edge), f"{show_id(end)} is no operator's id", near[0] if near else "")
+
+
+def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> str:
+    """One cycle among operators that all wait for another of them or descend from one: ``3 -> 5 -> 3``."""
+    before = {target: source for source, targets in after.items() for target in targets if target in after}
+    here, seen = next(iter(before)), []
+    while here not in seen:
+        seen.append(here)
+        here = before[here]
+    cycle = [here, *reversed(seen[seen.index(here) :])]
+    shown = [show_id(id_) for id_ in cycle]
+    return " -> ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-5:]])

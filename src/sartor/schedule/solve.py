@@ -1,0 +1,214 @@
+"""From a problem to its answer: contract, split, bound, solve what is left open, assemble, check."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from sartor.errors import InputError
+from sartor.schedule import bounds, cp_sat, greedy, milp
+from sartor.schedule.answer import BlockAnswer
+from sartor.schedule.check import violations
+from sartor.schedule.cores import assign_cores
+from sartor.schedule.problem import OperatorId, ScheduleProblem, successors, topological_order
+from sartor.schedule.split import Block, Timetable, canonical, coarsest, contract, part, series
+
+TIME_LIMIT_S = 20.0
+LONGEST_LIMIT_S = 1_000_000
+
+
+class Solver(StrEnum):
+    """Who solves what list scheduling and the bounds leave open."""
+
+    CP_SAT = "cp_sat"
+    MILP = "milp"
+    GREEDY = "greedy"
+
+
+class Status(StrEnum):
+    """Proved optimal, or the best found. There is always a schedule, so there is no third."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+
+
+class Mode(StrEnum):
+    """On one core (fused: one of each kind), or split over all cores and alone."""
+
+    SINGLE = "single"
+    INTRA_OP = "intra_op"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTimes:
+    """When and where one operator runs, from ``start`` until just before ``end``."""
+
+    id: OperatorId
+    start: int
+    end: int
+    mode: Mode
+    tensor_cores: tuple[int, ...]
+    vector_cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleResult:
+    """A checked schedule, by start, with the proved lower bound on what any schedule could reach."""
+
+    problem: ScheduleProblem = field(repr=False)
+    status: Status
+    makespan: int
+    lower_bound: int
+    operators: tuple[OperatorTimes, ...]
+    checked: bool
+    """Code that shares nothing with the solvers has accepted it."""
+    solver: Solver
+    solve_s: float
+    interrupted: bool = False
+
+    @property
+    def gap(self) -> float:
+        """Share of the makespan that is not proved necessary; 0 when optimal."""
+        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+
+    @property
+    def busy(self) -> dict[str, int]:
+        """Core time in use, by kind: sum over operators of their time times their cores."""
+        return {
+            "tc": sum((row.end - row.start) * len(row.tensor_cores) for row in self.operators),
+            "vc": sum((row.end - row.start) * len(row.vector_cores) for row in self.operators),
+        }
+
+    @property
+    def utilization(self) -> dict[str, float]:
+        """``busy`` as a share of makespan times cores; 0 where there are no cores of the kind."""
+        room = {"tc": self.makespan * self.problem.num_tc, "vc": self.makespan * self.problem.num_vc}
+        return {kind: busy / room[kind] if room[kind] else 0.0 for kind, busy in self.busy.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCache:
+    """Proved schedules by block, for callers that solve many problems: equal layers are solved once."""
+
+    proved: dict[Block, BlockAnswer] = field(default_factory=dict)
+
+
+def solve(
+    problem: ScheduleProblem,
+    time_limit_s: float = TIME_LIMIT_S,
+    solver: Solver = Solver.CP_SAT,
+    cache: ScheduleCache | None = None,
+) -> ScheduleResult:
+    """The shortest schedule found within a time limit [s], with its lower bound.
+
+    A limit of 0 answers with list scheduling and the bounds that need no solver. Raises `InputError` on a bad limit,
+    `MissingExtraError` when the solver is not installed. Ctrl-C ends the search, not the answer.
+
+    >>> from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem, solve
+    >>> ops = [ScheduledOperator(id=k, core_type=CoreType.TC, latency=8, intra_latency=5) for k in range(2)]
+    >>> result = solve(ScheduleProblem(num_tc=2, num_vc=0, operators=tuple(ops)))
+    >>> result.makespan, result.lower_bound, str(result.status)
+    (8, 8, 'optimal')
+    """
+    if not 0 <= time_limit_s <= LONGEST_LIMIT_S:
+        raise InputError("time_limit_s", time_limit_s, f"must be a number of seconds from 0 to {LONGEST_LIMIT_S}", "20")
+    begin, solver = time.perf_counter(), Solver(solver)
+    block, ids = contract(problem)
+    pieces = series(block)
+    blocks = [part(block, positions) for positions in pieces]
+    answers = _answers(blocks, begin + time_limit_s, solver, cache or ScheduleCache())
+    chosen, makespan = _in_series(blocks, answers, ids)
+    operators = _operator_times(problem, chosen)
+    lower_bound = sum(answer.lower_bound for answer in answers)
+    wrong = violations(problem, operators, makespan)
+    if wrong or lower_bound > makespan:
+        raise AssertionError(f"{solver} answered what is no schedule: {'; '.join(wrong[:3]) or 'bound above value'}")
+    return ScheduleResult(
+        problem=problem,
+        status=Status.OPTIMAL if lower_bound == makespan else Status.FEASIBLE,
+        makespan=makespan,
+        lower_bound=lower_bound,
+        operators=operators,
+        checked=True,
+        solver=solver,
+        solve_s=time.perf_counter() - begin,
+        interrupted=any(answer.interrupted for answer in answers),
+    )
+
+
+def _answers(blocks: list[Block], deadline: float, solver: Solver, cache: ScheduleCache) -> list[BlockAnswer]:
+    """Every block's answer; equal ones are solved once, and what time is left is shared among those still open."""
+    scaled = [coarsest(block) for block in blocks]
+    ordered = [canonical(block) for block, _ in scaled]
+    found: dict[Block, BlockAnswer] = {}
+    for block in dict.fromkeys(block for block, _ in ordered):
+        known = cache.proved.get(block)
+        found[block] = known or _without_solver(block)
+    still_open = [block for block, answer in found.items() if _open(block, answer)]
+    for k, block in enumerate(sorted(still_open, key=lambda block: block.size)):
+        limit_s = (deadline - time.perf_counter()) / (len(still_open) - k)
+        interrupted = any(answer.interrupted for answer in found.values())
+        if solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
+            ask = cp_sat.solve_block if solver is Solver.CP_SAT else milp.solve_block
+            found[block] = ask(block, found[block].timetable, found[block].lower_bound, limit_s)
+    cache.proved.update((block, answer) for block, answer in found.items() if not _open(block, answer))
+    return [_restored(found[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
+
+
+def _without_solver(block: Block) -> BlockAnswer:
+    """List scheduling and the bounds: the whole answer where they meet."""
+    return BlockAnswer(timetable=greedy.best_greedy(block), lower_bound=bounds.lower_bound(block))
+
+
+def _open(block: Block, answer: BlockAnswer) -> bool:
+    return answer.lower_bound < answer.timetable.makespan(block)
+
+
+def _restored(answer: BlockAnswer, order: tuple[int, ...], unit: int) -> BlockAnswer:
+    """An answer in the order and unit that the problem was given in."""
+    starts, split = [0] * len(order), [False] * len(order)
+    for k, i in enumerate(order):
+        starts[i], split[i] = answer.timetable.starts[k] * unit, answer.timetable.split[k]
+    timetable = Timetable(starts=tuple(starts), split=tuple(split))
+    return replace(answer, timetable=timetable, lower_bound=answer.lower_bound * unit)
+
+
+def _in_series(
+    blocks: list[Block], answers: list[BlockAnswer], ids: tuple[OperatorId, ...]
+) -> tuple[dict[OperatorId, tuple[int, bool]], int]:
+    """Start and mode of every operator when one block runs after the other, and when the last one ends."""
+    chosen: dict[OperatorId, tuple[int, bool]] = {}
+    offset, remaining = 0, iter(ids)
+    for block, answer in zip(blocks, answers, strict=True):
+        for start, split in zip(answer.timetable.starts, answer.timetable.split, strict=True):
+            chosen[next(remaining)] = (offset + start, split)
+        offset += answer.timetable.makespan(block)
+    return chosen, offset
+
+
+def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int, bool]]) -> tuple[OperatorTimes, ...]:
+    """Rows by start. Operators that can run in no time do so as soon as what they wait for has ended."""
+    operators, done = {op.id: op for op in problem.operators}, dict.fromkeys((op.id for op in problem.operators), 0)
+    after, rows = successors(problem), []
+    for id_ in topological_order(problem):
+        op = operators[id_]
+        start, split = chosen.get(id_, (done[id_], op.intra_latency < op.latency))
+        end = start + (op.intra_latency if split else op.latency) if op.takes_time else start
+        for target in after[id_]:
+            done[target] = max(done[target], end)
+        if op.takes_time:
+            rows.append((op, start, end, split))
+    rows.sort(key=lambda row: row[1:3])
+    cores = assign_cores(problem.num_tc, problem.num_vc, rows)
+    return tuple(
+        OperatorTimes(
+            id=op.id,
+            start=start,
+            end=end,
+            mode=Mode.INTRA_OP if split else Mode.SINGLE,
+            tensor_cores=tensor,
+            vector_cores=vector,
+        )
+        for (op, start, end, split), (tensor, vector) in zip(rows, cores, strict=True)
+    )
