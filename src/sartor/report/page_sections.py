@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sartor.cost.estimate import Estimate
 from sartor.operators import kind_name
 from sartor.report.html import Column, Markup, element, join, markdown, table
-from sartor.report.table import PASS_WORDS, fix_text, position, stability_lines, with_candidate
+from sartor.report.table_advice import fix_text, position, stability_lines, with_candidate
+from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.words import (
     efficiency,
     interval_text,

@@ -1,0 +1,143 @@
+"""``sartor advise`` for the terminal: verdict, where time goes, findings, candidates, devices, stability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sartor.report.points import operator_times
+from sartor.report.table_estimate import heading, notes, plain_table, times_table, totals_line
+from sartor.report.verdict import verdict
+from sartor.report.words import (
+    printable,
+    short_change,
+    signed_share,
+    speedup_text,
+    sure_text,
+)
+from sartor.units import format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import Advice
+    from sartor.rules.rule import Finding
+    from sartor.search.shapes import Candidate, ShapeSearch
+
+GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
+
+
+def advice_view(advice: Advice) -> RenderableType:
+    """``sartor advise``: the verdict in words, where the time goes, findings, candidates, devices, stability, notes."""
+    base = advice.base.question
+    search = advice.search
+    parts: list[RenderableType] = [
+        heading(base.reading.shape.name or "model", base.gpu.name, base.workload),
+        Text(verdict(advice)),
+        _title("Where the time goes"),
+        times_table(operator_times(advice.base.estimate, small=0.02)),
+        totals_line(advice.base.estimate),
+        _title("What is broken, and what it costs"),
+        findings_view(advice.findings),
+        _title("Faster shapes of the same size"),
+        candidates_table(search),
+        *_legend(search),
+    ]
+    if len(advice.gpus) > 1 and search.candidates:
+        parts += [_title("On each device"), per_gpu_table(advice)]
+    parts += notes("How stable this is", [printable(str(line)) for line in stability_lines(search.stability)])
+    parts += notes("Assumed", [*base.assumptions, *search.assumptions])
+    return Group(*parts)
+
+
+def _title(words: str) -> RenderableType:
+    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
+
+
+def findings_view(findings: Iterable[Finding]) -> RenderableType:
+    """Each finding: its grade, rule and gain, then what is wrong and the fix."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    found = list(findings)
+    if not found:
+        return Text("No rule is broken.")
+    for finding in found:
+        grade = finding.grade.value
+        words = Text(printable(finding.message))
+        words.append(f"  [{finding.rule} {finding.code}]", style="dim")
+        if finding.fix:
+            words.append(f"\nfix: {fix_text(finding)}", style="green")
+        table.add_row(Text(grade, style=GRADE_STYLES.get(grade, "")), Text(gain_text(finding)), words)
+    return table
+
+
+def fix_text(finding: Finding) -> str:
+    return printable(", ".join(f"{name}={value}" for name, value in finding.fix.items()))
+
+
+def gain_text(finding: Finding) -> str:
+    """``6.1%``; a dash where the model cannot run as asked, so that there is no time to save."""
+    return "-" if finding.gain_fraction is None else format_share(finding.gain_fraction)
+
+
+def candidates_table(search: ShapeSearch) -> RenderableType:
+    """Same-size shapes, best first: speedup with 80% interval, how sure, what it costs in parameters and FLOPs."""
+    if not search.candidates:
+        return Text("Nothing within the tolerance is faster: keep the shape.")
+    table = plain_table("change", "speedup", "80% interval", "sure", "params", "flops", "quality")
+    for each in with_candidate(search.candidates, search.smallest_edit):
+        table.add_row(
+            _marked(each, search.smallest_edit, "smallest edit"),
+            speedup_text(each.speedup),
+            f"{float(each.speedup_low):.2f}-{float(each.speedup_high):.2f}",
+            sure_text(float(each.confidence)),
+            signed_share(float(each.params_change), 2),
+            signed_share(float(each.flops_change), 1),
+            "known" if each.quality.within_evidence else "check",
+        )
+    return table
+
+
+def _legend(search: ShapeSearch) -> list[RenderableType]:
+    """What the quality column's words mean, where there is one."""
+    if not search.candidates:
+        return []
+    return [Text("quality: known = within what published evidence covers; check = outside it", style="dim")]
+
+
+def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:
+    """The candidates, and one more where it is not among them."""
+    return [*candidates] if other is None or position(candidates, other) >= 0 else [*candidates, other]
+
+
+def position(candidates: Sequence[Candidate], wanted: Candidate | None) -> int:
+    """Where a candidate stands in the list, -1 where it does not."""
+    return next((i for i, c in enumerate(candidates) if wanted is not None and c.changed == wanted.changed), -1)
+
+
+def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Text:
+    """What a candidate changes, and a remark where it is the special one."""
+    text = Text(short_change(candidate.changed))
+    if special is not None and candidate.changed == special.changed:
+        text.append(f"  <- {words}", style="green")
+    return text
+
+
+def per_gpu_table(advice: Advice) -> Table:
+    """Speedup of each candidate on each device, and the one that regrets least."""
+    names = [gpu.name for gpu in advice.gpus]
+    table = plain_table("change", *(printable(name) for name in names))
+    for each in with_candidate(advice.search.candidates, advice.search.minimax):
+        cells = (speedup_text(each.per_gpu[n]) if n in each.per_gpu else "-" for n in names)
+        table.add_row(_marked(each, advice.search.minimax, "least regret"), *cells)
+    return table
+
+
+def stability_lines(stability: Iterable[Any]) -> list[str]:
+    """Stability records as sentences (they know their own words)."""
+    return [str(line) for line in stability]

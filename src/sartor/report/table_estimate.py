@@ -1,0 +1,196 @@
+"""``sartor estimate`` for the terminal: operators by time, totals, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import Estimate
+from sartor.model.workload import Workload
+from sartor.operators import Operator, Pass, kind_name
+from sartor.report.points import SMALL_SHARE, OperatorTimes
+from sartor.report.words import (
+    efficiency,
+    interval_text,
+    printable,
+    short_name,
+    size_text,
+    tile_text,
+    workload_text,
+)
+from sartor.units import format_count, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import ModelEstimate
+
+BAR = 24
+"""Characters of the longest bar."""
+
+
+PASS_WORDS = {
+    Pass.FORWARD: "fwd",
+    Pass.DGRAD: "dgrad",
+    Pass.WGRAD: "wgrad",
+    Pass.BACKWARD: "bwd",
+    Pass.OPTIMIZER: "optim",
+}
+
+
+def estimate_view(answer: ModelEstimate) -> RenderableType:
+    """``sartor estimate``: the question, operators by time, totals, what was assumed."""
+    question = answer.question
+    return Group(
+        heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
+        operators_table(answer.estimate),
+        totals_line(answer.estimate),
+        *notes("Assumed", question.assumptions),
+    )
+
+
+def heading(model: str, gpu: str, workload: Workload) -> RenderableType:
+    text = Text(printable(model), style="bold")
+    text.append(f" on {printable(gpu)}", style="bold")
+    text.append(f"  {workload_text(workload)}", style="dim")
+    return Group(text, Rule(style="dim", characters="-"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One operator as shown: all its executions together."""
+
+    operator: Operator
+    cost: Cost
+    kind: str
+    time_s: float
+    share: float
+
+
+def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE) -> Table:
+    """Operators grouped by kind, the longest kind and operator first; those below ``small`` of the step in one line."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", collapse_padding=True)
+    table.add_column("operator", overflow="fold", min_width=14)
+    table.add_column("pass", overflow="fold")
+    table.add_column("count", justify="right", overflow="fold")
+    table.add_column("(batch x) m x n x k", overflow="fold", min_width=22)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
+    table.add_column("tile", no_wrap=True)
+    table.add_column("waves", justify="right", no_wrap=True)
+    table.add_column("eff", justify="right", no_wrap=True)
+    rows = _rows(estimate)
+    totals = {kind: sum(r.time_s for r in rows if r.kind == kind) for kind in {r.kind for r in rows}}
+    shown = [row for row in rows if row.share >= small]
+    shown.sort(key=lambda r: (-totals[r.kind], r.kind, -r.time_s))
+    step = float(estimate.time_s)
+    for kind, group in groupby(shown, key=lambda r: r.kind):
+        members = list(group)
+        if len(members) > 1:
+            _add_total(table, kind, totals[kind], totals[kind] / step)
+        for row in members:
+            _add_row(table, row, indent=len(members) > 1)
+    rest = [row for row in rows if row.share < small]
+    if rest:
+        time_s = sum(row.time_s for row in rest)
+        _add_total(table, f"{len(rest)} smaller", time_s, time_s / step)
+    return table
+
+
+def _rows(estimate: Estimate) -> list[_Row]:
+    step = float(estimate.time_s) or 1.0
+    return [
+        _Row(
+            operator=op,
+            cost=cost,
+            kind=kind_name(op),
+            time_s=float(cost.time_s) * float(op.count),
+            share=float(cost.time_s) * float(op.count) / step,
+        )
+        for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True)
+        if float(op.count) > 0
+    ]
+
+
+def _add_total(table: Table, word: str, time_s: float, share: float) -> None:
+    cells = (printable(word), "", "", "", format_seconds(time_s), format_share(share), "", "", "", "")
+    table.add_row(*(Text(cell, style="bold") for cell in cells))
+
+
+def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
+    op, cost = row.operator, row.cost
+    share = efficiency(op, cost)
+    waves = cost.details.get("waves")
+    cells = (
+        (" " if indent else "") + short_name(op),
+        PASS_WORDS[op.pass_],
+        str(int(op.count)),
+        size_text(op),
+        format_seconds(row.time_s),
+        format_share(row.share),
+        cost.bound_by.value,
+        tile_text(cost),
+        "" if waves is None else f"{float(waves):.0f}",
+        "" if share is None else f"{100 * share:.0f}%",
+    )
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def times_table(times: OperatorTimes) -> Table:
+    """Operators with all their passes together, longest first: time, its 80% interval, share, and a bar."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("operator", overflow="fold")
+    for name in ("time", "80% low", "80% high", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    totals = times.time_s.sum(axis=1)
+    longest = max(totals.max(initial=0.0), 1e-30)
+    for name, total, low, high in zip(times.names, totals, times.low_s, times.high_s, strict=True):
+        bar = Text("#" * max(round(BAR * total / longest), 1), style="blue")
+        cells = (format_seconds(total), format_seconds(low), format_seconds(high), format_share(total / times.step_s))
+        table.add_row(Text(name), *cells, bar)
+    return table
+
+
+def totals_line(estimate: Estimate) -> RenderableType:
+    """One paragraph: the step with its interval, throughput, utilisation, FLOPs and where the numbers come from."""
+    text = Text("Step ", style="bold")
+    text.append(interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s)), style="bold")
+    text.append(
+        f"; {format_count(float(estimate.tokens_per_s))} tokens/s; {format_share(float(estimate.mfu))} of dense peak "
+        f"(mfu); {float(estimate.matmul_flops) / 1e12:,.3g} TFLOP of products; {estimate.source.value}"
+    )
+    return Padding(text, (1, 0, 0, 0), expand=False)
+
+
+def notes(title: str, lines: Sequence[str]) -> list[RenderableType]:
+    """A titled list; nothing where it is empty."""
+    if not lines:
+        return []
+    items = [_bullet(Text(printable(line))) for line in lines]
+    return [Padding(Text(f"{title}:", style="bold"), (1, 0, 0, 0), expand=False), *items]
+
+
+def _bullet(text: Text, mark: str = "-") -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(mark, style="dim"), text)
+    return grid
+
+
+def plain_table(first: str, *others: str) -> Table:
+    """Names on the left (folded where long), numbers on the right (never wrapped)."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,81 @@
+"""``sartor gemm`` for the terminal: one product, why it takes as long as it does, the tiles considered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from sartor.report.table_estimate import plain_table
+from sartor.report.words import (
+    interval_text,
+    printable,
+    signed_share,
+    size_text,
+    tile_text,
+)
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import GemmAnswer
+
+
+def gemm_view(answer: GemmAnswer) -> RenderableType:
+    """``sartor gemm``: one product, why it takes as long as it does, and the tiles that were considered."""
+    gemm, cost = answer.gemm, answer.cost
+    achieved = float(gemm.flops) / float(cost.time_s)
+    head = Text(f"{size_text(gemm)} ", style="bold")
+    head.append(f"({gemm.dtype.value}, {gemm.layout.value}) on {printable(answer.gpu.name)}", style="bold")
+    line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
+    line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.source.value}")
+    return Group(head, Rule(style="dim", characters="-"), line, Text(gemm_reason(answer)), Text(), tiles_table(answer))
+
+
+def gemm_reason(answer: GemmAnswer) -> str:
+    """Why, in words: tiles, waves, what is wasted in them, alignment, and the terms."""
+    gemm, cost, gpu = answer.gemm, answer.cost, answer.gpu
+    d = cost.details
+    terms = ", ".join(
+        f"{word} {format_seconds(float(term))}"
+        for word, term in (("matrix", cost.compute_s), ("memory", cost.memory_s), ("overhead", cost.overhead_s))
+    )
+    intensity = float(gemm.flops) / float(gemm.bytes_moved)
+    return (
+        f"Tiles of {tile_text(cost)} over {gpu.num_sms} SMs make {float(d.get('waves', 0)):.0f} waves: "
+        f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
+        f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work; operand alignment lets the "
+        f"main loop run at {format_share(float(d.get('alignment', 1)))}. Terms: {terms}. "
+        f"It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}."
+    )
+
+
+def _ridge(answer: GemmAnswer) -> float:
+    peaks = answer.gpu.peak_flops_per_s
+    return peaks.get(answer.gemm.dtype, max(peaks.values())) / answer.gpu.hbm_bytes_per_s
+
+
+def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
+    """The alternatives, fastest first, with what each loses in tiles and waves."""
+    table = plain_table("tile", "split k", "waves", "tile eff", "wave eff", "matrix", "memory", "time", "slower by")
+    best = float(_get(answer.alternatives[0], "time_s")) if answer.alternatives else 1.0
+    for each in list(answer.alternatives)[:limit]:
+        time_s = float(_get(each, "time_s"))
+        table.add_row(
+            f"{int(_get(each, 'tile_m'))}x{int(_get(each, 'tile_n'))}",
+            str(int(_get(each, "split_k"))),
+            f"{float(_get(each, 'waves')):.0f}",
+            format_share(float(_get(each, "tile_efficiency"))),
+            format_share(float(_get(each, "wave_efficiency"))),
+            format_seconds(float(_get(each, "compute_s"))),
+            format_seconds(float(_get(each, "memory_s"))),
+            format_seconds(time_s),
+            "chosen" if each is answer.alternatives[0] else signed_share(time_s / best - 1),
+        )
+    return table
+
+
+def _get(record: Any, name: str) -> Any:
+    return record[name] if isinstance(record, dict) else getattr(record, name)
