@@ -25,11 +25,15 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Stages that take ``devices`` each, at most ``limit`` of them; ``cost_at(s)`` is their table at position s."""
+    """Stages that take ``devices`` each, at most ``limit`` of them.
+
+    ``cost_at(counts)`` is their table of costs when ``counts`` stages of each kind run from this one to the end
+    (their sum is its position from the end); None where such a stage may not come next.
+    """
 
     devices: int
     limit: int
-    cost_at: Callable[[int], Array]
+    cost_at: Callable[[Counts], Array | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
     for s in range(1, max_stages + 1):
         for counts in _compositions(s, limits):
             if found.devices(counts) <= max_devices:
-                _extend(found, counts, s, rows=int(reach[s]), columns=int(reach[s - 1]))
+                _extend(found, counts, rows=int(reach[s]), columns=int(reach[s - 1]))
     return found
 
 
@@ -70,14 +74,15 @@ def _compositions(total: int, limits: Sequence[int]) -> Iterator[Counts]:
             yield (head, *tail)
 
 
-def _extend(found: Bottlenecks, counts: Counts, s: int, *, rows: int, columns: int) -> None:
+def _extend(found: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
     """One entry of the table from those with one stage less; none where nothing fits."""
     best, first = None, None
     for k, kind in enumerate(found.kinds):
         after = found.of.get(less_one(counts, k))
-        if after is None:
+        cost = None if after is None else kind.cost_at(counts)
+        if after is None or cost is None:
             continue
-        both = np.maximum(kind.cost_at(s)[:rows, :columns], after[:columns])
+        both = np.maximum(cost[:rows, :columns], after[:columns])
         least = both.min(axis=1)
         best = least if best is None else np.minimum(best, least)
         first = both[0] if first is None else np.minimum(first, both[0])
@@ -93,20 +98,22 @@ def less_one(counts: Counts, k: int) -> Counts:
     return (*counts[:k], counts[k] - 1, *counts[k + 1 :])
 
 
-def trace(found: Bottlenecks, counts: Counts, first_end: int) -> list[int]:
-    """States of a pipeline whose bottleneck is ``found.first[counts][first_end]``, from 0 to the last."""
-    states, here, end = [0], 0, first_end
+def trace(found: Bottlenecks, counts: Counts, first_end: int) -> tuple[list[int], list[int]]:
+    """A pipeline whose bottleneck is ``found.first[counts][first_end]``: its states from 0 to the last, its kinds."""
+    states, kinds, here, end = [0], [], 0, first_end
     last = len(found.of[(0,) * len(counts)]) - 1
     while True:
         options = []
         for k, kind in enumerate(found.kinds):
             after = found.of.get(less_one(counts, k))
-            if after is not None:
-                costs = np.maximum(kind.cost_at(sum(counts))[here], after)
+            cost = None if after is None else kind.cost_at(counts)
+            if after is not None and cost is not None:
+                costs = np.maximum(cost[here], after)
                 j = end if end >= 0 else int(costs.argmin())
                 options.append((float(costs[j]), k, j))
         _, k, here = min(options)
         states.append(here)
+        kinds.append(k)
         counts, end = less_one(counts, k), -1
         if here == last:
-            return states
+            return states, kinds

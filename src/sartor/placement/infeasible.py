@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from sartor.placement.dynamic_programming import Kind, least_bottlenecks
+from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
 from sartor.placement.plan import Tightest
 from sartor.placement.problem import Layer, PlacementProblem, Width
 from sartor.placement.tabulate import Array, StageSums, States, find_states, max_positions, stage_sums
@@ -37,7 +37,9 @@ def _least_memory(problem: PlacementProblem, width: Width, states: States, sums:
     """Smallest memory per device with which one copy fits on the devices: a bottleneck of bytes."""
     held = np.where(sums.is_stage, (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes, inf)
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
-    kinds = _kinds(width, states, sums, lambda mask: lambda s: np.where(mask, held + (s - 1) * stash, inf))
+    kinds = _kinds(
+        width, states, sums, lambda mask: lambda counts: np.where(mask, held + (sum(counts) - 1) * stash, inf)
+    )
     most = min(len(states.order), problem.num_devices)
     found = least_bottlenecks(kinds, states.sizes, most, problem.num_devices)
     return min((float(first.min()) for first in found.first.values()), default=inf)
@@ -46,7 +48,9 @@ def _least_memory(problem: PlacementProblem, width: Width, states: States, sums:
 def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
     """Fewest devices of the given memory that hold one copy, infinite if no number does."""
     positions = max_positions(problem, sums)
-    kinds = _kinds(width, states, sums, lambda mask: lambda s: np.where(mask & (positions >= s), 0.0, inf))
+    kinds = _kinds(
+        width, states, sums, lambda mask: lambda counts: np.where(mask & (positions >= sum(counts)), 0.0, inf)
+    )
     num_layers = len(states.order)
     found = least_bottlenecks(kinds, states.sizes, num_layers, num_layers * width.devices)
     return min(
@@ -55,7 +59,7 @@ def _least_devices(problem: PlacementProblem, width: Width, states: States, sums
 
 
 def _kinds(
-    width: Width, states: States, sums: StageSums, cost: Callable[[Array], Callable[[int], Array]]
+    width: Width, states: States, sums: StageSums, cost: Callable[[Array], Callable[[Counts], Array]]
 ) -> list[Kind]:
     split = sums.is_split
     masks = ((width.devices, sums.is_stage & split), (1, sums.is_stage & ~split))

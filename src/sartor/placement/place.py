@@ -11,7 +11,7 @@ from math import inf, isclose
 import numpy as np
 
 from sartor.placement.check import fixed_strategy_time, price
-from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
+from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks, trace
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.pipeline import best_choice, time_bound
 from sartor.placement.plan import Placement, Plan, Status
@@ -59,7 +59,7 @@ def solve(problem: PlacementProblem) -> Plan | None:
             )
             choice = best_choice(problem, table, found, best[0])
             if choice:
-                cuts = trace(found, choice.counts, choice.first_end)
+                cuts, _ = trace(found, choice.counts, choice.first_end)
                 best = (choice.time_s, width, stages_between(states, cuts), choice.copies)
     time_s, chosen, stages, copies = best
     if chosen is None:
@@ -102,16 +102,16 @@ def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
     ]
 
 
-def masked(costs: Array, positions: Array) -> Callable[[int], Array]:
-    """Costs at position s: infinite where ``positions`` ends before s. Positions between two limits share a table."""
+def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
+    """Costs at a position: infinite where ``positions`` ends before it. Positions between two limits share a table."""
     limits = np.unique(positions)
 
     @lru_cache(maxsize=2)
     def beyond(level: int) -> Array:
         return np.where(positions >= limits[level], costs, inf)
 
-    def at(s: int) -> Array:
-        level = int(np.searchsorted(limits, s))
+    def at(counts: Counts) -> Array:
+        level = int(np.searchsorted(limits, sum(counts)))
         return beyond(level) if level < len(limits) else np.full_like(costs, inf)
 
     return at

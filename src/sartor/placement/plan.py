@@ -20,25 +20,35 @@ class Stage:
     layers: tuple[int, ...]
     devices: int
     load_s: float
+    device_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A placement, first stage first: ``data_parallel`` copies of a pipeline at one tensor-parallel width."""
+    """A placement, first stage first: ``data_parallel`` copies of a pipeline at one tensor-parallel width.
+
+    With ``virtual_stages`` v > 1 the pipeline is S device groups deep and ``stages`` are its v S chunks: group i runs
+    the chunks i, i + S, i + 2 S, ...
+    """
 
     tensor_parallel: int
     data_parallel: int
     stages: tuple[Stage, ...]
     time_per_batch_s: float
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    virtual_stages: int = 1
+    zero_stage: int = 0
 
     @property
     def num_stages(self) -> int:
-        return len(self.stages)
+        """Device groups that a microbatch passes through."""
+        return len(self.stages) // self.virtual_stages
 
     @property
     def num_devices(self) -> int:
         """Devices in use, over all copies."""
-        return self.data_parallel * sum(stage.devices for stage in self.stages)
+        return self.data_parallel * sum(stage.devices for stage in self.stages[: self.num_stages])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
