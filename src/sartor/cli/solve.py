@@ -37,5 +37,6 @@ def place(
     if not json:
         c.show(placement_view(found))
     if found.plan is None:
-        c.say(f"sartor: {found.tightest.message if found.tightest else 'nothing fits'}")
+        if json and found.tightest:
+            c.say(f"sartor: {found.tightest.message}")
         raise c.Exit(3)
