@@ -262,7 +262,7 @@ def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
 def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
     """Heads of multi-head latent attention: keys of nope and rope parts, as many as queries."""
     num_heads = f.size(*parts.HEADS)
-    return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim")
+    return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim", least=0)
 
 
 def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> LatentAttentionMixer:
@@ -273,7 +273,7 @@ def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> Lat
         q_lora_rank=q_rank,
         kv_lora_rank=kv_rank,
         qk_nope_head_dim=f.size("qk_nope_head_dim"),
-        qk_rope_head_dim=f.size("qk_rope_head_dim"),
+        qk_rope_head_dim=f.size("qk_rope_head_dim", least=0),
         v_head_dim=f.size("v_head_dim"),
         bias=choose(f, family.q_bias),
         window=span.window,

@@ -159,14 +159,8 @@ def kimi_linear(f: Fields) -> TransformerShape:
     heads = inner.optional_size("linear_num_heads", "num_heads") or sizes.heads
     d = inner.optional_size("linear_head_dim", "head_dim") or 128
     taps = inner.optional_size("linear_conv_kernel_dim", "short_conv_kernel_size") or 4
-    h, width = sizes.hidden, heads * d
-    narrow = (
-        Linear(name="forget_down", d_in=h, d_out=d),
-        Linear(name="forget_up", d_in=d, d_out=width),
-        Linear(name="gate_down", d_in=h, d_out=d),
-        Linear(name="gate_up", d_in=d, d_out=width),
-    )
-    delta = _delta_attention(h, heads, d, taps, narrow)
+    h = sizes.hidden
+    delta = delta_attention(h, heads, d, taps)
     mixers: dict[str, Mixer] = {
         "linear_attention": delta,
         "full_attention": latent_attention(f, sizes, family, Span()),
@@ -205,6 +199,18 @@ def _latent_hybrid(f: Fields) -> Family:
             shared_count=("num_shared_experts",),
         ),
     )
+
+
+def delta_attention(h: int, heads: int, d: int, taps: int) -> StateSpaceMixer:
+    """Kimi delta attention whose forget and output gates come through a bottleneck of one head's width."""
+    width = heads * d
+    narrow = (
+        Linear(name="forget_down", d_in=h, d_out=d),
+        Linear(name="forget_up", d_in=d, d_out=width),
+        Linear(name="gate_down", d_in=h, d_out=d),
+        Linear(name="gate_up", d_in=d, d_out=width),
+    )
+    return _delta_attention(h, heads, d, taps, narrow)
 
 
 def _delta_attention(h: int, heads: int, d: int, taps: int, gates: tuple[Linear, ...]) -> StateSpaceMixer:
