@@ -183,7 +183,7 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
     linears, vectors = head_parts(
         f, family, head, hidden, hidden if family.wide_transform or not has_lm_head else table_width
     )
-    if has_lm_head and not tied and family.transform and family.spare_bias and choose(f, family.lm_head_bias):
+    if has_lm_head and not tied and family.spare_bias and choose(f, family.lm_head_bias):
         vectors = (*vectors, Vectors(name="spare_bias", fixed=vocab))
     if table_width != hidden and family.projection:
         linears = (plain("embedding_projection", table_width, hidden, bias=family.token_types), *linears)
@@ -611,7 +611,6 @@ _ROWS: dict[str, Encoder] = {
     "xlm-roberta-xl": PRE_NORM,
     "roberta-prelayernorm": replace(BERT, final_norm=True),
     "splinter": replace(BERT, pooler=False),
-    "markuplm": BERT,
     "distilbert": Encoder(token_types=False, pooler=False, spare_bias=False),
     "electra": Encoder(embedding_size=("embedding_size",), pooler=False, spare_bias=False),
     "nomic_bert": Encoder(pooler=False, positions=False, gated=True, bias=False, mlp_bias=False),
