@@ -6,17 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from sartor.interop.families import Reader, parts
-from sartor.interop.families.decoder import (
-    Family,
-    QkNorm,
-    Span,
-    assemble,
-    attention,
-    dense_ffn,
-    read_decoder,
-    read_sizes,
-)
+from sartor.interop.families.decoder import Family, QkNorm, assemble, attention, dense_ffn, read_decoder, read_sizes
 from sartor.interop.families.parts import check_kv_heads, head_of, heads, layer_norm
+from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
 from sartor.model.shape import Layer, Linear, TransformerShape, Vectors
 

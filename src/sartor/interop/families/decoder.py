@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from sartor.interop.families import parts
 from sartor.interop.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
+from sartor.interop.families.patterns import Span, Spans, Sparse, everywhere
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
     AttentionMixer,
@@ -51,18 +52,6 @@ class Sizes:
     heads: int
     kv_heads: int
     head_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """How far a layer's attention sees: everything (``window`` 0), a sliding window, or its own chunk."""
-
-    window: int = 0
-    chunked: bool = False
-
-
-Spans: TypeAlias = Callable[[Fields, int], list[Span]]
-Sparse: TypeAlias = Callable[[Fields, int], list[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +312,9 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     """The expert part of a sparse layer."""
     e = family.experts
     assert e is not None
-    num, top_k, width = f.size(*e.num), f.size(*e.top_k), f.size(*e.width)
+    num, top_k = f.size(*e.num), f.size(*e.top_k)
+    own = next((name for name in e.width if f.has(name)), "")
+    width = f.size(own) if own else f.size(*e.width)
     check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
     bias = choose(f, e.bias)
     expert = DenseFfn(
@@ -365,62 +356,6 @@ def choose(f: Fields, choice: Choice) -> bool:
     return f.flag(choice)
 
 
-# -- spans ----------------------------------------------------------------------------------------------------
-
-
-def everywhere(f: Fields, layers: int) -> list[Span]:
-    """Full attention in every layer, unless ``layer_types`` says otherwise."""
-    return by_layer_types(f, layers) or [Span()] * layers
-
-
-def by_layer_types(f: Fields, layers: int) -> list[Span] | None:
-    """Spans from an explicit ``layer_types`` list, None where there is none."""
-    types = f.words("layer_types", length=layers)
-    if types is None:
-        return None
-    window = f.optional_size("sliding_window", least=0) or 0
-    chunk = f.optional_size("attention_chunk_size", least=0) or 0
-    kinds = {
-        "full_attention": Span(),
-        "attention": Span(),
-        "sliding_attention": Span(window),
-        "chunked_attention": Span(chunk, chunked=True),
-    }
-    unknown = next((t for t in types if t not in kinds), None)
-    if unknown is not None:
-        raise f.refuse("layer_types", unknown, f"must be one of {', '.join(kinds)} for model_type {f.model_type}")
-    return [kinds[t] for t in types]
-
-
-def window_everywhere(f: Fields, layers: int) -> list[Span]:
-    """``sliding_window`` in every layer when it is given (Mistral)."""
-    window = f.optional_size("sliding_window", least=0) or 0
-    return by_layer_types(f, layers) or [Span(window)] * layers
-
-
-def window_where_used(f: Fields, layers: int) -> list[Span]:
-    """Qwen2: windows from ``max_window_layers`` on, and only with ``use_sliding_window``."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
-    window = f.optional_size("sliding_window", least=0) if f.flag("use_sliding_window", default=False) else 0
-    first = f.optional_size("max_window_layers", least=0) or 0
-    return [Span(window or 0) if i >= first else Span() for i in range(layers)]
-
-
-def window_pattern(every: int, *names: str) -> Spans:
-    """Windows in all layers but each ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6); a field may say another."""
-
-    def spans(f: Fields, layers: int) -> list[Span]:
-        if (said := by_layer_types(f, layers)) is not None:
-            return said
-        window = f.optional_size("sliding_window", least=0) or 0
-        given = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
-        period = f.size(given) if given else every
-        return [Span() if (i + 1) % period == 0 else Span(window) for i in range(layers)]
-
-    return spans
-
-
 # -- which layers have experts --------------------------------------------------------------------------------
 
 
@@ -437,23 +372,6 @@ def sparse_layers(f: Fields, layers: int, family: Family) -> list[bool]:
     return [t != "dense" for t in types]
 
 
-def all_sparse(f: Fields, layers: int) -> list[bool]:
-    """Experts in every layer (Mixtral)."""
-    return [True] * layers
-
-
-def dense_first(*names: str, otherwise: int = 0) -> Sparse:
-    """The first so many layers are dense (DeepSeek's ``first_k_dense_replace``); ``otherwise`` where nothing says."""
-
-    def sparse(f: Fields, layers: int) -> list[bool]:
-        first = f.optional_size(*(names or ("first_k_dense_replace",)), least=0)
-        if first is None and otherwise:
-            f.ledger.assume(f"{f.path}first_k_dense_replace is not in the file: {otherwise}, as {f.model_type} has it")
-        return [i >= (otherwise if first is None else first) for i in range(layers)]
-
-    return sparse
-
-
 def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
     """One attention sink per head."""
     return (Vectors(name="sinks", fixed=sizes.heads),)
@@ -462,12 +380,3 @@ def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
 def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
     """A gate on the attention's output, as wide as its heads together."""
     return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim),)
-
-
-def sparse_steps(f: Fields, layers: int) -> list[bool]:
-    """Qwen: experts in every ``decoder_sparse_step``-th layer outside ``mlp_only_layers``, if there are any."""
-    if (f.optional_size("num_experts", "num_local_experts", least=0) or 0) == 0:
-        return [False] * layers
-    step = f.optional_size("decoder_sparse_step") or 1
-    dense = set(f.sizes("mlp_only_layers", least=0) or ())
-    return [i not in dense and (i + 1) % step == 0 for i in range(layers)]

@@ -10,19 +10,16 @@ from dataclasses import replace
 from functools import partial
 
 from sartor.interop.families import Reader
-from sartor.interop.families.decoder import (
-    Experts,
-    Family,
-    QkNorm,
+from sartor.interop.families.decoder import Experts, Family, QkNorm, read_decoder
+from sartor.interop.families.parts import layer_norm
+from sartor.interop.families.patterns import (
     all_sparse,
     dense_first,
-    read_decoder,
     sparse_steps,
     window_everywhere,
     window_pattern,
     window_where_used,
 )
-from sartor.interop.families.parts import layer_norm
 
 LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 NO_BIAS = Family()

@@ -10,11 +10,9 @@ from sartor.interop.families.decoder import (
     Experts,
     Family,
     QkNorm,
-    Span,
     assemble,
     attention,
     dense_ffn,
-    dense_first,
     latent_attention,
     moe_ffn,
     read_sizes,
@@ -23,6 +21,7 @@ from sartor.interop.families.decoder import (
 from sartor.interop.families.latent import indexer, indexer_kinds
 from sartor.interop.families.linear_attention import delta_attention
 from sartor.interop.families.parts import check_experts
+from sartor.interop.families.patterns import Span, dense_first
 from sartor.interop.families.unusual import hyper_connections
 from sartor.interop.fields import Fields
 from sartor.model.shape import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, TransformerShape, Vectors

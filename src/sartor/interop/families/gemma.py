@@ -6,16 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sartor.interop.families import Reader, parts
-from sartor.interop.families.decoder import (
-    Family,
-    QkNorm,
-    Sizes,
-    Span,
-    assemble,
-    attention,
-    read_sizes,
-)
+from sartor.interop.families.decoder import Family, QkNorm, Sizes, assemble, attention, read_sizes
 from sartor.interop.families.parts import check_experts, check_kv_heads
+from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
     AttentionMixer,

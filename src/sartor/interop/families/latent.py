@@ -8,15 +8,14 @@ from sartor.interop.families import Reader, parts
 from sartor.interop.families.decoder import (
     Experts,
     Family,
-    Span,
     assemble,
     dense_ffn,
-    dense_first,
     latent_attention,
     moe_ffn,
     read_sizes,
     sparse_layers,
 )
+from sartor.interop.families.patterns import Span, dense_first
 from sartor.interop.fields import Fields
 from sartor.model.shape import Ffn, LatentAttentionMixer, Layer, Linear, TransformerShape, Vectors
 

@@ -11,19 +11,16 @@ from sartor.interop.families.decoder import (
     Family,
     QkNorm,
     Sizes,
-    Span,
-    all_sparse,
     assemble,
     attention,
     choose,
     dense_ffn,
-    dense_first,
     latent_attention,
     moe_ffn,
     read_sizes,
     sparse_layers,
-    sparse_steps,
 )
+from sartor.interop.families.patterns import Span, all_sparse, dense_first, sparse_steps
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
     Ffn,

@@ -13,13 +13,9 @@ from sartor.interop.families.decoder import (
     Family,
     QkNorm,
     Sizes,
-    Span,
-    all_sparse,
     assemble,
     attention,
-    by_layer_types,
     dense_ffn,
-    dense_first,
     head_gate,
     latent_attention,
     moe_ffn,
@@ -27,9 +23,21 @@ from sartor.interop.families.decoder import (
     read_sizes,
     sinks,
     sparse_layers,
-    window_pattern,
 )
 from sartor.interop.families.parts import check_experts, check_kv_heads, layer_norm
+from sartor.interop.families.patterns import (
+    Span,
+    all_sparse,
+    beam_spans,
+    by_layer_types,
+    dense_first,
+    ernie_moe_sparse,
+    first_three_dense,
+    flint_spans,
+    flint_sparse,
+    full_first_of_four,
+    window_pattern,
+)
 from sartor.interop.fields import Fields
 from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, TransformerShape, Vectors
 
@@ -85,15 +93,6 @@ def _llama4_spans(f: Fields, layers: int) -> list[Span]:
         raise f.refuse("no_rope_layers", f"{len(rotary)} entries", f"must have {layers} entries, one per layer")
     chunk = f.optional_size("attention_chunk_size") or 0
     return [Span(chunk, chunked=True) if flag else Span() for flag in rotary]
-
-
-def ernie_moe_sparse(f: Fields, layers: int) -> list[bool]:
-    """ERNIE 4.5: experts in every ``moe_layer_interval``-th layer from a first to a last one."""
-    first = f.optional_size("moe_layer_start_index", least=0) or 0
-    last = f.optional_size("moe_layer_end_index", least=-1)
-    last = layers - 1 if last is None or last == -1 else last
-    every = f.optional_size("moe_layer_interval") or 1
-    return [(i + 1) % every == 0 and first <= i <= last for i in range(layers)]
 
 
 def one_or_listed(f: Fields, name: str, *aliases: str) -> int:
@@ -294,42 +293,6 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
     listed = f.sizes("moe_layer_freq", length=sizes.layers, least=0) if f.has("moe_layer_freq") else None
     sparse = [bool(x) for x in listed] if listed else sparse_layers(f, sizes.layers, family)
     return layered(f, family, sizes, lambda i: indexer if indexed[i] else plain, sparse)
-
-
-def flint_spans(f: Fields, layers: int) -> list[Span]:
-    """Flint: full attention in the first two layers, in every fourth and in the last."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
-    window = f.optional_size("sliding_window", least=0) or 0
-    full = [i < 2 or i % 4 == 1 or i == layers - 1 for i in range(layers)]
-    return [Span() if x else Span(window) for x in full]
-
-
-def flint_sparse(f: Fields, layers: int) -> list[bool]:
-    """Flint: as Qwen's rule, the first two layers dense where the file lists none."""
-    dense = f.sizes("mlp_only_layers", least=0)
-    return [i not in set(dense if dense is not None else (0, 1)) for i in range(layers)]
-
-
-def beam_spans(f: Fields, layers: int) -> list[Span]:
-    """Beam: full attention in every sixth layer and in the last."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
-    window = f.optional_size("sliding_window", least=0) or 0
-    return [Span() if (i + 1) % 6 == 0 or i == layers - 1 else Span(window) for i in range(layers)]
-
-
-def full_first_of_four(f: Fields, layers: int) -> list[Span]:
-    """Full attention in layers 0, 4, 8 ... and windows between (Granite with sliding windows)."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
-    window = f.optional_size("sliding_window", least=0) or 0
-    return [Span() if i % 4 == 0 else Span(window) for i in range(layers)]
-
-
-def first_three_dense(f: Fields, layers: int) -> list[bool]:
-    """Three dense layers, then experts (Beam)."""
-    return [i >= 3 for i in range(layers)]
 
 
 _ROWS: dict[str, Family] = {

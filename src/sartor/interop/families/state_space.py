@@ -13,7 +13,6 @@ from sartor.interop.families.decoder import (
     Experts,
     Family,
     Sizes,
-    Span,
     assemble,
     attention,
     choose,
@@ -22,6 +21,7 @@ from sartor.interop.families.decoder import (
     read_sizes,
 )
 from sartor.interop.families.parts import check_experts, layer_norm, plain, rms
+from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
     AttentionMixer,

@@ -11,22 +11,24 @@ from sartor.interop.families.decoder import (
     Family,
     QkNorm,
     Sizes,
-    Span,
-    all_sparse,
     attention,
-    by_layer_types,
-    dense_first,
     head_gate,
     read_decoder,
     read_sizes,
     sinks,
+)
+from sartor.interop.families.mixtures import layered
+from sartor.interop.families.parts import check_kv_heads
+from sartor.interop.families.patterns import (
+    Span,
+    all_sparse,
+    by_layer_types,
+    dense_first,
     sparse_steps,
     window_everywhere,
     window_pattern,
     window_where_used,
 )
-from sartor.interop.families.mixtures import layered
-from sartor.interop.families.parts import check_kv_heads
 from sartor.interop.fields import Fields
 from sartor.model.shape import AttentionMixer, Linear, TransformerShape
 

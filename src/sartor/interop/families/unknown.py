@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.interop.families import Reader, parts
-from sartor.interop.families.decoder import (
-    Choice,
-    Experts,
-    Family,
-    QkNorm,
+from sartor.interop.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
+from sartor.interop.families.patterns import (
     Span,
     Sparse,
     all_sparse,
     dense_first,
     everywhere,
-    read_decoder,
     sparse_steps,
     window_everywhere,
 )

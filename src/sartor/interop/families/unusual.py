@@ -11,25 +11,21 @@ from sartor.interop.families.decoder import (
     Experts,
     Family,
     QkNorm,
-    Span,
-    all_sparse,
     assemble,
     attention,
-    by_layer_types,
     dense_ffn,
-    dense_first,
     head_gate,
     latent_attention,
     moe_ffn,
     read_decoder,
     read_sizes,
     sparse_layers,
-    window_pattern,
 )
 from sartor.interop.families.gemma import gemma4_kinds, per_layer_linears
 from sartor.interop.families.latent import indexer
 from sartor.interop.families.linear_attention import alternating, kinds_of
 from sartor.interop.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
+from sartor.interop.families.patterns import Span, all_sparse, by_layer_types, dense_first, window_pattern
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
     AttentionMixer,
