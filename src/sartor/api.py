@@ -89,7 +89,7 @@ def ask(
         workload=workload,
         dims=dims,
         gpu=device,
-        assumptions=(*reading.assumptions, *dtype_notes, *notes, *long, *_fit_note(workload, dims, device, reading)),
+        assumptions=(*reading.assumptions, *reading.notes, *dtype_notes, *notes, *long, *_fit_note(workload, dims, device, reading)),
     )
 
 
