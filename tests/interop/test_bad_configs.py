@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sartor.errors import InputError
+from sartor.interop.defaults import class_defaults
 from sartor.interop.huggingface import read_model
+from sartor.model.counts import count_params
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -256,3 +260,26 @@ def test_many_layers_are_answered_at_once() -> None:
     reading = read_model(LLAMA | {"num_hidden_layers": 65_536, "model_type": "gemma2", "sliding_window": 4096})
     assert reading.shape.num_layers == 65_536
     assert time.perf_counter() - start < 5
+
+
+HOSTILE = st.sampled_from(
+    [None, True, False, 0, -1, 1, 3, 2**40, 10**30, 1.5, float("inf"), "", "abc", "4096", "\x1b[31m", [], [1], ["a"],
+     [None], [[1, 2], 3], {}, {"a": 1}, 65_537]
+)  # fmt: skip
+KINDS = ("llama", "gpt2", "mixtral", "deepseek_v3", "gemma3_text", "qwen3_next", "t5", "bert", "mamba", "falcon", "opt")
+
+
+@given(st.sampled_from(KINDS), st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_field_holds_the_answer_is_a_shape_or_a_sentence(model_type: str, data: st.DataObject) -> None:
+    defaults = class_defaults(model_type)
+    config = dict(defaults.values) | {"model_type": model_type}
+    for name in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
+        config[name] = data.draw(HOSTILE)
+    try:
+        shape = read_model(config).shape
+    except InputError as error:
+        assert str(error).isprintable()
+        return
+    assert isinstance(count_params(shape).total, int)
+    assert shape.fields()
