@@ -276,14 +276,10 @@ def test_whatever_a_field_holds_the_answer_is_a_shape_or_a_sentence(model_type: 
     config = dict(defaults.values) | {"model_type": model_type}
     for name in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
         config[name] = data.draw(HOSTILE)
+    shape, sentence = None, ""
     try:
         shape = read_model(config).shape
     except InputError as error:
         sentence = str(error)
-    else:
-        sentence = shape.name
     assert sentence.isprintable()
-    if sentence != model_type:
-        return
-    assert isinstance(count_params(shape).total, int)
-    assert shape.fields()
+    assert shape is None or (shape.fields() and isinstance(count_params(shape).total, int))
