@@ -1,30 +1,67 @@
 """What no schedule can beat, without a solver.
 
 Operators split over all cores run alone, so a makespan T is the sum of their times plus the time M in which only
-single-core operators run: T >= sum of q_i over the split ones + M. M is at least the one-core time on any path, and
-at least the one-core work of either kind over its cores. For any weights that add up to one, T is then at least
+single-core operators run: T = sum of q_i over the split ones + M. M is at least the one-core time on any path, and
+at least the one-core work of either kind over its cores; so it is at least any average of these. With weights a_tc,
+a_vc, and a_p for some paths p, that add up to one,
 
-    sum over operators of min(q_i, l_i * (a_tc [tensor] / N_tc + a_vc [vector] / N_vc + a_path [on the path]))
+    T >= sum over operators of min(q_i, l_i w_i),    w_i = a_tc [tensor] / N_tc + a_vc [vector] / N_vc + sum of a_p
 
-for every path: a longest-path search per set of weights, exact in whole numbers.
+with the last sum over the paths through i. Weights are multiples of 1 / GRID; the paths are found one after the
+other, each the one that raises the bound most. All is in whole numbers, so nothing is lost to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from sartor.schedule.split import Block, bits
 from sartor.units import ceil_div
 
-GRID = 8
-"""Weights are multiples of 1 / GRID: 45 sets of them."""
+GRIDS = ((60, 16), (300, 8), (2000, 4))
+"""How fine the weights are, by the size of the block: their number grows with the square, the work with the cube."""
+ROUNDS = 4
+"""How often modes are ruled out by what was ruled out before."""
+
+Modes: TypeAlias = tuple[tuple[bool, bool], ...]
+"""Per operator, whether one core, and whether all cores, can be part of a better schedule."""
+Found: TypeAlias = tuple[int, list[int], list[int]]
+"""A bound, and what it would be with each operator on one core, and with each split."""
 
 
-def lower_bound(block: Block) -> int:
-    """The best of the bounds above and of the critical path; at most the optimal makespan."""
-    covers = block.covers
-    weighted = (_weighted(block, covers, *weights) for weights in _weights())
-    return max(critical_path(block), *weighted)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A makespan no schedule beats, and the modes that a schedule better than the one known may still use."""
+
+    value: int
+    modes: Modes
+
+
+def lower_bound(block: Block, upper: int) -> Bound:
+    """The best bound over all weights, given a schedule of makespan ``upper``; at most ``upper``.
+
+    A mode that would lift a bound to ``upper`` is no part of a better schedule. Ruling it out lifts the bounds
+    further, for a few rounds; the optimum is at least the smaller of ``upper`` and what comes out.
+    """
+    covers = [list(bits(mask)) for mask in block.covers]
+    modes: Modes = tuple((True, may) for may in block.may_split)
+    value = 0
+    for _ in range(ROUNDS):
+        found = [_weighted(block, covers, modes, *weights) for weights in _weights(block)]
+        value = max(value, *(total for total, _, _ in found))
+        single, split = ([max(column) for column in zip(*(row[k] for row in found), strict=True)] for k in (1, 2))
+        kept = tuple(
+            (may_single and single[i] < upper, may_split and split[i] < upper)
+            for i, (may_single, may_split) in enumerate(modes)
+        )
+        if value >= upper or not all(map(any, kept)):
+            return Bound(value=upper, modes=modes)
+        if kept == modes:
+            break
+        modes = kept
+    return Bound(value=value, modes=modes)
 
 
 def critical_path(block: Block) -> int:
@@ -32,7 +69,7 @@ def critical_path(block: Block) -> int:
     return max(tails(block, block.serial), default=0)
 
 
-def tails(block: Block, durations: tuple[int, ...]) -> list[int]:
+def tails(block: Block, durations: Sequence[int]) -> list[int]:
     """Per operator, the longest path that starts with it, itself included, for given durations."""
     covers, out = block.covers, [0] * block.size
     for i in reversed(range(block.size)):
@@ -40,24 +77,69 @@ def tails(block: Block, durations: tuple[int, ...]) -> list[int]:
     return out
 
 
-def _weights() -> Iterator[tuple[int, int, int]]:
-    """Weights of tensor cores, vector cores and the path, times GRID."""
-    for tensor in range(GRID + 1):
-        for vector in range(GRID + 1 - tensor):
-            yield tensor, vector, GRID - tensor - vector
+def _least(single: int, split: int, mode: tuple[bool, bool]) -> int:
+    return min(single, split) if all(mode) else single if mode[0] else split
 
 
-def _weighted(block: Block, covers: tuple[int, ...], tensor: int, vector: int, path: int) -> int:
-    """The bound for one set of weights; everything times GRID * N_tc * N_vc, so that it stays whole."""
+def _weights(block: Block) -> Iterator[tuple[int, int, int, int]]:
+    """The grid, and the weights of tensor cores, vector cores and paths as multiples of one part of it."""
+    grid = next(grid for size, grid in GRIDS if block.size <= size)
+    for tensor in range(grid + 1 if block.num_tc else 1):
+        for vector in range(grid + 1 - tensor if block.num_vc else 1):
+            yield grid, tensor, vector, grid - tensor - vector
+
+
+def _weighted(
+    block: Block, covers: list[list[int]], modes: Modes, grid: int, tensor: int, vector: int, paths: int
+) -> Found:
+    """The bound for one set of weights, and what it would be with each operator on one core, and split.
+
+    Everything is times grid * N_tc * N_vc, so that it stays whole.
+    """
     num_tc, num_vc = max(block.num_tc, 1), max(block.num_vc, 1)
-    scale, total, extra = GRID * num_tc * num_vc, 0, []
-    for kind, single, intra in zip(block.core_types, block.latency, block.intra_latency, strict=True):
-        work = single * (tensor * num_vc * kind.needs_tensor_core + vector * num_tc * kind.needs_vector_core)
-        off_path = min(scale * intra, work)
-        on_path = min(scale * intra, work + single * path * num_tc * num_vc)
-        total += off_path
-        extra.append(on_path - off_path)
-    longest = [0] * block.size
-    for i in reversed(range(block.size)):
-        longest[i] = extra[i] + max((longest[j] for j in bits(covers[i])), default=0)
-    return ceil_div(total + max(longest, default=0), scale)  # type: ignore[no-any-return]
+    scale, step = grid * num_tc * num_vc, [num_tc * num_vc * time for time in block.latency]
+    alone = [scale * time for time in block.intra_latency]
+    work = [
+        time * (tensor * num_vc * kind.needs_tensor_core + vector * num_tc * kind.needs_vector_core)
+        for kind, time in zip(block.core_types, block.latency, strict=True)
+    ]
+    with_single, with_split = _through_each(covers, modes, work, [w + paths * s for w, s in zip(work, step)], alone)
+    least = list(map(_least, work, alone, modes))
+    for _ in range(paths):
+        more = [w + s for w, s in zip(work, step, strict=True)]
+        more_least = list(map(_least, more, alone, modes))
+        for i in _best_path(covers, [high - low for high, low in zip(more_least, least, strict=True)]):
+            work[i], least[i] = more[i], more_least[i]
+    total = sum(least)
+    with_single = [max(one, total - low + w) for one, low, w in zip(with_single, least, work, strict=True)]
+    with_split = [max(one, total - low + q) for one, low, q in zip(with_split, least, alone, strict=True)]
+    return ceil_div(total, scale), [ceil_div(x, scale) for x in with_single], [ceil_div(x, scale) for x in with_split]
+
+
+def _through_each(
+    covers: list[list[int]], modes: Modes, off_path: list[int], on_path: list[int], alone: list[int]
+) -> tuple[list[int], list[int]]:
+    """The bound with the whole weight on one path through each operator, on one core and split."""
+    least = list(map(_least, off_path, alone, modes))
+    gain = [_least(w, q, mode) - low for w, q, mode, low in zip(on_path, alone, modes, least, strict=True)]
+    ahead, behind, total = [0] * len(gain), list(gain), sum(least)
+    for i, targets in enumerate(covers):
+        for j in targets:
+            ahead[j] = max(ahead[j], ahead[i] + gain[i])
+    for i in reversed(range(len(gain))):
+        behind[i] += max((behind[j] for j in covers[i]), default=0)
+    others = [total - least[i] + ahead[i] + behind[i] - gain[i] for i in range(len(gain))]
+    return [rest + w for rest, w in zip(others, on_path)], [rest + q for rest, q in zip(others, alone)]
+
+
+def _best_path(covers: list[list[int]], gains: list[int]) -> Iterator[int]:
+    """The path along which the gains sum to most."""
+    ahead, following = list(gains), [-1] * len(gains)
+    for i in reversed(range(len(gains))):
+        if covers[i]:
+            following[i] = max(covers[i], key=ahead.__getitem__)
+            ahead[i] += ahead[following[i]]
+    here = max(range(len(gains)), key=ahead.__getitem__)
+    while here >= 0:
+        yield here
+        here = following[here]

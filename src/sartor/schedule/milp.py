@@ -120,7 +120,7 @@ class _Program:
             both = {column: 1, self.first[j, i]: 1}
             self._row({**both, self.mode[i]: -1}, 0)
             if i < j:
-                self._row({column: -1 for column in both}, -1)
+                self._row(dict.fromkeys(both, -1), -1)
 
     def _transitive(self) -> None:
         for i, j, k in permutations(range(self.block.size), 3):
@@ -128,7 +128,7 @@ class _Program:
                 continue
             (one, first), (two, second) = self._ordered(i, j), self._ordered(j, k)
             if first + second + len(one) + len(two) == 2:
-                row = {self.first[i, k]: 1} | {column: -1 for column in (*one, *two)}
+                row = {self.first[i, k]: 1} | dict.fromkeys((*one, *two), -1)
                 self._row(row, first + second - 1)
 
     def _cores(self) -> None:

@@ -158,7 +158,8 @@ def _answers(blocks: list[Block], deadline: float, solver: Solver, cache: Schedu
 
 def _without_solver(block: Block) -> BlockAnswer:
     """List scheduling and the bounds: the whole answer where they meet."""
-    return BlockAnswer(timetable=greedy.best_greedy(block), lower_bound=bounds.lower_bound(block))
+    timetable = greedy.best_greedy(block)
+    return BlockAnswer(timetable=timetable, lower_bound=bounds.lower_bound(block, timetable.makespan(block)).value)
 
 
 def _open(block: Block, answer: BlockAnswer) -> bool:
