@@ -4,8 +4,8 @@ The C++ seconds are those listed beside the reference instances (g++ 12.2 -O3, b
 kind of machine); the naive recurrence is the published dp[layers][devices][stages] in NumPy, run in this process, on
 the same tables. Solve only: reading and checking a file is not counted on either side. CPU seconds, best of 5.
 
-Run from the repository: `python benchmarks/bench_placement.py` (the reference instances are beside the checkout; without
-them only the generated ones are timed).
+Run from the repository: `python benchmarks/bench_placement.py` (the reference instances lie beside the checkout;
+without them only the generated ones are timed).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 
 from sartor.interop.placement_json import read_placement
 from sartor.placement.pipeline import resync_s_per_byte, slots
-from sartor.placement.place import solve
+from sartor.placement.plain import solve
 from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, Width
 from sartor.placement.tabulate import find_states, tabulate
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "placement"
-NAIVE_LIMIT = 60
+NAIVE_LIMIT = 100
 """Layers up to which the naive recurrence is run; it takes minutes beyond."""
 
 

@@ -31,14 +31,13 @@ class Priced:
 def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> Priced:
     """Price ``stages`` (layer ids, first stage first) in ``data_parallel`` copies at ``width``."""
     num_stages = len(stages)
-    stage_of = {id_: index for index, stage in enumerate(stages) for id_ in stage}
-    faults = _structure_faults(width, stages, stage_of)
+    faults = structure_faults(width, stages)
     loads, devices, memory = [], [], []
     for index, stage in enumerate(stages):
         split = any(layer.is_split for layer in width.layers if layer.id in stage)
         devices.append(width.tensor_parallel * width.context_parallel if split else 1)
-        loads.append(_load(problem, width, stage, stage_of, index == num_stages - 1))
-        memory.append(_memory(problem, width, stage, stage_of, num_stages - index))
+        loads.append(_load(problem, width, stage, index == num_stages - 1))
+        memory.append(_memory(problem, width, stage, num_stages - index))
         if memory[-1] > problem.memory_bytes * (1 + SLACK):
             faults.append(f"stage {index} needs {memory[-1]:.6g} bytes of {problem.memory_bytes:.6g}")
     if sum(devices) * data_parallel > problem.num_devices:
@@ -61,7 +60,9 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
     return Priced(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
 
 
-def _structure_faults(width: Width, stages: StageLayers, stage_of: dict[int, int]) -> list[str]:
+def structure_faults(width: Width, stages: StageLayers) -> list[str]:
+    """Layers missing or placed twice, and edges that go back."""
+    stage_of = {id_: index for index, stage in enumerate(stages) for id_ in stage}
     faults = []
     placed = [id_ for stage in stages for id_ in stage]
     if sorted(placed) != sorted(layer.id for layer in width.layers):
@@ -72,9 +73,7 @@ def _structure_faults(width: Width, stages: StageLayers, stage_of: dict[int, int
     return faults
 
 
-def _load(
-    problem: PlacementProblem, width: Width, stage: Sequence[int], stage_of: dict[int, int], is_last: bool
-) -> float:
+def _load(problem: PlacementProblem, width: Width, stage: Sequence[int], is_last: bool) -> float:
     """Seconds of one microbatch on the stage, both ways."""
     inside = set(stage)
     forward = {x.id: x.forward_s for x in width.layers if x.id in inside}
@@ -82,11 +81,11 @@ def _load(
     arriving, returning = _transfers(problem, width, inside)
     down = [(e.source, e.dest) for e in width.edges if e.source in inside and e.dest in inside]
     up = [(dest, source) for source, dest in down]
-    first = _run(forward, down, arriving, 0.0)
+    first = run(forward, down, arriving, 0.0)
     if problem.recompute and not is_last:
-        recomputed = _run(forward, down, {}, 0.0)
-        return first + _run(backward, up, returning, recomputed)
-    return first + _run(backward, up, returning, 0.0)
+        recomputed = run(forward, down, {}, 0.0)
+        return first + run(backward, up, returning, recomputed)
+    return first + run(backward, up, returning, 0.0)
 
 
 def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tuple[dict[int, float], dict[int, float]]:
@@ -105,7 +104,7 @@ def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tup
     return arriving, returning
 
 
-def _run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
+def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
     """When a device that runs one layer at a time, and never waits while one is ready, is done with all of them."""
     waiting = dict.fromkeys(seconds, 0)
     after: dict[int, list[int]] = {id_: [] for id_ in seconds}
@@ -125,9 +124,7 @@ def _run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict
     return now
 
 
-def _memory(
-    problem: PlacementProblem, width: Width, stage: Sequence[int], stage_of: dict[int, int], position: int
-) -> float:
+def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], position: int) -> float:
     """Bytes a device of the stage holds when it is the ``position``-th from the end."""
     inside = set(stage)
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import lru_cache
-from itertools import pairwise
-from math import inf, isclose
+from dataclasses import replace
 
-import numpy as np
-
-from sartor.placement.check import fixed_strategy_time, price
-from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks, trace
+from sartor.placement.check import fixed_strategy_time
 from sartor.placement.infeasible import find_tightest
-from sartor.placement.pipeline import best_choice, time_bound
-from sartor.placement.plan import Placement, Plan, Status
-from sartor.placement.problem import PlacementProblem, Width
-from sartor.placement.tabulate import Array, StageTable, States, find_states, tabulate
+from sartor.placement.plain import solve
+from sartor.placement.plan import Placement, Status, Tightest
+from sartor.placement.problem import PlacementProblem
+from sartor.placement.terms import PlacementTerms, types_of
+from sartor.placement.with_terms import solve_with_terms
 
 
-def place(problem: PlacementProblem) -> Placement:
+def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Placement:
     """The fastest placement of all, or the constraint that leaves none.
 
-    The answer is exact for the published cost model (docs/concepts/placement.md): no other tensor width, number of
-    copies and cut into stages is faster. The plan is re-priced by :mod:`sartor.placement.check` before it is given.
+    The answer is exact for the published cost model, or for that with the richer ``terms``
+    (docs/concepts/placement.md): no other tensor width, number of copies and cut into stages is faster. The plan is
+    re-priced by :mod:`sartor.placement.check` before it is given.
 
     Raises
     ------
@@ -31,7 +27,7 @@ def place(problem: PlacementProblem) -> Placement:
         If a branching layer graph has more downsets than can be tabulated.
     """
     start = time.perf_counter()
-    plan = solve(problem)
+    plan = solve_with_terms(problem, terms) if terms else solve(problem)
     solve_s = time.perf_counter() - start
     return Placement(
         status=Status.OPTIMAL if plan else Status.INFEASIBLE,
@@ -39,79 +35,19 @@ def place(problem: PlacementProblem) -> Placement:
         fixed_strategy_time_per_batch_s=fixed_strategy_time(problem),
         checked=True,
         solve_s=solve_s,
-        tightest=None if plan else find_tightest(problem),
+        tightest=None if plan else _tightest(problem, terms),
     )
 
 
-def solve(problem: PlacementProblem) -> Plan | None:
-    """The fastest plan, priced by the checker, or None. Widths come in the order of a bound on their time."""
-    bounds = [(width_bound(problem, width), index) for index, width in enumerate(problem.widths)]
-    if all(bound == inf for bound, _ in bounds):
-        return None
-    states = find_states(problem)
-    best: tuple[float, Width | None, list[tuple[int, ...]], int] = (inf, None, [], 0)
-    for bound, index in sorted(bounds):
-        width = problem.widths[index]
-        if bound < best[0]:
-            table = tabulate(problem, width, states)
-            found = least_bottlenecks(
-                plain_kinds(problem, table), states.sizes, max_stages(problem, states), problem.num_devices
-            )
-            choice = best_choice(problem, table, found, best[0])
-            if choice:
-                cuts, _ = trace(found, choice.counts, choice.first_end)
-                best = (choice.time_s, width, stages_between(states, cuts), choice.copies)
-    time_s, chosen, stages, copies = best
-    if chosen is None:
-        return None
-    priced = price(problem, chosen, stages, copies)
-    assert not priced.faults, f"the checker refuses the plan: {priced.faults}"
-    assert isclose(priced.time_per_batch_s, time_s, rel_tol=1e-9), (priced.time_per_batch_s, time_s)
-    return priced.plan
-
-
-def stages_between(states: States, cuts: list[int]) -> list[tuple[int, ...]]:
-    return [states.layers(i, j) for i, j in pairwise(cuts)]
-
-
-def max_stages(problem: PlacementProblem, states: States) -> int:
-    return min(len(states.order), problem.num_devices)
-
-
-def width_bound(problem: PlacementProblem, width: Width) -> float:
-    """A lower bound on the time at this width; infinite where some layer fits nowhere, so no table is made."""
-    held = np.array([(2 + problem.optimizer.states) * x.param_bytes + x.activation_bytes for x in width.layers])
-    if (held > problem.memory_bytes * (1 + 1e-9)).any():
-        return inf
-    layer_s = np.array([x.forward_s + x.backward_s for x in width.layers])
-    fewest = width.devices if all(x.is_split for x in width.layers) else 1
-    return time_bound(problem, fewest, layer_s)
-
-
-def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
-    """Stages that take ``width.devices`` and stages that take one; a single kind where the two cost the same."""
-    unsplit = sum(not x.is_split for x in table.width.layers)
-    num_layers, devices = len(table.states.order), table.width.devices
-    loads, positions, split = table.load_s, table.max_position, table.sums.is_split
-    if devices == 1 or unsplit in (0, num_layers):
-        count = 1 if unsplit == num_layers else devices
-        return [Kind(devices=count, limit=num_layers, cost_at=masked(loads, positions))]
-    return [
-        Kind(devices=devices, limit=num_layers, cost_at=masked(np.where(split, loads, inf), positions)),
-        Kind(devices=1, limit=unsplit, cost_at=masked(np.where(split, inf, loads), positions)),
-    ]
-
-
-def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
-    """Costs at a position: infinite where ``positions`` ends before it. Positions between two limits share a table."""
-    limits = np.unique(positions)
-
-    @lru_cache(maxsize=2)
-    def beyond(level: int) -> Array:
-        return np.where(positions >= limits[level], costs, inf)
-
-    def at(counts: Counts) -> Array:
-        level = int(np.searchsorted(limits, sum(counts)))
-        return beyond(level) if level < len(limits) else np.full_like(costs, inf)
-
-    return at
+def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> Tightest:
+    """What is missing; with terms: what is missing for the plain plans among those looked at."""
+    if terms is None:
+        return find_tightest(problem)
+    types = types_of(problem, terms)
+    pooled = replace(
+        problem,
+        num_devices=sum(each.num_devices for each in types),
+        memory_bytes=max(each.memory_bytes for each in types),
+    )
+    tightest = find_tightest(pooled)
+    return replace(tightest, message=f"no case fits under the terms given; without them, {tightest.message}")

@@ -123,17 +123,16 @@ def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
     """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 where even s = 1 does not fit."""
     held = (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
-    return positions_that_fit(held, stash, problem.memory_bytes, sums)
+    return positions_that_fit(held, stash, problem.memory_bytes, sums, most=float(len(held)))
 
 
 ROUNDING = 1e-12
 """Relative slack of a memory limit: sums of bytes are exact to a few units of the last place."""
 
 
-def positions_that_fit(held: Array, stash: Array, memory_bytes: float, sums: StageSums) -> Array:
-    """The largest s of each stage with ``held + (s - 1) * stash <= memory_bytes``, at most the number of states."""
+def positions_that_fit(held: Array, stash: Array, memory_bytes: float, sums: StageSums, most: float) -> Array:
+    """The largest s up to ``most`` of each stage with ``held + (s - 1) * stash <= memory_bytes``; 0 for none."""
     room = memory_bytes * (1 + ROUNDING) - held
-    most = float(len(held))
     with np.errstate(divide="ignore", invalid="ignore"):
         farthest = np.where(stash > 0, np.floor(room / stash) + 1, most)
     return np.where(sums.is_stage & (room >= 0), np.minimum(farthest, most), 0).astype(np.int32)
