@@ -88,7 +88,10 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     """One tile of queries against one of keys: two products (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
     padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
-    share = np.interp(padded, [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency])
+    # Latent attention's 192/128 has kernels of its own, as good as those of its value dimension.
+    share = np.interp(
+        np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
+    )
     widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
     return np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
 

@@ -181,6 +181,14 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     )
 
 
+def calibration_files() -> dict[str, dict[str, Any]]:
+    """Every calibration the package holds, by file name without its ending: ``a100_sxm.bf16``, ``a100_sxm``, ..."""
+    folder = resources.files("sartor.hardware").joinpath("calibration")
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    tables = {name.removesuffix(".toml"): _read(name) or {} for name in names}
+    return {name: table for name, table in tables.items() if "provenance" in table}
+
+
 _SECTIONS: dict[str, type] = {
     "gemm": GemmCoefficients,
     "attention": AttentionCoefficients,

@@ -1,0 +1,405 @@
+"""Time of a matrix product on the accelerator template: array, core buffer, global buffer and memory, for every
+candidate at once.
+
+A product is cut into core tiles (tile_m x tile_n x k/split_k) that are dealt over the tensor cores; each tile is passes
+of the array; tiles read operands from the global buffer, which is filled from memory block by block. Work at the levels
+overlaps (double buffering), so time is the largest of them plus filling and draining once. Tiles, blocks and splits are
+chosen for the least time from menus that do not depend on the problem: therefore more cores, bandwidth or buffer never
+cost time, and a larger product never saves any. docs/concepts/systolic.md derives every term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator, Dataflow
+from sartor.operators import Gemm, GroupedGemm, Pass
+from sartor.units import Floats, Ints
+
+Array = npt.NDArray[np.float64]
+
+ROW_TILES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Heights of a core tile, in array rows."""
+COL_TILES = (1, 2, 4, 8)
+"""Widths of a core tile, in array columns."""
+SPLITS_OF_K = (1, 4, 16, 64)
+"""Over how many cores the contraction may be split, whose partial sums are then added."""
+CONCURRENT = (1, 8, 64, 512)
+"""How many products of a batch may share the chip."""
+BLOCK_ASPECTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Height over width of an output block in the global buffer, square-rooted: 1/64 to 64."""
+CHUNK = 512
+"""Candidates priced at a time, so that temporaries stay in cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """``batch`` products C[m,n] = A[m,k] B[k,n] and what surrounds them. Fields broadcast.
+
+    ``output_bytes`` per element of C moved to (and, accumulating, from) memory. An epilogue fused to the product takes
+    ``epilogue_cycles`` of a vector lane and moves ``epilogue_bytes`` more through memory, per element of C.
+    """
+
+    m: Ints
+    n: Ints
+    k: Ints
+    batch: Ints = 1
+    operand_bytes: Floats = 2.0
+    output_bytes: Floats = 2.0
+    epilogue_cycles: Floats = 0.0
+    epilogue_bytes: Floats = 0.0
+
+    @property
+    def macs(self) -> Floats:
+        return 1.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def least_bytes(self) -> Floats:
+        """Each operand read once, the result written once."""
+        operands = self.operand_bytes * (1.0 * self.m * self.k + 1.0 * self.k * self.n)
+        least: Floats = self.batch * (operands + (self.output_bytes + self.epilogue_bytes) * self.m * self.n)
+        return least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductCost:
+    """Predicted time and the mapping it belongs to. All fields have the candidates' shape."""
+
+    time_s: Floats
+    compute_s: Floats
+    """Array passes of the busiest core, filling and draining once, and summing split contractions."""
+    buffer_s: Floats
+    """Moving operands, results and partial sums between the global buffer and the cores."""
+    memory_s: Floats
+    epilogue_s: Floats
+    tile_m: Floats
+    tile_n: Floats
+    split_k: Floats
+    concurrent: Floats
+    """Products of the batch that share the chip."""
+    core_sram_bytes: Floats
+    """Bytes through the private buffers: what energy is paid for."""
+    buffer_bytes: Floats
+    memory_bytes: Floats
+    utilization: Floats
+    """Share of all multiply-accumulators' cycles that did work."""
+
+
+def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
+    """The product an operator asks of an accelerator. A grouped product is one per expert, as large as the most loaded
+    expert's. ``InputError`` for operands wider than the arrays multiply."""
+    if op.dtype.bytes > accelerator.dtype.bytes:
+        must = f"is wider than the {accelerator.dtype.value} that {accelerator.name or 'the accelerator'} multiplies"
+        raise InputError("dtype", op.dtype.value, must, accelerator.dtype.value)
+    out = max(op.dtype.bytes, 2.0)
+    if isinstance(op, GroupedGemm):
+        rows = np.maximum(np.ceil(np.asarray(op.rows * op.skew, dtype=np.float64) / op.groups), 1)
+        if op.pass_ is Pass.WGRAD:
+            return Product(m=op.n, n=op.k, k=rows, batch=op.groups, operand_bytes=op.dtype.bytes, output_bytes=out)
+        return Product(m=rows, n=op.n, k=op.k, batch=op.groups, operand_bytes=op.dtype.bytes, output_bytes=out)
+    out = (op.out_dtype.bytes if op.out_dtype else out) * (2 if op.accumulates else 1)
+    return Product(m=op.m, n=op.n, k=op.k, batch=op.batch, operand_bytes=op.dtype.bytes, output_bytes=out)
+
+
+def product_time_s(product: Product, accelerator: Accelerator) -> Floats:
+    """Time of a product on all cores [s]; shapes of product and accelerator broadcast."""
+    time: Floats
+    (time,) = _each_chunk(product, accelerator, lambda p, a, flow: (_best(p, a, flow).time_s,))
+    return time
+
+
+def product_cost(product: Product, accelerator: Accelerator) -> ProductCost:
+    """The same time with its terms, mapping and traffic.
+
+    >>> tpu = Accelerator.from_template(
+    ...     num_tensor_cores=8, num_vector_cores=2, width=128, depth=128, global_buffer_mib=128)
+    >>> round(float(product_cost(Product(m=4096, n=4096, k=4096), tpu).utilization), 2)
+    0.99
+    """
+    return ProductCost(**dict(zip(_COST_FIELDS, _each_chunk(product, accelerator, _details), strict=True)))
+
+
+_COST_FIELDS = tuple(f.name for f in fields(ProductCost))
+
+
+# ------------------------------------------------------------------------------------ candidates as flat float arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    e: Array
+    o: Array
+    epilogue_cycles: Array
+    epilogue_bytes: Array
+
+    def swapped(self) -> _Problem:
+        """C^T = B^T A^T: input-stationary is weight-stationary of the transpose."""
+        return _Problem(self.n, self.m, self.k, self.batch, self.e, self.o, self.epilogue_cycles, self.epilogue_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """What a product needs to know of an accelerator; rates in bytes/s."""
+
+    cores: Array
+    rows: Array
+    cols: Array
+    sram: Array
+    buffer: Array
+    clock: Array
+    port: Array
+    buffer_rate: Array
+    memory_rate: Array
+    lanes: Array
+    """Of all vector cores."""
+    accumulator: Array
+
+
+def _each_chunk(
+    product: Product, a: Accelerator, price: Callable[[_Problem, _Chip, Dataflow], tuple[Array, ...]]
+) -> tuple[Any, ...]:
+    """``price`` of all candidates, chunk by chunk, in their common shape."""
+    p, chip = _problem_arrays(product), _chip_arrays(a)
+    shape = np.broadcast_shapes(*(np.shape(x) for x in (*p, *chip)))
+    flat = [np.broadcast_to(x, shape).reshape(-1) for x in (*p, *chip)]
+    parts = [price(_Problem(*rows[: len(p)]), _Chip(*rows[len(p) :]), a.dataflow) for rows in _chunks(flat)]
+    whole = (np.concatenate(column).reshape(shape) for column in zip(*parts, strict=True))
+    return tuple(float(x) if x.ndim == 0 else x for x in whole)
+
+
+def _chunks(flat: list[Array]) -> Iterator[list[Array]]:
+    for start in range(0, flat[0].size, CHUNK):
+        yield [np.asarray(x[start : start + CHUNK], dtype=np.float64) for x in flat]
+
+
+def _problem_arrays(p: Product) -> list[Any]:
+    return [p.m, p.n, p.k, p.batch, p.operand_bytes, p.output_bytes, p.epilogue_cycles, p.epilogue_bytes]
+
+
+def _chip_arrays(a: Accelerator) -> list[Any]:
+    return [
+        a.num_tensor_cores,
+        a.array_rows,
+        a.array_cols,
+        a.tensor_core_sram_bytes,
+        a.global_buffer_bytes,
+        a.clock_hz,
+        a.tensor_port_bytes_per_s,
+        a.global_buffer_bytes_per_s,
+        a.hbm_bytes_per_s,
+        1.0 * a.num_vector_cores * a.vector_lanes,
+        a.accumulator_bytes,
+    ]
+
+
+# --------------------------------------------------------------------------------------------------- the best mapping
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    time_s: Array
+    tile: Any
+    """Flat index into the menu of core tiles."""
+    block: Any
+    """Index into the menu of blocks in the global buffer."""
+    concurrent: Array
+
+
+def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
+    """Least time over core tiles, splits, blocks and concurrency."""
+    p = problem.swapped() if flow is Dataflow.INPUT_STATIONARY else problem
+    tiles = _tile_menu(chip)
+    best: _Best | None = None
+    for concurrent in CONCURRENT[: 1 + sum(c < p.batch.max() for c in CONCURRENT[:-1])]:
+        together = np.minimum(concurrent, p.batch)
+        core = _on_cores(_wide(p), _wide(chip), flow, tiles, together[:, None, None, None])
+        on_cores = core.time_s.reshape(len(p.m), -1)
+        tile = on_cores.argmin(axis=1)
+        least = np.take_along_axis(on_cores, tile[:, None], axis=1)[:, 0]
+        memory_s, spill_s = _from_memory(p, chip, together)
+        by_block = np.maximum(memory_s, least[:, None] + spill_s)
+        block = by_block.argmin(axis=1)
+        time = np.take_along_axis(by_block, block[:, None], axis=1)[:, 0]
+        found = _Best(time, tile, block, together)
+        best = found if best is None else _better(best, found)
+    assert best is not None
+    ends = _ends(problem, chip, best.time_s)
+    return _Best(ends, best.tile, best.block, best.concurrent)
+
+
+def _better(a: _Best, b: _Best) -> _Best:
+    less = b.time_s < a.time_s
+    return _Best(
+        np.where(less, b.time_s, a.time_s),
+        np.where(less, b.tile, a.tile),
+        np.where(less, b.block, a.block),
+        np.where(less, b.concurrent, a.concurrent),
+    )
+
+
+def _ends(p: _Problem, chip: _Chip, time: Array) -> Array:
+    """The epilogue runs beside the product on the vector lanes, but for its last array tile; the first operands must
+    arrive before anything starts."""
+    first = p.e * (np.minimum(chip.rows, p.m) + np.minimum(chip.cols, p.n)) * np.minimum(chip.rows, p.k)
+    elements = p.batch * p.m * p.n
+    epilogue = elements * p.epilogue_cycles / (chip.lanes * chip.clock)
+    last = np.minimum(chip.rows * chip.cols, elements) * p.epilogue_cycles / (chip.lanes * chip.clock)
+    whole: Array = np.maximum(time, epilogue) + last + first / chip.memory_rate
+    return whole
+
+
+def _details(problem: _Problem, chip: _Chip, flow: Dataflow) -> tuple[Array, ...]:
+    """The chosen mapping priced once more, alone, with everything told."""
+    best = _best(problem, chip, flow)
+    p = problem.swapped() if flow is Dataflow.INPUT_STATIONARY else problem
+    menu = _tile_menu(chip)
+    shape = np.broadcast_shapes(*(x.shape[1:] for x in menu))
+    i, j, s = np.unravel_index(best.tile, shape)
+    row = np.arange(len(p.m))
+    heights, widths, splits, spilled = (np.broadcast_to(x, (len(p.m), *shape)) for x in menu)
+    chosen = tuple(x[row, i, j, s] for x in (heights, widths, splits, spilled))
+    core = _on_cores(p, chip, flow, chosen, best.concurrent)
+    memory_s, spill_s = (x[row, best.block] for x in _from_memory(p, chip, best.concurrent))
+    tile_x, tile_y = np.minimum(chosen[0], p.m), np.minimum(chosen[1], p.n)
+    if flow is Dataflow.INPUT_STATIONARY:
+        tile_x, tile_y = tile_y, tile_x
+    macs = problem.batch * problem.m * problem.n * problem.k
+    peak = chip.cores * chip.rows * chip.cols * chip.clock
+    return (
+        best.time_s,
+        core.compute_s,
+        core.buffer_s + spill_s,
+        memory_s,
+        problem.batch * problem.m * problem.n * problem.epilogue_cycles / (chip.lanes * chip.clock),
+        tile_x,
+        tile_y,
+        chosen[2],
+        best.concurrent,
+        core.sram_bytes,
+        core.buffer_bytes + spill_s * chip.buffer_rate,
+        memory_s * chip.memory_rate,
+        macs / (peak * best.time_s),
+    )
+
+
+# ------------------------------------------------------------------------------------------- array, cores, their ports
+
+
+@dataclass(frozen=True, slots=True)
+class _OnCores:
+    time_s: Array
+    compute_s: Array
+    buffer_s: Array
+    buffer_bytes: Array
+    sram_bytes: Array
+
+
+def _tile_menu(chip: _Chip) -> tuple[Array, Array, Array, Array]:
+    """Core tiles as (height, width, split of k, whether sums live in the global buffer), on three trailing axes. The
+    first height is the fallback for private buffers that hold no tile of sums."""
+    rows, cols = chip.rows[:, None, None, None], chip.cols[:, None, None, None]
+    heights = rows * np.asarray((1, *ROW_TILES), dtype=np.float64)[:, None, None]
+    widths = cols * np.asarray(COL_TILES, dtype=np.float64)[:, None]
+    spilled = np.asarray([1.0] + [0.0] * len(ROW_TILES))[None, :, None, None]
+    return heights, widths, np.asarray(SPLITS_OF_K, dtype=np.float64)[None, None, None], spilled
+
+
+def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[Array, ...], together: Array) -> _OnCores:
+    """Time of all core tiles dealt over the cores, ``together`` products of the batch at a time."""
+    height, width, split, spilled = tile
+    k = np.ceil(p.k / split)
+    tall, wide = np.minimum(height, p.m), np.minimum(width, p.n)
+    tiles = np.ceil(p.m / height) * np.ceil(p.n / width) * split
+    waves = np.ceil(p.batch / together) * np.ceil(together * tiles / chip.cores)
+    passes, streamed = _passes(flow, chip, k, tall, wide)
+    held = np.maximum(streamed, chip.rows)  # loading the next operand (or draining the last sums) takes a row a cycle
+    fill = 2 * chip.rows + chip.cols - 2 - (held - streamed)
+    steps = np.ceil(k / chip.rows)
+    partial = spilled * (0.0 if flow is Dataflow.OUTPUT_STATIONARY else 2.0) * chip.accumulator * (steps - 1)
+    result = np.where(split > 1, chip.accumulator, p.o)
+    tile_bytes = p.e * k * (tall + wide) + tall * wide * (partial + result)
+    sums_s, sums_bytes = _sum_of_splits(p, chip, split)
+    buffer_bytes = p.batch * tiles * tile_bytes
+    buffer_s = np.maximum(waves * tile_bytes / chip.port, buffer_bytes / chip.buffer_rate)
+    compute_s = (waves * passes * held + fill) / chip.clock
+    fits = _held_bytes(p, flow, chip, k, tall, wide, spilled) <= chip.sram
+    time = np.where(fits, np.maximum(compute_s, buffer_s) + sums_s, np.inf)
+    feed = p.batch * tiles * passes * (streamed * chip.rows * p.e + chip.rows * chip.cols * p.e)
+    sums = 2 * chip.accumulator * p.batch * tiles * tall * wide * steps
+    return _OnCores(time, compute_s + sums_s, buffer_s, buffer_bytes + sums_bytes, feed + sums)
+
+
+def _passes(flow: Dataflow, chip: _Chip, k: Array, tall: Array, wide: Array) -> tuple[Array, Array]:
+    """Array passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
+    block of B stays, ``tall`` rows of A stream. Output-stationary: a rows x cols block of C stays, k streams."""
+    if flow is Dataflow.OUTPUT_STATIONARY:
+        return np.ceil(tall / chip.rows) * np.ceil(wide / chip.cols), k
+    return np.ceil(k / chip.rows) * np.ceil(wide / chip.cols), tall
+
+
+def _held_bytes(p: _Problem, flow: Dataflow, chip: _Chip, k: Array, tall: Array, wide: Array, spilled: Array) -> Array:
+    """What a core tile keeps in its private buffer: sums, and where operands are used by several passes a
+    double-buffered strip of them. Stationary blocks are double-buffered in the array's own registers."""
+    strip = 2 * p.e * np.minimum(chip.rows, k)
+    if flow is Dataflow.OUTPUT_STATIONARY:
+        single = (tall <= chip.rows) & (wide <= chip.cols)
+        return np.where(single, 0.0, chip.accumulator * tall * wide + strip * (tall + wide))
+    sums = chip.accumulator * tall * wide
+    return np.where(
+        spilled > 0, np.where(wide <= chip.cols, 0.0, np.inf), sums + np.where(wide > chip.cols, strip * tall, strip)
+    )
+
+
+def _sum_of_splits(p: _Problem, chip: _Chip, split: Array) -> tuple[Array, Array]:
+    """Adding the partial sums of a split contraction: they are read from the global buffer and the sum is written; each
+    core adds as many a cycle as it has columns."""
+    elements = p.batch * p.m * p.n
+    moved = np.where(split > 1, elements * (split * chip.accumulator + p.o), 0.0)
+    adds = np.ceil((split - 1) * elements / (chip.cols * chip.cores)) / chip.clock
+    return np.maximum(adds, np.maximum(moved / chip.buffer_rate, moved / (chip.cores * chip.port))), moved
+
+
+# ---------------------------------------------------------------------------------------------- global buffer, memory
+
+
+def _from_memory(p: _Problem, chip: _Chip, together: Array) -> tuple[Array, Array]:
+    """Time on memory's side, and of partial sums that go through the global buffer again, per block menu (last axis).
+
+    Each product has 1/``together`` of the buffer, half of which holds a block and half what streams past it, twice:
+
+    - a panel of A with all of k (B streams once per panel), or of B (A streams);
+    - a block of C (strips of A and B stream, and its sums come back for every strip).
+    """
+    half = chip.buffer / together / 2
+    a, b = p.batch * p.m * p.k * p.e, p.batch * p.k * p.n * p.e
+    c = p.batch * p.m * p.n * (p.o + p.epilogue_bytes)
+    panel = np.floor(half / (p.k * p.e))
+    with np.errstate(divide="ignore"):
+        panel_a = a + b * np.ceil(p.m / panel) + c
+        panel_b = a * np.ceil(p.n / panel) + b + c
+    aspect = np.asarray(BLOCK_ASPECTS)
+    side = np.sqrt(half / chip.accumulator)[:, None]
+    high, wide = np.maximum(np.floor(side * aspect), 1), np.maximum(np.floor(side / aspect), 1)
+    blocks = a[:, None] * np.ceil(p.n[:, None] / wide) + b[:, None] * np.ceil(p.m[:, None] / high) + c[:, None]
+    lines = np.minimum(high, p.m[:, None]) + np.minimum(wide, p.n[:, None])
+    strip = np.maximum(np.floor((half / (2 * p.e))[:, None] / lines), 1)
+    again = np.ceil(p.k[:, None] / strip) - 1
+    sums = 2 * (p.batch * p.m * p.n * chip.accumulator)[:, None] * again
+    moved = np.column_stack((panel_a, panel_b, blocks))
+    spill = np.column_stack((np.zeros_like(a), np.zeros_like(a), sums))
+    return moved / chip.memory_rate[:, None], spill / chip.buffer_rate[:, None]
+
+
+def _wide(record: Any) -> Any:
+    """A record's arrays with three trailing axes for the menu of core tiles."""
+    return type(record)(*(getattr(record, f.name)[:, None, None, None] for f in fields(record)))

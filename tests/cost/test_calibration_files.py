@@ -1,0 +1,61 @@
+"""Every calibration file says where it comes from and how far off it is, and the docs page says the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from sartor.hardware.calibration import calibration_files, load_calibration
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.operators import DType
+
+FILES = calibration_files()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_names_a_device_of_the_catalogue_and_a_type_it_has(name: str) -> None:
+    gpu, _, dtype = name.partition(".")
+    assert gpu in gpu_names()
+    assert not dtype or DType(dtype) in load_gpu(gpu).peak_flops_per_s
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_section_has_a_source_a_date_its_rows_and_its_held_out_error(name: str) -> None:
+    table = FILES[name]
+    sections = [key for key in table if key != "provenance"]
+    assert sections
+    for section in sections:
+        record = table["provenance"][section]
+        for each in [record] if "source" in record else record.values():
+            assert each["source"]
+            assert each["date"] >= "2026"
+            assert each["rows"] > each["held_out"]["rows"] > 10
+            assert 0 < each["held_out"]["median"] <= each["held_out"]["p90"]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "gemm" in FILES[name]])
+def test_shares_are_physical(name: str) -> None:
+    table = FILES[name]["gemm"]
+    assert all(0 < share <= 1.1 for _, _, share in table["tiles"])
+    assert 0 < table["hbm_share"] <= 1
+    assert all(table[key] >= 0 for key in table if key.endswith("_s"))
+    for key in ("input_penalty", "output_penalty"):
+        assert table[key] == sorted(table[key], reverse=True)  # better alignment never costs more
+
+
+def test_every_kin_is_calibrated_itself() -> None:
+    owners = {name.partition(".")[0] for name in FILES}
+    for name in gpu_names():
+        kin = load_calibration(load_gpu(name)).kin
+        assert not kin or kin in owners
+
+
+def test_the_docs_page_is_made_from_the_files(repo_dir: Path) -> None:
+    spec = importlib.util.spec_from_file_location("calibration_docs", repo_dir / "tools" / "calibration_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (repo_dir / "docs" / "calibrations.md").read_text(encoding="utf-8") == tool.page()
