@@ -62,4 +62,4 @@ def test_attention_files_record_what_was_held_out(gpu: str) -> None:
     record = load_calibration(load_gpu(gpu)).provenance["attention"]
     for part in ("prefill", "decode"):
         assert record[part]["held_out"]["rows"] > 500
-        assert record[part]["held_out"]["median"] <= 0.26
+        assert record[part]["held_out"]["median"] <= 0.27
