@@ -1,4 +1,4 @@
-"""Time of a fused attention kernel on the accelerator: its products on tensor cores, softmax beside them on the lanes."""
+"""Time of a fused attention kernel on the accelerator: products on tensor cores, softmax beside them on the lanes."""
 
 from __future__ import annotations
 

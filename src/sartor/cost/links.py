@@ -30,7 +30,8 @@ def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
             time = np.minimum(2 * (n - 1) * (latency + whole / n), tree)
         else:
             time = (n - 1) * (latency + whole / n)
-    return _plain(np.where(n > 1, time, 0.0))
+    taken: Floats = _plain(np.where(n > 1, time, 0.0))
+    return taken
 
 
 def _plain(value: Any) -> Any:

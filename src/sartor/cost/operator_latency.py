@@ -97,7 +97,9 @@ def over_distinct(
     columns = [np.broadcast_to(getattr(accelerator, name), shape).reshape(-1) for name in used]
     first, inverse = _distinct_rows(columns)
     small = replace(accelerator, **fixed, **{name: c[first] for name, c in zip(used, columns, strict=True)})
-    return np.asarray(price(small), dtype=np.float64)[inverse].reshape(shape)
+    priced: Latencies = np.asarray(price(small), dtype=np.float64)
+    spread: Latencies = priced[inverse].reshape(shape)
+    return spread
 
 
 def _distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -1,0 +1,237 @@
+"""Accelerators as a template: tensor cores, vector cores, buffers, memory stacks, links; every size one or many.
+
+The template is that of Wang et al., "Integrated Hardware Architecture and Device Placement Search" (PHAZE), ICML 2024,
+made wider: lanes of vector cores apart from the array's width, private buffers of any size, memory in stacks, links.
+docs/concepts/accelerator.md draws it and says what each field is taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.hardware.memory import Memory
+from sartor.operators import DType
+from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints
+
+
+class Dataflow(Enum):
+    """Which operand stays in the array while the others stream through it."""
+
+    WEIGHT_STATIONARY = "weight_stationary"
+    OUTPUT_STATIONARY = "output_stationary"
+    INPUT_STATIONARY = "input_stationary"
+
+
+NODES_NM = (22, 16, 7, 5, 3)
+"""Technology nodes the area and energy models know; 12 nm is 16 nm."""
+
+PUBLISHED_CLOCK_HZ = 1050 * MEGA
+"""Clock of the published template: 1.05 GHz (TPU v4; the public code says 1.05e6, reference/phaze.md sec. 10.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One chip. A field typed ``Ints`` or ``Floats`` may be an array: many candidates that broadcast together.
+
+    A tensor core is ``array_rows`` x ``array_cols`` multiply-accumulators with a private buffer; weight-stationary,
+    rows contract (k) and columns produce (n). A vector core is ``vector_lanes`` lanes with a private buffer. All share
+    the global buffer, the memory stacks and the links.
+
+    Raises ``InputError`` when a size is not positive and finite, a count is not whole, or a node is unknown.
+
+    >>> Accelerator.from_template(num_tensor_cores=8, num_vector_cores=2, width=128, depth=128, global_buffer_mib=128)
+    ... # doctest: +ELLIPSIS
+    Accelerator(name='', num_tensor_cores=8, ...)
+    """
+
+    name: str = ""
+    num_tensor_cores: Ints
+    array_rows: Ints
+    array_cols: Ints
+    num_vector_cores: Ints
+    vector_lanes: Ints
+    tensor_core_sram_bytes: Ints
+    vector_core_sram_bytes: Ints
+    global_buffer_bytes: Ints
+    clock_hz: Floats
+    memory: Memory = Memory.HBM2
+    num_stacks: Ints = 4
+    stack_bytes: Floats = 0.0
+    """Capacity of one stack; 0: that of its generation."""
+    stack_bytes_per_s: Floats = 0.0
+    """Peak rate of one stack; 0: that of its generation."""
+    num_links: Ints = 6
+    link_bytes_per_s: Floats = 50 * GIGA
+    """One link, one direction."""
+    link_latency_s: Floats = 1 * MICRO
+    dtype: DType = DType.BF16
+    """Widest operand the arrays multiply in one cycle; sums are kept in ``accumulator_bytes``."""
+    accumulator_bytes: float = 4.0
+    registers_bytes_per_mac: float = 32.0
+    registers_bytes_per_lane: float = 12.0
+    bank_bytes_per_cycle: Floats = 128.0
+    """What one MiB of the global buffer delivers per cycle: 5120 bytes of 40 MiB on A100 (NVIDIA A100 whitepaper,
+    2020, p. 29). A buffer under 1 MiB counts as one bank."""
+    node_nm: int = 22
+    dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
+    title: str = ""
+    note: str = ""
+    confidence: str = "high"
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Field name (or ``all``) -> document and date."""
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            _require(name, getattr(self, name), whole=True)
+        for name in _RATES:
+            _require(name, getattr(self, name))
+        for name in ("stack_bytes", "stack_bytes_per_s", "link_latency_s", "num_links"):
+            _require(name, getattr(self, name), positive=False, whole=name.startswith("num_"))
+        if self.node_nm not in NODES_NM:
+            raise InputError("node_nm", self.node_nm, "no area or energy is known for it", _near_node(self.node_nm))
+
+    @classmethod
+    def from_template(
+        cls,
+        *,
+        num_tensor_cores: Ints,
+        num_vector_cores: Ints,
+        width: Ints,
+        depth: Ints,
+        global_buffer_mib: Floats,
+        vector_lanes: Ints | None = None,
+        **others: Any,
+    ) -> Accelerator:
+        """The published template's point (n_tc, n_vc, w, d, w_vc, GLB): arrays of ``depth`` rows and ``width`` columns,
+        as many lanes as columns unless said otherwise, private buffers of max(1 KiB, 16 w d) and max(1 KiB, 16 w_vc)
+        bytes, 1.05 GHz, 16 bits, 22 nm (reference/phaze.md sec. 3). ``others`` are fields of ``Accelerator``."""
+        lanes = width if vector_lanes is None else vector_lanes
+        defaults: dict[str, Any] = {
+            "tensor_core_sram_bytes": template_tensor_core_sram(width, depth),
+            "vector_core_sram_bytes": template_vector_core_sram(lanes),
+            "clock_hz": PUBLISHED_CLOCK_HZ,
+        }
+        return cls(
+            num_tensor_cores=num_tensor_cores,
+            num_vector_cores=num_vector_cores,
+            array_rows=depth,
+            array_cols=width,
+            vector_lanes=lanes,
+            global_buffer_bytes=_whole(np.asarray(global_buffer_mib) * MIB),
+            **{**defaults, **others},
+        )
+
+    @property
+    def hbm_bytes(self) -> Floats:
+        """Capacity of all stacks."""
+        return self.num_stacks * _or_generation(self.stack_bytes, self.memory.stack.bytes)
+
+    @property
+    def hbm_bytes_per_s(self) -> Floats:
+        """Peak rate of all stacks."""
+        return self.num_stacks * _or_generation(self.stack_bytes_per_s, self.memory.stack.bytes_per_s)
+
+    @property
+    def peak_flops_per_s(self) -> Floats:
+        """2 FLOP per multiply-accumulator and cycle."""
+        return 2.0 * self.num_tensor_cores * self.array_rows * self.array_cols * self.clock_hz
+
+    @property
+    def tensor_port_bytes_per_s(self) -> Floats:
+        """What one tensor core takes from or gives to the global buffer: one element per row and column a cycle."""
+        return (1.0 * self.array_rows + self.array_cols) * self.dtype.bytes * self.clock_hz
+
+    @property
+    def vector_port_bytes_per_s(self) -> Floats:
+        """What one vector core takes from and gives to the global buffer: two operands and a result per lane."""
+        return 3.0 * self.vector_lanes * self.dtype.bytes * self.clock_hz
+
+    @property
+    def global_buffer_bytes_per_s(self) -> Floats:
+        """What the global buffer delivers to all cores together: its banks'."""
+        banks = np.maximum(np.asarray(self.global_buffer_bytes) / MIB, 1.0)
+        rate = banks * self.bank_bytes_per_cycle * self.clock_hz
+        return float(rate) if np.ndim(rate) == 0 else rate
+
+    @property
+    def network_bytes_per_s(self) -> Floats:
+        """All links, one direction."""
+        return 1.0 * self.num_links * self.link_bytes_per_s
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the candidates: ``()`` for one accelerator."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in ARRAY_FIELDS))
+
+
+def template_tensor_core_sram(width: Ints, depth: Ints) -> Ints:
+    """max(1 KiB, 16 w d) bytes (reference/phaze.md sec. 3)."""
+    return _whole(np.maximum(KIB, 16 * np.asarray(width) * np.asarray(depth)))
+
+
+def template_vector_core_sram(lanes: Ints) -> Ints:
+    """max(1 KiB, 16 w_vc) bytes (reference/phaze.md sec. 3)."""
+    return _whole(np.maximum(KIB, 16 * np.asarray(lanes)))
+
+
+_COUNTS = (
+    "num_tensor_cores",
+    "array_rows",
+    "array_cols",
+    "num_vector_cores",
+    "vector_lanes",
+    "tensor_core_sram_bytes",
+    "vector_core_sram_bytes",
+    "global_buffer_bytes",
+    "num_stacks",
+)
+_RATES = ("clock_hz", "link_bytes_per_s", "accumulator_bytes", "bank_bytes_per_cycle")
+ARRAY_FIELDS = (
+    *_COUNTS,
+    "clock_hz",
+    "stack_bytes",
+    "stack_bytes_per_s",
+    "num_links",
+    "link_bytes_per_s",
+    "link_latency_s",
+    "bank_bytes_per_cycle",
+)
+"""Fields that may be arrays."""
+FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
+
+
+def _require(name: str, value: Any, *, positive: bool = True, whole: bool = False) -> None:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise InputError(name, value, "must be a number or an array of numbers")
+    worst = array.min() if array.size else 0
+    if not np.isfinite(array).all() or worst < 0 or (positive and worst <= 0):
+        bad = value if array.ndim == 0 else float(worst)
+        raise InputError(name, bad, f"must be finite and {'above' if positive else 'not below'} 0")
+    if whole and array.dtype.kind == "f" and (array != np.floor(array)).any():
+        bad = float(array[array != np.floor(array)].flat[0]) if array.ndim else float(array)
+        raise InputError(name, bad, "must be whole", f"{np.floor(bad):.0f} or {np.ceil(bad):.0f}")
+
+
+def _near_node(node: Any) -> str:
+    nearest = sorted(NODES_NM, key=lambda n: abs(n - node)) if isinstance(node, int | float) else NODES_NM
+    return " or ".join(str(n) for n in nearest[:2])
+
+
+def _or_generation(stated: Floats, generation: float) -> Floats:
+    rate = np.where(np.asarray(stated) > 0, stated, generation)
+    return float(rate) if rate.ndim == 0 else rate
+
+
+def _whole(value: Any) -> Ints:
+    array = np.asarray(value)
+    rounded = array.astype(np.int64)
+    if (rounded != array).any():
+        raise InputError("global_buffer_mib", float(array.flat[0] / MIB), "must be a whole number of bytes")
+    return int(rounded) if rounded.ndim == 0 else rounded
