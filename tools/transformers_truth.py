@@ -11,6 +11,7 @@ full S x S square.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import csv
 import json
@@ -307,7 +308,7 @@ class Products(TorchDispatchMode):
 
 def flop_columns(model: Any, config: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     inputs, seq_len, note = make_inputs(model, config)
-    with torch.no_grad(), Products(model) as products:
+    with torch.no_grad(), values_of_meta_tensors(), Products(model) as products:
         model(**inputs)
     linear = products.total("linear")
     routed_products = sum(
@@ -332,6 +333,25 @@ def flop_columns(model: Any, config: Any, parameters: dict[str, Any]) -> dict[st
             for (kind, label, op, batch, m, n, k), count in products.counts.items()
         ],
     }
+
+
+@contextlib.contextmanager
+def values_of_meta_tensors() -> Any:
+    """Lets a forward pass ask a meta tensor for a value: masks are all ones, scales are one."""
+    kept = {name: getattr(torch.Tensor, name) for name in ("item", "__bool__", "__int__", "__float__", "tolist")}
+
+    def answer(name: str, value: Any) -> Any:
+        return lambda tensor, *a: value if tensor.is_meta else kept[name](tensor, *a)
+
+    torch.Tensor.item = answer("item", 1)
+    torch.Tensor.__bool__ = answer("__bool__", True)
+    torch.Tensor.__int__ = answer("__int__", 1)
+    torch.Tensor.__float__ = answer("__float__", 1.0)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(torch.Tensor, name, method)
 
 
 def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:

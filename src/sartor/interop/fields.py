@@ -209,7 +209,8 @@ class Fields:
 
     def _all_names(self, names: tuple[str, ...]) -> list[str]:
         aliases = self.defaults.aliases
-        return list(dict.fromkeys(x for name in names for x in (name, aliases.get(name, name))))
+        every = [x for name in names for x in (name, aliases.get(name, name))]
+        return list(dict.fromkeys((*every, *(alias for alias, name in aliases.items() if name in every))))
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, Any, bool]:
         """Name found, value, and whether it came from the file."""

@@ -654,10 +654,12 @@ FAMILIES: dict[str, Reader] = {
     "deberta-v2": partial(read_deberta, family=_DEBERTA),
     "esm": partial(read_esm, family=Encoder(token_types=False)),
     "xlm": partial(
-        read_xlm, family=Encoder(token_types=False, pooler=False, transform=False, ffn_factor=4, ffn=("none",))
+        read_xlm,
+        family=Encoder(token_types=False, pooler=False, transform=False, spare_bias=False, ffn_factor=4, ffn=("none",)),
     ),
     "flaubert": partial(
-        read_xlm, family=Encoder(token_types=False, pooler=False, transform=False, ffn_factor=4, ffn=("none",))
+        read_xlm,
+        family=Encoder(token_types=False, pooler=False, transform=False, spare_bias=False, ffn_factor=4, ffn=("none",)),
     ),
     "convbert": partial(
         read_convbert,
