@@ -103,7 +103,8 @@ def _weighted(
         time * (tensor * num_vc * kind.needs_tensor_core + vector * num_tc * kind.needs_vector_core)
         for kind, time in zip(block.core_types, block.latency, strict=True)
     ]
-    with_single, with_split = _through_each(covers, modes, work, [w + paths * s for w, s in zip(work, step)], alone)
+    on_path = [w + paths * s for w, s in zip(work, step, strict=True)]
+    with_single, with_split = _through_each(covers, modes, work, on_path, alone)
     least = list(map(_least, work, alone, modes))
     for _ in range(paths):
         more = [w + s for w, s in zip(work, step, strict=True)]
@@ -129,7 +130,8 @@ def _through_each(
     for i in reversed(range(len(gain))):
         behind[i] += max((behind[j] for j in covers[i]), default=0)
     others = [total - least[i] + ahead[i] + behind[i] - gain[i] for i in range(len(gain))]
-    return [rest + w for rest, w in zip(others, on_path)], [rest + q for rest, q in zip(others, alone)]
+    with_single = [rest + w for rest, w in zip(others, on_path, strict=True)]
+    return with_single, [rest + q for rest, q in zip(others, alone, strict=True)]
 
 
 def _best_path(covers: list[list[int]], gains: list[int]) -> Iterator[int]:

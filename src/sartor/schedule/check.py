@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
@@ -106,6 +107,6 @@ def _cores(
                 busy[name, core].append(row)
     for (name, core), rows in busy.items():
         rows = sorted((row for row in rows if row.end > row.start), key=lambda row: row.start)
-        for one, two in zip(rows, rows[1:], strict=False):
+        for one, two in pairwise(rows):
             if two.start < one.end:
                 yield f"{name} core {core} serves operators {one.id!r} and {two.id!r} at once"

@@ -1,0 +1,65 @@
+"""``sartor schedule``: which operator of a layer runs when, on which cores."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(schedule)
+
+
+def schedule(
+    instance: Annotated[
+        Path, typer.Argument(metavar="INSTANCE.json", help="A scheduling instance.", show_default=False)
+    ],
+    time_limit: Annotated[
+        float,
+        typer.Option("--time-limit", metavar="S", help="Seconds; 0 answers at once with list scheduling and a bound."),
+    ] = 20.0,
+    solver: Annotated[
+        str, typer.Option("--solver", metavar="cp_sat|milp|greedy", help="milp: the paper's program, on HiGHS.")
+    ] = "cp_sat",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace that ui.perfetto.dev opens.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="Write the picture as .svg, .png or .html.")
+    ] = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """The shortest schedule of one layer's operators on tensor and vector cores, with what is proved about it.
+
+    Ctrl-C ends the search and answers with the best schedule found so far (exit code 130).
+
+    Example: `sartor schedule examples/schedule/decoder_backward.json --time-limit 5`
+    """
+    from sartor.interop.schedule_json import read_schedule_problem
+    from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
+    from sartor.schedule.solve import Solver, solve
+
+    if solver not in tuple(Solver):
+        raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")
+    found = solve(read_schedule_problem(instance), time_limit, Solver(solver))
+    c.answer("schedule", schedule_body(found), as_json=json, out=out)
+    if trace:
+        from sartor.report.files import write_atomic
+
+        write_atomic(trace, schedule_trace(found))
+    if figure:
+        from sartor.report.gantt import write_gantt
+
+        write_gantt(found, figure)
+    if not json:
+        c.show(schedule_view(found))
+    if found.interrupted:
+        raise c.Exit(128 + signal.SIGINT)

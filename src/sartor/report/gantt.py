@@ -1,0 +1,163 @@
+"""Schedules as pictures: a line per core, time to the right, for the terminal and as a figure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from sartor.errors import InputError
+from sartor.report.files import write_atomic
+from sartor.report.frame import (
+    FILE,
+    Frame,
+    altair,
+    colour,
+    finish,
+    names_axis,
+    rows_chart,
+    to_png,
+    to_svg,
+    vl_convert,
+)
+from sartor.report.words import printable
+from sartor.schedule.problem import OperatorId
+from sartor.schedule.solve import Mode, ScheduleResult
+
+COLUMNS = 84
+"""Characters of the time axis; with the names of the cores a line fits 100 columns."""
+MAX_LINES = 16
+"""Cores of a kind that are drawn; the others are counted."""
+FILLS = {Mode.SINGLE: "=", Mode.INTRA_OP: "#"}
+WORDS = {Mode.SINGLE: "on one core", Mode.INTRA_OP: "split over all cores, alone"}
+STYLES = ("cyan", "green", "magenta", "blue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One operator on one core."""
+
+    name: str
+    core: str
+    start: int
+    end: int
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gantt:
+    """The numbers of the picture: bars by start, the cores drawn from top to bottom, those left out."""
+
+    title: str
+    cores: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    makespan: int
+    left_out: int
+
+
+def gantt(result: ScheduleResult) -> Gantt:
+    """The bars of a schedule on the cores of either kind, the first ``MAX_LINES`` of each."""
+    problem = result.problem
+    num_tc, num_vc = min(problem.num_tc, MAX_LINES), min(problem.num_vc, MAX_LINES)
+    bars = tuple(
+        Bar(name=label(row.id), core=f"{kind} {core}", start=row.start, end=row.end, mode=row.mode)
+        for row in result.operators
+        for kind, used, shown in (("TC", row.tensor_cores, num_tc), ("VC", row.vector_cores, num_vc))
+        for core in used
+        if core < shown and row.end > row.start
+    )
+    proved = "proved optimal" if not result.gap else f"within {100 * result.gap:.3g}% of the best possible"
+    return Gantt(
+        title=f"{len(result.operators)} operators in {result.makespan:,}, {proved}",
+        cores=(*(f"TC {core}" for core in range(num_tc)), *(f"VC {core}" for core in range(num_vc))),
+        bars=bars,
+        makespan=result.makespan,
+        left_out=problem.num_tc - num_tc + problem.num_vc - num_vc,
+    )
+
+
+def gantt_text(points: Gantt) -> Text:
+    """The picture in characters: ``=`` one core, ``#`` split over all, ``.`` idle; names where they fit."""
+    text, width = Text(), max((len(core) for core in points.cores), default=0)
+    for core in points.cores if points.makespan else ():
+        text.append(f"{core:<{width}} ", style="bold")
+        cells: list[tuple[str, str]] = [(".", "dim")] * COLUMNS
+        for number, bar in enumerate(bar for bar in points.bars if bar.core == core):
+            begin, end = (time * COLUMNS // points.makespan for time in (bar.start, bar.end))
+            room = end - begin
+            cells[begin:end] = [(char, STYLES[number % len(STYLES)]) for char in _cells(bar, room)]
+        for char, style in cells:
+            text.append(char, style=style)
+        text.append("\n")
+    if points.left_out:
+        text.append(f"{points.left_out} more cores are not drawn\n", style="dim")
+    text.append(f"{'':<{width}} 0{points.makespan:>{COLUMNS - 1},}\n", style="dim")
+    text.append(f"{'':<{width}} = one core   # all cores, alone   . idle", style="dim")
+    return text
+
+
+def _cells(bar: Bar, room: int) -> str:
+    """A bar in as many characters as there is room for: where it begins, its name if that fits, its mode."""
+    fill = FILLS[bar.mode]
+    mark = "|" if room > 1 else ""
+    inside = room - len(mark)
+    return mark + (f"{bar.name:{fill}^{inside}}" if len(bar.name) <= inside else fill * inside)
+
+
+def draw_gantt(points: Gantt, frame: Frame = FILE) -> Any:
+    """Bars by core; colour tells the mode, a hover the operator and its times (altair, extra ``report``)."""
+    alt, theme = altair(), frame.theme
+    rows: list[dict[str, Any]] = [
+        {
+            "operator": bar.name,
+            "core": bar.core,
+            "start": bar.start,
+            "middle": (bar.start + bar.end) / 2,
+            "end": bar.end,
+            "mode": WORDS[bar.mode],
+        }
+        for bar in points.bars
+    ]
+    x = alt.X(
+        "start:Q", title="time [unit of the instance]", scale=alt.Scale(domain=[0, max(points.makespan, 1)], nice=False)
+    )
+    y = alt.Y("core:N", sort=list(points.cores), title=None, axis=names_axis(alt))
+    tips = [alt.Tooltip(field) for field in ("operator:N", "mode:N", "start:Q", "end:Q")]
+    modes = colour(alt, "mode", list(WORDS.values()), [theme.sky, theme.orange])
+    bars = (
+        rows_chart(alt, rows)
+        .mark_bar(stroke=theme.surface, strokeWidth=1, height=15)
+        .encode(x=x, x2="end:Q", y=y, tooltip=tips, color=modes)
+    )
+    wide = [row for row in rows if (row["end"] - row["start"]) * 24 > points.makespan]
+    names = (
+        rows_chart(alt, wide)
+        .mark_text(fontSize=9, color="#1b1f24", limit=60)
+        .encode(x="middle:Q", y=y, text="operator:N")
+    )
+    return finish(alt, bars + names, points.title, frame, height=max(22 * len(points.cores), 60))
+
+
+def label(id_: OperatorId) -> str:
+    """An operator's id as it may be shown: nothing that moves a cursor, at most 30 characters."""
+    text = printable(str(id_))
+    return text if len(text) <= 30 else text[:27] + "..."
+
+
+def write_gantt(result: ScheduleResult, path: Path) -> Path:
+    """Write the figure in the format its name ends in: ``.svg``, ``.png``, or ``.html`` (one offline page)."""
+    makers = {".svg": _svg, ".png": to_png, ".html": _page}
+    if path.suffix.lower() not in makers:
+        raise InputError("--figure", str(path), f"must end in {', '.join(makers)}", f"{path.stem}.svg")
+    return write_atomic(path, makers[path.suffix.lower()](draw_gantt(gantt(result))))
+
+
+def _svg(chart: Any) -> bytes:
+    return to_svg(chart).encode()
+
+
+def _page(chart: Any) -> bytes:
+    return str(vl_convert().vegalite_to_html(json.dumps(chart.to_dict()), bundle=True)).encode()

@@ -1,0 +1,120 @@
+"""A schedule for the terminal, as the contract's JSON, and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sartor.report.gantt import gantt, gantt_text, label
+from sartor.report.trace import Span, trace_json
+from sartor.schedule.solve import Mode, ScheduleResult
+from sartor.units import format_share
+
+MAX_ROWS = 60
+"""Operators listed below the picture; the JSON has them all."""
+
+
+def schedule_body(result: ScheduleResult) -> dict[str, Any]:
+    """``schedule``: the schedule by start, cores by kind as indexes from 0; ``solve_s`` is wall-clock time."""
+    return {
+        "status": result.status.value,
+        "makespan": result.makespan,
+        "lower_bound": result.lower_bound,
+        "gap": result.gap,
+        "operators": [
+            {
+                "id": row.id,
+                "start": row.start,
+                "end": row.end,
+                "mode": row.mode.value,
+                "cores": {"tc": list(row.tensor_cores), "vc": list(row.vector_cores)},
+            }
+            for row in result.operators
+        ],
+        "checked": result.checked,
+        "solver": result.solver.value,
+        "utilization": result.utilization,
+        "interrupted": result.interrupted,
+        "solve_s": result.solve_s,
+    }
+
+
+def schedule_view(result: ScheduleResult) -> RenderableType:
+    """The makespan and what is proved about it, the picture, and the operators by start."""
+    return Group(_headline(result), _load(result), Text(), gantt_text(gantt(result)), Text(), _operators(result))
+
+
+def schedule_trace(result: ScheduleResult, *, us_per_unit: float = 1.0) -> bytes:
+    """One track per core; one unit of the instance's time is drawn as ``us_per_unit`` microseconds."""
+    types = {op.id: op.core_type.value for op in result.problem.operators}
+    spans = [
+        Span(
+            name=label(row.id),
+            process=process,
+            track=f"{short} {core}",
+            start=row.start,
+            duration=row.end - row.start,
+            category=row.mode.value,
+            args={"id": row.id, "type": types[row.id], "mode": row.mode.value, "start": row.start, "end": row.end},
+        )
+        for process, short, kind in (("tensor cores", "TC", "tc"), ("vector cores", "VC", "vc"))
+        for core in range(result.problem.num_tc if kind == "tc" else result.problem.num_vc)
+        for row in result.operators
+        if core in (row.tensor_cores if kind == "tc" else row.vector_cores)
+    ]
+    about = {
+        "instance": label(result.problem.name),
+        "status": result.status.value,
+        "makespan": result.makespan,
+        "lower_bound": result.lower_bound,
+        "us_per_unit": us_per_unit,
+    }
+    return trace_json(spans, us_per_unit=us_per_unit, about=about)
+
+
+def _headline(result: ScheduleResult) -> Text:
+    text = Text(f"makespan {result.makespan:,}", style="bold")
+    if result.gap:
+        proved = f"no schedule is shorter than {result.lower_bound:,}: gap {100 * result.gap:.3g}%"
+    else:
+        proved = "proved optimal"
+    text.append(f"  {proved}", style="not bold")
+    text.append(f"  ({result.solver.value}, {result.solve_s:.2f} s, checked)", style="dim")
+    if result.interrupted:
+        text.append("\ninterrupted: the best schedule found so far", style="yellow")
+    return text
+
+
+def _load(result: ScheduleResult) -> Text:
+    used, problem = result.utilization, result.problem
+    split = sum(row.mode is Mode.INTRA_OP for row in result.operators)
+    return Text(
+        f"{problem.num_tc} tensor cores {format_share(used['tc'])} busy, "
+        f"{problem.num_vc} vector cores {format_share(used['vc'])} busy; "
+        f"{split} of {len(result.operators)} operators split over all cores",
+        style="dim",
+    )
+
+
+def _operators(result: ScheduleResult) -> RenderableType:
+    if not result.operators:
+        return Text("No operator takes time.", style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    for name in ("operator", "type", "mode", "start", "end", "cores"):
+        table.add_column(name, justify="right" if name in ("start", "end") else "left", overflow="fold")
+    types = {op.id: op.core_type.value for op in result.problem.operators}
+    for row in result.operators[:MAX_ROWS]:
+        cores = [f"{kind} {_span(used)}" for kind, used in (("TC", row.tensor_cores), ("VC", row.vector_cores)) if used]
+        mode = "all cores, alone" if row.mode is Mode.INTRA_OP else "one core"
+        table.add_row(
+            Text(label(row.id)), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", Text(", ".join(cores))
+        )
+    left = len(result.operators) - MAX_ROWS
+    return Group(table, Text(f"and {left} more: --json has them all", style="dim")) if left > 0 else table
+
+
+def _span(cores: tuple[int, ...]) -> str:
+    return str(cores[0]) if len(cores) == 1 else f"{cores[0]}-{cores[-1]}"

@@ -1,0 +1,64 @@
+"""Timelines as Chrome trace events: files that https://ui.perfetto.dev and chrome://tracing open.
+
+Source of the format: "Trace Event Format" (Google, linked from ui.perfetto.dev's documentation of trace formats).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that runs on a track of a process from ``start`` for ``duration``, in any one unit of time."""
+
+    name: str
+    process: str
+    track: str
+    start: float
+    duration: float
+    category: str = ""
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trace_json(spans: Iterable[Span], *, us_per_unit: float = 1.0, about: Mapping[str, Any] | None = None) -> bytes:
+    """The trace of some spans; processes and tracks are listed in the order they first appear.
+
+    ``us_per_unit`` is how many microseconds one unit of the spans' time is drawn as.
+    """
+    spans = list(spans)
+    processes = {name: k for k, name in enumerate(dict.fromkeys(span.process for span in spans), start=1)}
+    tracks = {key: k for k, key in enumerate(dict.fromkeys((span.process, span.track) for span in spans), start=1)}
+    events: list[dict[str, Any]] = []
+    for name, pid in processes.items():
+        events += _named("process", pid, 0, name)
+    for (process, track), tid in tracks.items():
+        events += _named("thread", processes[process], tid, track)
+    events += [
+        {
+            "name": span.name,
+            "cat": span.category or "operator",
+            "ph": "X",
+            "ts": span.start * us_per_unit,
+            "dur": span.duration * us_per_unit,
+            "pid": processes[span.process],
+            "tid": tracks[span.process, span.track],
+            "args": dict(span.args),
+        }
+        for span in spans
+    ]
+    document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": dict(about or {})}
+    return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True) + "\n").encode()
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> list[dict[str, Any]]:
+    """The name of a process or a thread, and its place in the list."""
+    where = {"ph": "M", "pid": pid, "tid": tid}
+    order = tid if what == "thread" else pid
+    return [
+        {"name": f"{what}_name", **where, "args": {"name": name}},
+        {"name": f"{what}_sort_index", **where, "args": {"sort_index": order}},
+    ]
