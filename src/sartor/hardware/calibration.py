@@ -161,7 +161,8 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     """What is known of ``gpu``: its own fits, else its kin's with a wider interval, else its generation's assumptions.
 
     ``dtype`` asks for GEMM coefficients of that dtype to be present (they always are for dtypes the device has a
-    peak for). A dtype without a fit takes the device's fit of a sibling (fp16 and bf16 share units), then the kin's.
+    peak for). A dtype without a fit takes the device's fit of a sibling (fp16 and bf16 share units), then the kin's,
+    then a 16-bit fit with twice the interval.
     """
     kin, widen = _kin(gpu.name)
     base = _generation(gpu.generation)
@@ -217,6 +218,11 @@ def _gemm(
             if table:
                 found = _coefficients(GemmCoefficients, table["gemm"])
                 return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"]["gemm"]
+    for owner, each in ((gpu, DType.BF16), (gpu, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
+        table = _read(f"{owner}.{each.value}.toml") if owner else None
+        if table:  # other units, the same memory, launches and tiles
+            found = _widened(_coefficients(GemmCoefficients, table["gemm"]), 2 * (1.0 if owner == gpu else widen))
+            return found, "", table["provenance"]["gemm"]
     return base, "", {}
 
 
