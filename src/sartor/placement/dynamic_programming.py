@@ -13,7 +13,7 @@ forbids that position. Every pair (i, j) is looked at, so no monotonicity is ass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,22 +56,24 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
     limits = [min(kind.limit, max_devices // kind.devices) for kind in kinds]
     # A state that s stages can still follow lacks at least s layers.
     reach = np.searchsorted(sizes, sizes[-1] - np.arange(max_stages + 1), side="right")
+    layer = list(found.of)
     for s in range(1, max_stages + 1):
-        for counts in _compositions(s, limits):
-            if found.devices(counts) <= max_devices:
-                _extend(found, counts, rows=int(reach[s]), columns=int(reach[s - 1]))
+        more = [counts for counts in _next_counts(layer, limits) if found.devices(counts) <= max_devices]
+        for counts in more:
+            _extend(found, counts, rows=int(reach[s]), columns=int(reach[s - 1]))
+        layer = [counts for counts in more if counts in found.of]
     return found
 
 
-def _compositions(total: int, limits: Sequence[int]) -> Iterator[Counts]:
-    """All tuples of counts within ``limits`` that add up to ``total``."""
-    if len(limits) == 1:
-        if total <= limits[0]:
-            yield (total,)
-        return
-    for head in range(min(total, limits[0]) + 1):
-        for tail in _compositions(total - head, limits[1:]):
-            yield (head, *tail)
+def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
+    """Counts of one stage more than some of ``layer``, each once."""
+    more = {
+        (*counts[:k], counts[k] + 1, *counts[k + 1 :])
+        for counts in layer
+        for k, limit in enumerate(limits)
+        if counts[k] < limit
+    }
+    return sorted(more)
 
 
 def _extend(found: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:

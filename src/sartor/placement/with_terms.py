@@ -144,10 +144,35 @@ def _bounds(
     held = v * _model_state_bytes(problem, tables, copies, zero) + tables.sums.activation_bytes[0, -1]
     roomy = chunks * max(each.memory_bytes for each in types) * (1 + 1e-9) >= held
     per_copy = ceil_div(problem.num_microbatches, copies)
+    if len(types) > 1:
+        least = np.maximum(least, _work_bound(problem, types, tables, copies, num_stages))
     possible = (chunks % v == 0) & (devices * copies <= total) & roomy
     if v > 1:
         possible &= per_copy % np.maximum(num_stages, 1) == 0
     return np.asarray(np.where(possible, least * (v * per_copy + num_stages - 1), inf).min(axis=0))
+
+
+def _work_bound(
+    problem: PlacementProblem, types: tuple[DeviceType, ...], tables: WidthTables, copies: Array, num_stages: Array
+) -> Array:
+    """Least bottleneck of stages on the fastest devices first, work split perfectly among them by speed.
+
+    With recomputation all but the last stage run their forward twice; the last one's is at most the share ``last`` of
+    what a device does in one bottleneck.
+    """
+    layers = tables.width.layers
+    work = sum(x.forward_s + x.backward_s for x in layers)
+    last = 0.0
+    if problem.recompute:
+        work += sum(x.forward_s for x in layers)
+        last = max(x.forward_s / ((x.forward_s + x.backward_s) or 1.0) for x in layers)
+    each = 1 if tables.has_unsplit else tables.group_devices
+    speed, left = np.zeros(np.broadcast_shapes(copies.shape, num_stages.shape)), num_stages + 0 * copies
+    for device in sorted(types, key=lambda one: one.slowdown):
+        taken = np.minimum(left, device.num_devices // (copies * each))
+        speed, left = speed + taken / device.slowdown, left - taken
+    fastest = 1 / min(one.slowdown for one in types)
+    return np.where(left > 0, inf, work / np.maximum(speed + last * fastest, 1e-300))
 
 
 def _model_state_bytes(problem: PlacementProblem, tables: WidthTables, copies: Array, zero: int) -> Array:
@@ -164,14 +189,16 @@ def _model_state_bytes(problem: PlacementProblem, tables: WidthTables, copies: A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """Ways to run a case whose kinds of stages are fixed: ``kinds(limit)`` admits stages with a resync up to it.
+    """Ways to run a case whose kinds of stages are fixed: ``kinds(limit, ceiling)`` admits stages with a resync up to
+    ``limit`` and a load up to ``ceiling``.
 
     ``rounds(counts)`` is how many bottlenecks a batch lasts; infinite for counts that are no whole pipeline.
     """
 
-    kinds: Callable[[float], list[Kind]]
+    kinds: Callable[[float, float], list[Kind]]
     types: tuple[DeviceType, ...]
     rounds: Callable[[Counts], float]
+    least_rounds: int
     max_stages: int
     max_devices: int
 
@@ -188,7 +215,7 @@ def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, be
 
 def _first_stage_agrees(case: Case, pipeline: _Pipeline, below: float) -> _Found | None:
     """Only the copies of the first stage agree: its resync is added where the first stage is chosen."""
-    found = _fill(case, pipeline, inf)
+    found = _fill(case, pipeline, inf, below)
     resync = case.virtual_stages * case.resync_s[0]
     best: tuple[float, Counts, int] | None = None
     for counts, first in found.first.items():
@@ -211,13 +238,13 @@ def _every_stage_agrees(case: Case, pipeline: _Pipeline, below: float) -> _Found
     best: _Found | None = None
     high = len(values) - 1
     while high >= 0:
-        found, least, counts = _least(case, pipeline, values[high])
+        found, least, counts = _least(case, pipeline, values[high], below)
         if counts is None or not least + v * values[0] < below:
             break
         low, top = 0, high
         while low < top:
             middle = (low + top) // 2
-            tried, at_most, of = _least(case, pipeline, values[middle])
+            tried, at_most, of = _least(case, pipeline, values[middle], below)
             if at_most <= least:
                 top, found, counts = middle, tried, of
             else:
@@ -231,17 +258,19 @@ def _every_stage_agrees(case: Case, pipeline: _Pipeline, below: float) -> _Found
     return best
 
 
-def _least(case: Case, pipeline: _Pipeline, limit: float) -> tuple[Bottlenecks, float, Counts | None]:
+def _least(case: Case, pipeline: _Pipeline, limit: float, below: float) -> tuple[Bottlenecks, float, Counts | None]:
     """Least pipeline time, resync aside, of stages whose resync is within ``limit``."""
-    found = _fill(case, pipeline, limit)
+    found = _fill(case, pipeline, limit, below)
     times = {counts: float(first.min()) * pipeline.rounds(counts) for counts, first in found.first.items()}
     counts = min(times, key=lambda each: times[each], default=None)
     return found, times[counts] if counts is not None else inf, counts
 
 
-def _fill(case: Case, pipeline: _Pipeline, limit: float) -> Bottlenecks:
+def _fill(case: Case, pipeline: _Pipeline, limit: float, below: float) -> Bottlenecks:
+    """The recurrence, without stages so long that the batch would take more than ``below``."""
     sizes = case.tables.states.sizes
-    return least_bottlenecks(pipeline.kinds(limit), sizes, pipeline.max_stages, pipeline.max_devices)
+    kinds = pipeline.kinds(limit, below / pipeline.least_rounds * (1 + 1e-9))
+    return least_bottlenecks(kinds, sizes, pipeline.max_stages, pipeline.max_devices)
 
 
 def _found(case: Case, pipeline: _Pipeline, found: Bottlenecks, time_s: float, counts: Counts, end: int) -> _Found:
@@ -268,8 +297,8 @@ def _pipelines(case: Case, problem: PlacementProblem, types: tuple[DeviceType, .
 class _Masked:
     """Loads with what does not fit or takes too long to agree masked out; tables are kept by what they depend on."""
 
-    def __init__(self, case: Case, limit: float) -> None:
-        self.case, self.limit = case, limit
+    def __init__(self, case: Case, limit: float, ceiling: float) -> None:
+        self.case, self.limit, self.ceiling = case, limit, ceiling
         self._fits: dict[str, tuple[Array, Array]] = {}
         self._tables: dict[tuple[object, ...], Array] = {}
 
@@ -287,7 +316,8 @@ class _Masked:
             allowed = fits >= limits[level]
             if split is not None:
                 allowed &= self.case.tables.sums.is_split == split
-            self._tables[key] = np.where(allowed, self.case.loads(device, *tiers), inf)
+            loads = self.case.loads(device, *tiers)
+            self._tables[key] = np.where(allowed & (loads <= self.ceiling), loads, inf)
         return self._tables[key]
 
 
@@ -313,14 +343,15 @@ def _one_chunk_each(case: Case, order: tuple[DeviceType, ...], rounds: Callable[
         for split, devices in splits
     ]
 
-    def kinds(limit: float) -> list[Kind]:
-        masked = _Masked(case, limit)
+    def kinds(limit: float, ceiling: float) -> list[Kind]:
+        masked = _Masked(case, limit, ceiling)
         return [_kind(k, roles, case, order, network, masked) for k in range(len(roles))]
 
     return _Pipeline(
         kinds=kinds,
         types=tuple(order[role.pool] for role in roles),
         rounds=rounds,
+        least_rounds=int(rounds((1,))),
         max_stages=len(tables.states.order),
         max_devices=sum(each.num_devices for each in order) // case.copies,
     )
@@ -369,8 +400,8 @@ def _interleaved(case: Case, device: DeviceType, num_stages: int, rounds: float)
         """Tier from ``group`` up to the next one, around the end for the last."""
         return network.tier_at(length * (group + 1), length) if group < num_stages - 1 else around
 
-    def kinds(limit: float) -> list[Kind]:
-        masked = _Masked(case, limit)
+    def kinds(limit: float, ceiling: float) -> list[Kind]:
+        masked = _Masked(case, limit, ceiling)
 
         def cost_at(counts: Counts) -> Array | None:
             group = (counts[0] - 1) % num_stages
@@ -384,6 +415,7 @@ def _interleaved(case: Case, device: DeviceType, num_stages: int, rounds: float)
         kinds=kinds,
         types=(device,),
         rounds=lambda counts: rounds if counts[0] == chunks else inf,
+        least_rounds=int(rounds),
         max_stages=chunks,
         max_devices=chunks,
     )
