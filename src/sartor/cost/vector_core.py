@@ -94,7 +94,7 @@ def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
     a, work = accelerator, vector_work(op)
     rows, cols = np.asarray(op.rows, dtype=np.float64), np.asarray(op.cols, dtype=np.float64)
     elements = rows * cols
-    per_element = work.per_element + work.per_flop * np.asarray(op.flops, dtype=np.float64) / elements
+    per_element = work.per_element + work.per_flop * np.asarray(op.flops, dtype=np.float64) / np.maximum(elements, 1)
     lanes, cores = np.asarray(a.vector_lanes, dtype=np.float64), np.asarray(a.num_vector_cores, dtype=np.float64)
     if work.reductions:
         per_row = work.per_row + work.reductions * np.ceil(np.log2(lanes))
