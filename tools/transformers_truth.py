@@ -154,6 +154,8 @@ def safe_input_embeddings(model: Any) -> Any:
 def is_tower(name: str, config: Any) -> bool:
     if not is_composite(config):
         return False
+    if config.model_type in ("vision-encoder-decoder", "speech-encoder-decoder"):
+        return name.startswith("encoder.")
     return bool(TOWER.search(name)) and not TOWER_NOT_TEXT.search(name)
 
 

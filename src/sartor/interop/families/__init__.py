@@ -29,6 +29,7 @@ _MODULES = (
     "text_parts",
     "unusual",
     "audio",
+    "composed",
     "documents",
     "encoder_decoder",
     "encoders",
