@@ -8,7 +8,7 @@ from functools import partial
 
 from sartor.interop.families import Reader, readers
 from sartor.interop.families.decoder import Family, QkNorm, read_decoder
-from sartor.interop.families.parts import group_layers, plain
+from sartor.interop.families.parts import group_layers, layer_norm, plain
 from sartor.interop.families.towers import TOWERS, read_tower
 from sartor.interop.fields import Fields
 from sartor.model.shape import AttentionMixer, Linear, Stack, TransformerShape, Vectors
@@ -276,6 +276,13 @@ def visual_table(b: Bridge) -> Parts:
     )
 
 
+def resampled(b: Bridge) -> Parts:
+    """Kosmos-2: learned queries attend to the projected patches."""
+    queries = Vectors(name="queries", fixed=b.f.size("latent_query_num") * b.text)
+    attention = tuple(plain(x, b.text, b.text, bias=True) for x in ("q", "k", "v", "out"))
+    return Parts(linears=(plain("dense", b.vision, b.text, bias=True), *attention), vectors=(queries,))
+
+
 def nothing(_: Bridge) -> Parts:
     """The tower ends on the text's width by itself."""
     return Parts()
@@ -368,6 +375,9 @@ _ROWS: dict[str, Multimodal] = {
     "kimi_k25": Multimodal(text="deepseek_v3", tower="kimi_k25_vision", projector=normed_merge),
     "ovis2": Multimodal(text="qwen2", tower="ovis2_vision", projector=visual_table),
     "lighton_ocr": Multimodal(text="qwen3", tower="pixtral", projector=merged),
+    "kosmos-2": Multimodal(
+        text="kosmos_2_text_model", tower="kosmos_2_vision_model", projector=resampled, text_says_tied=True
+    ),
     "qwen2_audio": Multimodal(
         text="qwen2", tower="qwen2_audio_encoder", tower_field="audio_config", projector=one_linear
     ),
@@ -418,11 +428,30 @@ def read_chameleon(f: Fields) -> TransformerShape:
     return read_decoder(f, CHAMELEON)
 
 
+KOSMOS = Family(
+    norm=layer_norm(),
+    q_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    gated=False,
+    ffn=("ffn_dim",),
+    attention_vectors=lambda _f, s: (Vectors(name="inner_norm", fixed=2 * s.hidden),),
+    ffn_vectors=lambda _f, _s, width: (Vectors(name="ffn_norm", fixed=2 * width),),
+)
+
+
+def read_kosmos_text(f: Fields) -> TransformerShape:
+    """Kosmos-2's text model (arXiv 2306.14824): norms inside attention and feed-forward part."""
+    names = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads", "embed_dim": "hidden_size"}
+    given = {new: f.raw[old] for old, new in names.items() if f.raw.get(old) is not None}
+    return read_decoder(replace(f, raw={**f.raw, **given}), KOSMOS)
+
+
 _TEXT_ALONE = (
     "aria", "blip", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
     "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr",
     "got_ocr2", "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl",
-    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kosmos-2", "kosmos-2.5",
+    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kosmos-2.5",
     "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4",
     "molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "perception_lm",
     "pp_chart2table", "qianfan_ocr", "qwen4_exp", "step3p7",
@@ -434,4 +463,9 @@ _TEXT_ALONE = (
 
 FAMILIES: dict[str, Reader] = {name: partial(read_multimodal, family=row) for name, row in _ROWS.items()}
 FAMILIES |= {name: partial(read_multimodal, family=Multimodal()) for name in _TEXT_ALONE}
-FAMILIES |= {"mllama_text_model": read_mllama_text, "fuyu": read_fuyu, "chameleon": read_chameleon}
+FAMILIES |= {
+    "mllama_text_model": read_mllama_text,
+    "kosmos_2_text_model": read_kosmos_text,
+    "fuyu": read_fuyu,
+    "chameleon": read_chameleon,
+}

@@ -257,6 +257,7 @@ WHISPER = Tower(
 
 TOWERS: dict[str, Tower] = {
     "clip_vision_model": CLIP,
+    "kosmos_2_vision_model": CLIP,
     "siglip_vision_model": SIGLIP,
     **dict.fromkeys(("idefics2", "idefics2_vision", "idefics3_vision", "smolvlm_vision"), IDEFICS),
     "pixtral": PIXTRAL,
