@@ -7,7 +7,7 @@ core or one of each, and q on all cores while nothing else runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,27 @@ import numpy.typing as npt
 
 from sartor.cost.fused_attention import attention_cost
 from sartor.cost.links import link_time_s
-from sartor.cost.systolic import product_of, product_time_s
-from sartor.cost.vector_core import vector_cost
+from sartor.cost.systolic import Product, product_of, product_time_s
+from sartor.cost.vector_core import vector_cost, vector_work
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
-from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Part
 from sartor.units import Floats
 
 Latencies = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """A product and the streaming operator that follows it, as one: the lanes work on tiles as the arrays finish them,
+    and the product's result is not read back."""
+
+    product: Gemm
+    epilogue: MemoryBound
+
+    @property
+    def name(self) -> str:
+        return f"{self.product.name}+{self.epilogue.name}"
+
 
 _MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle")
 _TENSOR = ("num_tensor_cores", "array_rows", "array_cols", "tensor_core_sram_bytes")
@@ -33,12 +47,15 @@ _USES: dict[type, tuple[str, ...]] = {
     Attention: (*_TENSOR, *_VECTOR, *_MEMORY),
     MemoryBound: (*_VECTOR, *_MEMORY),
     Collective: _LINKS,
+    Fused: (*_TENSOR, *_VECTOR, *_MEMORY),
 }
 """Fields an operator's time depends on: candidates that agree in them are priced once."""
 
 
-def operator_time_s(op: Operator, accelerator: Accelerator) -> Floats:
+def operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
     """Time of one execution on all cores [s]; shapes broadcast. Collectives run on the links."""
+    if isinstance(op, Fused):
+        return product_time_s(fused_product(op, accelerator), accelerator)
     if isinstance(op, Gemm | GroupedGemm):
         return product_time_s(product_of(op, accelerator), accelerator)
     if isinstance(op, Attention):
@@ -48,13 +65,27 @@ def operator_time_s(op: Operator, accelerator: Accelerator) -> Floats:
     return link_time_s(op, accelerator)
 
 
+def fused_product(op: Fused, accelerator: Accelerator) -> Product:
+    """The product with its epilogue per element of C: lane cycles, and what the streaming operator moves through memory
+    besides reading C."""
+    plain, work = product_of(op.product, accelerator), vector_work(op.epilogue)
+    outputs = 1.0 * plain.batch * plain.m * plain.n
+    elements = 1.0 * op.epilogue.rows * op.epilogue.cols
+    read_back = op.epilogue.dtype.bytes * outputs
+    return replace(
+        plain,
+        epilogue_cycles=(elements * work.per_element + op.epilogue.flops * work.per_flop) / outputs,
+        epilogue_bytes=np.maximum(op.epilogue.bytes_moved - read_back, 0.0) / outputs,
+    )
+
+
 def one_core(accelerator: Accelerator) -> Accelerator:
     """The accelerator as one tensor core and one vector core see it: all of the global buffer, memory and links."""
     return replace(accelerator, num_tensor_cores=1, num_vector_cores=1)
 
 
 def operator_latencies(
-    operators: OperatorGraph | Sequence[Operator], accelerator: Accelerator
+    operators: OperatorGraph | Sequence[Operator | Fused], accelerator: Accelerator
 ) -> tuple[Latencies, Latencies]:
     """``(one_core_s, all_cores_s)``, each of shape (operators, *candidates) [s]; ``count`` is not applied.
 
@@ -66,7 +97,7 @@ def operator_latencies(
     known: dict[Any, tuple[Latencies, Latencies]] = {}
     pairs = []
     for op in ops:
-        key = replace(op, name="", count=1)
+        key = _anonymous(op)
         if key not in known:
             known[key] = (
                 _over_distinct(op, one_core(accelerator), accelerator.shape),
@@ -78,7 +109,17 @@ def operator_latencies(
     return single, together
 
 
-def _over_distinct(op: Operator, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
+def _anonymous(op: Operator | Fused) -> Operator | Fused:
+    """What the price depends on: everything but the name and the count."""
+    if isinstance(op, Fused):
+        return Fused(
+            product=replace(op.product, name="", count=1, part=Part.LAYER),
+            epilogue=replace(op.epilogue, name="", count=1, part=Part.LAYER),
+        )
+    return replace(op, name="", count=1, part=Part.LAYER)
+
+
+def _over_distinct(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
     return over_distinct(accelerator, _USES[type(op)], shape, lambda small: operator_time_s(op, small))
 
 

@@ -1,0 +1,145 @@
+"""Schedule problems from an operator graph and an accelerator: types of cores, latencies, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.operator_latency import Fused, operator_latencies
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
+from sartor.schedule.problem import CoreType, ScheduledOperator, ScheduleProblem
+from sartor.units import MICRO
+
+FUSED_KINDS = (
+    MemoryBoundKind.ACTIVATION,
+    MemoryBoundKind.RESIDUAL,
+    MemoryBoundKind.ROTARY,
+    MemoryBoundKind.CAST,
+)
+"""Elementwise kinds that a product absorbs; norms and softmax want whole rows first."""
+UNIT_S = 0.01 * MICRO
+"""One unit of time in the problems: 10 ns, about ten clock cycles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedGraph:
+    """Operators of a graph, some of them fused, with edges between positions."""
+
+    operators: tuple[Operator | Fused, ...]
+    edges: tuple[tuple[int, int], ...]
+
+
+def schedule_problem(
+    graph: OperatorGraph, accelerator: Accelerator, *, fuse: bool = True, unit_s: float = UNIT_S, name: str = ""
+) -> ScheduleProblem:
+    """The problem of scheduling ``graph`` on one accelerator, times in units of ``unit_s``, rounded up.
+
+    Products need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective
+    takes its time on the links; the problem knows no links, so it stands as a vector-core operator whose two latencies
+    are equal, as in the published instances: it then holds one vector core that real hardware would leave free.
+    A graph without edges is a chain.
+    """
+    if accelerator.shape:
+        raise InputError("accelerator", accelerator.shape, "must be one accelerator; schedule_problems takes many")
+    return next(schedule_problems(graph, accelerator, fuse=fuse, unit_s=unit_s, name=name))
+
+
+def schedule_problems(
+    graph: OperatorGraph, accelerator: Accelerator, *, fuse: bool = True, unit_s: float = UNIT_S, name: str = ""
+) -> Iterator[ScheduleProblem]:
+    """One problem per candidate of ``accelerator``, in the order of its flattened arrays; all priced in one call."""
+    fused = fuse_graph(graph) if fuse else FusedGraph(operators=graph.operators, edges=_edges(graph))
+    one, together = operator_latencies(fused.operators, accelerator)
+    count = max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
+    single = _units(one, unit_s).reshape(len(fused.operators), count)
+    split = _units(together, unit_s).reshape(len(fused.operators), count)
+    tensor = np.broadcast_to(accelerator.num_tensor_cores, accelerator.shape).reshape(-1)
+    vector = np.broadcast_to(accelerator.num_vector_cores, accelerator.shape).reshape(-1)
+    types = [core_type(op) for op in fused.operators]
+    names = [op.name for op in fused.operators]
+    for i in range(count):
+        yield ScheduleProblem(
+            num_tc=int(tensor[i]),
+            num_vc=int(vector[i]),
+            operators=tuple(
+                ScheduledOperator(
+                    id=names[j],
+                    core_type=kind if single[j, i] else CoreType.NOP,
+                    latency=int(single[j, i]),
+                    intra_latency=int(split[j, i]),
+                )
+                for j, kind in enumerate(types)
+            ),
+            edges=tuple((names[a], names[b]) for a, b in fused.edges),
+            name=name,
+        )
+
+
+def core_type(op: Operator | Fused) -> CoreType:
+    """Which cores an operator needs."""
+    if isinstance(op, Fused | Attention):
+        return CoreType.FUSED
+    return CoreType.TC if isinstance(op, Gemm | GroupedGemm) else CoreType.VC
+
+
+def fuse_graph(graph: OperatorGraph) -> FusedGraph:
+    """Each product takes in an elementwise operator that follows it, if that waits for nothing else that the product
+    does not wait for too, and nothing else waits for the product's own result."""
+    edges = _edges(graph)
+    after: dict[int, set[int]] = {i: set() for i in range(len(graph.operators))}
+    before: dict[int, set[int]] = {i: set() for i in range(len(graph.operators))}
+    for a, b in edges:
+        after[a].add(b)
+        before[b].add(a)
+    ancestors = _ancestors(before)
+    into: dict[int, int] = {}
+    for i, op in enumerate(graph.operators):
+        if isinstance(op, Gemm) and len(after[i]) == 1:
+            (j,) = after[i]
+            other = graph.operators[j]
+            elementwise = isinstance(other, MemoryBound) and other.kind in FUSED_KINDS
+            if elementwise and j not in into and before[j] - {i} <= ancestors[i]:
+                into[j] = i
+    return _merged(graph, edges, into)
+
+
+def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict[int, int]) -> FusedGraph:
+    absorbed = {i: j for j, i in into.items()}
+    kept = [i for i in range(len(graph.operators)) if i not in into]
+    place = {i: position for position, i in enumerate(kept)}
+    operators: list[Operator | Fused] = []
+    for i in kept:
+        op = graph.operators[i]
+        if i in absorbed:
+            epilogue = graph.operators[absorbed[i]]
+            assert isinstance(op, Gemm)
+            assert isinstance(epilogue, MemoryBound)
+            operators.append(Fused(product=op, epilogue=epilogue))
+        else:
+            operators.append(op)
+    moved = ((place[into.get(a, a)], place[into.get(b, b)]) for a, b in edges)
+    return FusedGraph(operators=tuple(operators), edges=tuple(dict.fromkeys((a, b) for a, b in moved if a != b)))
+
+
+def _ancestors(before: dict[int, set[int]]) -> dict[int, set[int]]:
+    """All that each operator waits for; operators are numbered so that edges go up."""
+    known: dict[int, set[int]] = {}
+    for i in sorted(before):
+        known[i] = set().union(before[i], *(known[a] for a in before[i]))
+    return known
+
+
+def _edges(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:
+    return graph.edges or tuple((i, i + 1) for i in range(len(graph.operators) - 1))
+
+
+def _units(seconds: Any, unit_s: float) -> Any:
+    """Whole units, rounded up but for the noise of one division."""
+    if not np.isfinite(seconds).all():
+        raise InputError("num_links", 0, "must be above 0: a collective has no link to run on", "1")
+    return np.ceil(seconds / unit_s * (1 - 1e-12)).astype(np.int64)
