@@ -138,7 +138,9 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     """Main-loop slowdown (>= 1): each operand adds its own, by how its contiguous length is aligned.
 
     TN reads both inputs along k, NN the second along n, NT the first along m and the second along n; the output is
-    contiguous along n.
+    contiguous along n. A kernel is chosen for the least aligned of its operands, so an output that is out of step
+    costs as much as one input that is, even where both inputs are aligned: the sweeps (NN) cannot tell the two
+    apart, but the vocabulary examples can (forward logits are TN; docs/concepts/gemm.md, "Alignment").
     """
     m = gemm.rows if isinstance(gemm, GroupedGemm) else gemm.m
     first = m if gemm.layout is Layout.NT else gemm.k
@@ -146,8 +148,9 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     out_bits = max(16, round(8 * gemm.dtype.bytes))
     bits = _ELEMENT_BITS.get(gemm.dtype, 16)
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
-    slow = inputs[_alignment(first, bits)] + inputs[_alignment(second, bits)] + outputs[_alignment(gemm.n, out_bits)]
-    return 1.0 + slow
+    out = _alignment(gemm.n, out_bits)
+    read = np.maximum(inputs[_alignment(first, bits)] + inputs[_alignment(second, bits)], inputs[out])
+    return 1.0 + read + outputs[out]
 
 
 _ELEMENT_BITS = {
