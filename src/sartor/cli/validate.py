@@ -1,0 +1,103 @@
+"""``sartor validate``: how far off the predictions are, on measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+
+group = typer.Typer(no_args_is_help=True, help="How far off are the predictions, on measurements.")
+
+Data = Annotated[
+    str, typer.Option("--data", metavar="PATH", help="A folder of tables, or one file.", show_default=False)
+]
+GroupBy = Annotated[
+    str | None,
+    typer.Option("--group-by", metavar="COL,...", help="Columns to group by. [default: gpu, dtype, phase or op]"),
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write one offline page: charts, table, worst targets.")
+]
+Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets told of each group.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group of commands."""
+    app.add_typer(group, name="validate")
+
+
+@group.command()
+def operators(
+    data: Data,
+    group_by: GroupBy = None,
+    clock: Annotated[
+        str, typer.Option(metavar="boost|sustained", help="What the tables ran at: short runs are at boost.")
+    ] = "boost",
+    worst: Worst = 5,
+    html: Html = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Operators: tables of measured products, attention, memory-bound kernels, expert layers and collectives.
+
+    Example: `sartor validate operators --data measured/ --group-by gpu,dtype,size`
+    """
+    from sartor.measure.accuracy import validate_operators
+    from sartor.measure.answer import accuracy_body, error_rows, scatter_rows
+
+    found = validate_operators(data, group_by=_columns(group_by), clock=_clock(clock), worst=worst)
+    body = accuracy_body(found)
+    charts = [
+        {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)}
+        for p in (found.predicted if html else ())
+    ]
+    _answer(body, charts, html, json, out)
+
+
+@group.command()
+def inference(
+    data: Data,
+    group_by: GroupBy = None,
+    worst: Worst = 5,
+    html: Html = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Inference end to end: prefill passes, decoding steps, and throughput at full load.
+
+    Example: `sartor validate inference --data end_to_end/inference.csv --group-by mode,gpu`
+    """
+    from sartor.measure.inference import inference_body, inference_charts, validate_inference
+
+    found = validate_inference(data, group_by=_columns(group_by), worst=worst)
+    _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
+
+
+def _answer(body: dict[str, Any], charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
+    c.answer("validate", body, as_json=json, out=out)
+    if html:
+        from sartor.report.accuracy_page import accuracy_page
+        from sartor.report.files import write_atomic
+
+        write_atomic(html, accuracy_page(body, charts).encode())
+        c.say(f"wrote {html}")
+    if not json:
+        from sartor.report.accuracy_view import accuracy_view
+
+        c.show(accuracy_view(body))
+
+
+def _columns(words: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (words or "").split(",") if word.strip())
+
+
+def _clock(word: str) -> Any:
+    from sartor.errors import InputError
+    from sartor.hardware.calibration import Clock
+
+    if word not in {clock.value for clock in Clock}:
+        raise InputError("--clock", word, "must be boost or sustained", "boost")
+    return Clock(word)

@@ -1,0 +1,1 @@
+"""Measurements: reading them, and saying how far predictions are from them."""

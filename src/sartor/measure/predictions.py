@@ -1,0 +1,260 @@
+"""What sartor predicts for every target, and the plain roofline beside it: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.attention import attention_cost
+from sartor.cost.collective import collective_cost
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import estimate
+from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
+from sartor.cost.memory_bound import memory_bound_cost
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.measure.rows import Unexpressed, Work, outside, work_of
+from sartor.measure.tables import Column, Floats64, Index
+from sartor.measure.targets import Targets, combine
+from sartor.measure.whole_models import model_work
+from sartor.operators import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    DType,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    OperatorGraph,
+)
+
+IMPOSSIBLE = 1.1
+"""A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement
+(data/measured/README.md flags such rows by the same factor)."""
+
+TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows: is latency_us in microseconds?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """One entry per target; NaN where ``reason`` says why there is no prediction."""
+
+    targets: Targets
+    time_s: Floats64
+    log_sigma: Floats64
+    roofline_s: Floats64
+    work: Floats64
+    """FLOPs, or bytes where there are none: shapes of near-equal work are ranked against each other."""
+    reason: Index
+    """Index into ``reasons``; 0 is expressed."""
+    reasons: tuple[str, ...]
+    calibration: Column
+    """Whose coefficients were used: ``own``, ``kin NAME`` or ``generation``."""
+    clock: Clock
+
+    @property
+    def expressed(self) -> Any:
+        return self.reason == 0
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A ``Predicted`` while its entries are being filled."""
+
+    size: int
+    reasons: dict[str, int] = field(default_factory=lambda: {"": 0})
+    owners: dict[str, int] = field(default_factory=lambda: {"": 0})
+    reason: Any = None
+    owner: Any = None
+    values: Any = None
+
+    def __post_init__(self) -> None:
+        self.reason = np.zeros(self.size, dtype=np.int64)
+        self.owner = np.zeros(self.size, dtype=np.int64)
+        self.values = np.full((4, self.size), np.nan)
+
+    def refuse(self, rows: Index, reason: str) -> None:
+        self.reason[rows] = self.reasons.setdefault(reason, len(self.reasons))
+
+
+def predict(targets: Targets, clock: Clock = Clock.BOOST) -> Predicted:
+    """Predictions for all targets of one kind of table.
+
+    Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is what the table ran at: short
+    runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained.
+    """
+    clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
+    out = _Filling(len(targets))
+    for rows, words in _alike(targets):
+        try:
+            _fill(out, targets, rows, words, clock)
+        except Unexpressed as why:
+            out.refuse(rows, str(why))
+    time_s, sigma, roofline, work = out.values
+    return Predicted(
+        targets=targets,
+        time_s=time_s,
+        log_sigma=sigma,
+        roofline_s=roofline,
+        work=work,
+        reason=out.reason,
+        reasons=tuple(out.reasons),
+        calibration=Column(codes=out.owner, values=tuple(out.owners)),
+        clock=clock,
+    )
+
+
+def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
+    """Why one target is predicted as it is: what bounds it, and for a product its tile and waves."""
+    targets = predicted.targets
+    words, sizes = targets.words(i), targets.sizes(i)
+    gpu, calibration = known(str(words["gpu"]))
+    work = _work(targets.kind.name, words, sizes, gpu)
+    cost = max((cost_of(op, work, gpu, calibration, predicted.clock) for op in work.operators), key=_time)
+    details = {k: cost.details[k] for k in ("tile_m", "tile_n", "split_k", "waves") if k in cost.details}
+    return {"bound_by": cost.bound_by.value, **{k: round(float(v), 6) for k, v in details.items()}}
+
+
+def _time(cost: Cost) -> float:
+    return float(cost.time_s)
+
+
+@cache
+def known(name: str) -> tuple[Gpu, Calibration]:
+    """A device and what is known of it. Raises ``Unexpressed`` for a name the catalogue lacks, with the nearest."""
+    try:
+        gpu = load_gpu(_spelled(name))
+    except InputError as error:
+        nearest = f"; nearest: {error.nearest}" if error.nearest else ""
+        raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None
+    return gpu, load_calibration(gpu)
+
+
+def _spelled(name: str) -> str:
+    """A source's label in the catalogue's spelling: some add the size of the memory, or a word more than the name has.
+    ``GB200-186GB``, ``Tesla_T4``, ``NVIDIA GH200 SXM``, ``RTX-PRO-6000-Blackwell-Server-96GB``, ``MI250x-one-GCD``."""
+    try:
+        return load_gpu(name).name
+    except InputError:
+        plain = re.sub(r"[ _-]+[0-9]+ ?GB$|[ _-]one(?=[ _-]GCD)|(?<=[GB]200) SXM$|(?<=6000)[ _-]Blackwell", "", name)
+        return re.sub(r"^Tesla[ _-]", "", plain)
+
+
+def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True) -> Cost:
+    """Cost of one operator as its row was timed."""
+    if isinstance(op, (Gemm, GroupedGemm)):
+        if details:
+            return gemm_cost(op, gpu, calibration, clock=clock)
+        return gemm_costs([op], gpu, calibration, clock=clock, details=False)[0]
+    if isinstance(op, Attention):
+        return attention_cost(op, gpu, calibration, clock=clock)
+    if isinstance(op, Collective):
+        return collective_cost(op, gpu, calibration)
+    return memory_bound_cost(op, gpu, calibration, eager=work.eager)
+
+
+# ------------------------------------------------------------------------------------------- one set of rows
+
+
+def _alike(targets: Targets) -> Iterator[tuple[Index, dict[str, Any]]]:
+    """Positions of targets that share every word, with the words."""
+    shared = [column for name, column in targets.coded.items()]
+    codes = combine([column.codes for column in shared]) if shared else np.zeros(len(targets), dtype=np.int64)
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        yield rows, targets.words(int(rows[0]))
+
+
+def _fill(out: _Filling, targets: Targets, rows: Index, words: Mapping[str, Any], clock: Clock) -> None:
+    gpu, calibration = known(str(words["gpu"]))
+    sizes = {name: values[rows] for name, values in targets.numbers.items()}
+    for mask, reason in outside(targets.kind.name, words, sizes, gpu):
+        out.refuse(rows[np.broadcast_to(mask, rows.shape)], reason)
+    rows = rows[out.reason[rows] == 0]
+    for part in _parts(targets.kind.name, rows):
+        sizes = {name: values[part] for name, values in targets.numbers.items()}
+        try:
+            work = _work(targets.kind.name, words, sizes, gpu)
+        except Unexpressed as why:
+            out.refuse(part, str(why))
+            continue
+        time_s, sigma = _seconds(work, gpu, calibration, clock)
+        roofline, least, amount = _bounds(work, gpu)
+        out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
+        out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
+        owner = _owner(targets.kind.name, work, calibration)
+        out.owner[part] = out.owners.setdefault(owner, len(out.owners))
+
+
+def _parts(kind: str, rows: Index) -> list[Index]:
+    """All rows at once; whole models, whose size changes their structure, one by one."""
+    if kind == "layer_and_model":
+        return [rows[i : i + 1] for i in range(rows.size)]
+    return [rows] if rows.size else []
+
+
+def _work(kind: str, words: Mapping[str, Any], sizes: Mapping[str, Any], gpu: Gpu) -> Work:
+    return model_work(words, sizes) if kind == "layer_and_model" else work_of(kind, words, sizes, gpu)
+
+
+def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
+    if len(work.operators) == 1:
+        cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
+        return cost.time_s, cost.log_sigma
+    found = estimate(OperatorGraph(operators=work.operators), gpu, calibration, clock=clock, details=False)
+    return found.time_s, found.log_sigma
+
+
+def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
+    """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
+    that any device of these numbers could take (bytes that fit in L2 are free), and the work."""
+    roofline: Any = 0.0
+    least: Any = 0.0
+    flops: Any = 0.0
+    moved: Any = 0.0
+    for op in work.operators:
+        compute = op.flops / _peak(op, gpu)
+        stream = op.bytes_moved / gpu.hbm_bytes_per_s
+        if isinstance(op, Collective):
+            stream = op.bytes_moved * _bus(op) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9)
+        roofline = roofline + np.maximum(compute, stream) * op.count
+        spill = np.maximum(op.bytes_moved - gpu.l2_bytes - gpu.memory_side_cache_bytes, 0) / gpu.hbm_bytes_per_s
+        # Windows spare attention keys, routing spares experts, and a collective's bytes are not HBM's.
+        may_stay = isinstance(op, (Attention, Collective)) or len(work.operators) > 1
+        least = least + (compute if may_stay else np.maximum(compute, spill)) * op.count
+        flops, moved = flops + op.flops * op.count, moved + op.bytes_moved * op.count
+    return roofline, least, np.where(flops > 0, flops, moved)
+
+
+def _peak(op: Operator, gpu: Gpu) -> float:
+    if isinstance(op, (Gemm, GroupedGemm, Attention)):
+        return peak_flops_per_s(gpu, op.dtype)
+    return float("inf")
+
+
+def _bus(op: Collective) -> Any:
+    """Share of the buffer that crosses a device's links (data/measured/README.md: busbw)."""
+    n = np.asarray(op.group_size, dtype=np.float64)
+    if op.kind is CollectiveKind.SEND_RECV:
+        return 1.0
+    return (2 if op.kind is CollectiveKind.ALL_REDUCE else 1) * (n - 1) / n
+
+
+_SECTIONS = {"attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
+
+
+def _owner(kind: str, work: Work, calibration: Calibration) -> str:
+    """``own``, ``kin NAME`` or ``generation``: whose fit the main operator's coefficients are."""
+    main = next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
+    dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
+    section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
+    if section in calibration.calibrated:
+        return "own"
+    return f"kin {calibration.kin}" if calibration.provenance.get(section) else "generation"

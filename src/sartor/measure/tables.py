@@ -1,0 +1,366 @@
+"""Tables of measured latencies: what kinds there are, how one is told from its columns, and how it is read.
+
+A file is one table, Parquet or CSV; a folder is all its tables. What cannot be used is counted with its reason and the
+rest is kept: rows with a number that is none, files without the columns. Columns and units: docs/howto/validate.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.errors import InputError, MissingExtraError
+
+Floats64 = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableKind:
+    """One kind of table: the columns a row is identified by, and the one that was measured."""
+
+    name: str
+    measured: str
+    texts: tuple[str, ...]
+    """Columns that hold words."""
+    sizes: tuple[str, ...]
+    """Columns that hold whole numbers of at least 1."""
+    amounts: tuple[str, ...] = ()
+    """Columns that hold numbers above 0."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that may be absent, with what is then assumed."""
+    groups: tuple[str, ...] = ("gpu", "dtype")
+    """What rows are grouped by unless something else is asked for."""
+    unit_s: float = 1e-6
+    """Seconds in a unit of ``measured``."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return (*self.texts, *self.sizes, *self.amounts, self.measured)
+
+
+KINDS = (
+    TableKind(
+        name="gemm",
+        measured="latency_us",
+        texts=("gpu", "dtype"),
+        sizes=("m", "n", "k"),
+        optional={"batch": 1, "layout": "", "op": ""},
+    ),
+    TableKind(
+        name="attention",
+        measured="latency_us",
+        texts=("gpu", "dtype", "phase"),
+        sizes=("batch", "heads", "kv_heads", "head_dim", "seq_q", "seq_kv"),
+        optional={"kv_dtype": "", "window": 0, "causal": ""},
+        groups=("gpu", "dtype", "phase"),
+    ),
+    TableKind(
+        name="memory_bound",
+        measured="latency_us",
+        texts=("gpu", "dtype", "op"),
+        sizes=("rows", "cols"),
+        amounts=("bytes",),
+        optional={"framework": ""},
+        groups=("gpu", "dtype", "op"),
+    ),
+    TableKind(
+        name="moe",
+        measured="latency_us",
+        texts=("gpu", "dtype"),
+        sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+        optional={"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "kernel": ""},
+        groups=("gpu", "dtype", "distribution"),
+    ),
+    TableKind(
+        name="collectives",
+        measured="latency_us",
+        texts=("gpu", "dtype", "op"),
+        sizes=("n_gpus",),
+        amounts=("bytes",),
+        optional={"library": "", "system": "", "gpus_per_node": 0},
+        groups=("gpu", "dtype", "op"),
+    ),
+    TableKind(
+        name="layer_and_model",
+        measured="latency_us",
+        texts=("gpu", "dtype", "model", "phase", "part"),
+        sizes=("batch", "seq"),
+        optional={"tp": 1},
+        groups=("gpu", "dtype", "phase"),
+    ),
+    TableKind(name="max_matmul", measured="mamf_tflops", texts=("gpu", "dtype"), sizes=("m", "n", "k")),
+)
+"""Every kind, as data/measured/README.md describes its columns."""
+
+SUFFIXES = (".parquet", ".csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column as codes into its distinct values: few values, many rows."""
+
+    codes: Index
+    values: tuple[Any, ...]
+
+    def take(self, rows: Any) -> Column:
+        return Column(codes=self.codes[rows], values=self.values)
+
+    def plain(self) -> list[Any]:
+        return [self.values[code] for code in self.codes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The usable rows of one file. ``coded`` columns hold words (and whatever is grouped by), ``numbers`` the rest."""
+
+    kind: TableKind
+    file: str
+    num_rows: int
+    """Rows of the file, used or not."""
+    coded: Mapping[str, Column]
+    numbers: Mapping[str, Any]
+    measured: Floats64
+    """In the unit of ``kind.measured``."""
+    left_out: Mapping[str, int]
+    """Reason -> rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a path holds: tables, and a sentence for every file that is none."""
+
+    tables: tuple[Table, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> Reading:
+    """Tables of a folder or of one Parquet or CSV file, with the columns in ``group_by`` kept.
+
+    Raises ``InputError`` when nothing in it can be used (a single file: why), or when a column to group by is in none
+    of its tables; ``MissingExtraError`` without pyarrow.
+    """
+    files = _files(Path(path))
+    _pyarrow()
+    tables: list[Table] = []
+    refused: list[InputError] = []
+    for file in files:
+        try:
+            tables.append(read_table(file, group_by))
+        except InputError as error:
+            refused.append(error)
+    if not tables:
+        raise refused[0] if len(refused) == 1 else _nothing(path, refused)
+    _check_groups(tables, group_by)
+    return Reading(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
+
+
+def read_table(path: Path, group_by: Sequence[str] = ()) -> Table:
+    """One file. Raises ``InputError`` when it is unreadable, lacks columns, or has no usable row."""
+    names = _column_names(path)
+    kind = kind_of(names, path.name)
+    wanted = [*kind.required, *kind.optional, "flag", *group_by]
+    data = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
+    return _checked(kind, path.name, data, group_by)
+
+
+def kind_of(columns: Iterable[str], file: str) -> TableKind:
+    """The kind of table that columns make. Raises ``InputError`` naming what is missing of the nearest kind."""
+    have = set(columns)
+    complete = [kind for kind in KINDS if have.issuperset(kind.required)]
+    if complete:
+        return max(complete, key=lambda kind: len(kind.required))
+    share = {kind.name: len(have.intersection(kind.required)) / len(kind.required) for kind in KINDS}
+    nearest = max(KINDS, key=lambda kind: share[kind.name])
+    missing = [name for name in nearest.required if name not in have]
+    if share[nearest.name] < 0.5:
+        kinds = ", ".join(kind.name for kind in KINDS)
+        raise InputError("data", file, f"its columns are those of no table of measurements ({kinds})")
+    hints = [match for name in missing for match in difflib.get_close_matches(name, have, n=1)]
+    raise InputError("data", file, f"a {nearest.name} table must have {', '.join(missing)}", ", ".join(hints))
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+            if files:
+                return files
+            raise InputError("data", str(path), "holds no .parquet or .csv file")
+        if not path.is_file():
+            raise InputError("data", str(path), "must be a folder or a .parquet or .csv file that exists")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("data", str(path), f"must be readable ({error})") from None
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError("data", path.name, "must end in .parquet or .csv")
+    return [path]
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtraError("reading tables of measurements", "data") from None
+    return pyarrow
+
+
+def _column_names(path: Path) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return list(pq.read_schema(path).names)
+        with path.open("rb") as file:
+            first = file.readline(1 << 20).decode("utf-8-sig")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+    return [name.strip().strip('"') for name in first.strip().split(",")]
+
+
+def _load(path: Path, columns: list[str]) -> Any:
+    """The columns of a file as a pyarrow table."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return pq.read_table(path, columns=columns)
+        options = pc.ConvertOptions(include_columns=columns, strings_can_be_null=True)
+        return pc.read_csv(path, convert_options=options)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:120]
+    return InputError("data", path.name, f"must be readable as {path.suffix[1:].lower()} ({reason})")
+
+
+def _nothing(path: str | Path, refused: Sequence[InputError]) -> InputError:
+    return InputError("data", str(path), f"none of its {len(refused)} files can be used: {refused[0]}")
+
+
+def _check_groups(tables: Sequence[Table], group_by: Sequence[str]) -> None:
+    known = {name for table in tables for name in (*table.coded, *table.numbers)} | {"table", *DERIVED}
+    for name in group_by:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=3) or sorted(known)[:6]
+            raise InputError("--group-by", name, "must be a column of the tables", ", ".join(near))
+
+
+DERIVED = ("size", "calibration")
+"""Columns that no file has: ``size`` of a product (whether m, n and k all reach 512), and whose ``calibration`` was
+used."""
+
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> Table:
+    """Rows whose every number is one; the others counted by what is wrong with them."""
+    rows = data.num_rows
+    left_out: dict[str, int] = {}
+    usable = np.ones(rows, dtype=bool)
+
+    def keep(good: Any, reason: str) -> None:
+        nonlocal usable
+        lost = int(np.count_nonzero(usable & ~good))
+        if lost:
+            left_out[reason] = lost
+        usable &= good
+
+    if "flag" in data.column_names:
+        keep(_numbers(data["flag"]) == 0, "flag is not 0 (a defect its source names)")
+    measured = _numbers(data[kind.measured])
+    keep(np.isfinite(measured) & (measured > 0), f"{kind.measured} is not a number above 0")
+    numbers: dict[str, Any] = {}
+    for name in kind.sizes:
+        numbers[name] = _numbers(data[name])
+        keep(_is_whole(numbers[name], 1), f"{name} is not a whole number from 1 to 2^40")
+    for name in kind.amounts:
+        numbers[name] = _numbers(data[name])
+        keep(np.isfinite(numbers[name]) & (numbers[name] > 0), f"{name} is not a number above 0")
+    for name, default in kind.optional.items():
+        if isinstance(default, int):
+            numbers[name] = _numbers(data[name]) if name in data.column_names else np.full(rows, float(default))
+            keep(_is_whole(numbers[name], min(default, 1)), f"{name} is not a whole number of at least {default}")
+    words = [*kind.texts, *(name for name, default in kind.optional.items() if isinstance(default, str))]
+    coded = {name: _coded(data, name, rows) for name in words}
+    for name in kind.texts:
+        blank = np.asarray([value is None or str(value).strip() == "" for value in coded[name].values] or [True])
+        keep(~blank[coded[name].codes] if rows else usable, f"{name} is empty")
+    coded |= {name: _coded(data, name, rows) for name in group_by if name in data.column_names}
+    if not usable.any():
+        why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items()) or "it has no rows"
+        raise InputError("data", file, f"a {kind.name} table must have a usable row ({why})")
+    whole = (*kind.sizes, *(name for name, default in kind.optional.items() if isinstance(default, int)))
+    return Table(
+        kind=kind,
+        file=file,
+        num_rows=rows,
+        coded={name: column.take(usable) for name, column in coded.items()},
+        numbers={n: v[usable].astype(np.int64) if n in whole else v[usable] for n, v in numbers.items()},
+        measured=measured[usable],
+        left_out=left_out,
+    )
+
+
+def _is_whole(values: Floats64, least: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        return np.isfinite(values) & (values >= least) & (values <= 2**40) & (values == np.floor(values))
+
+
+def _numbers(column: Any) -> Floats64:
+    """A column as floats; what is no number becomes NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.asarray([_number(value) for value in column.to_pylist()], dtype=np.float64)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _coded(data: Any, name: str, rows: int) -> Column:
+    """A column as codes; an absent one is empty words throughout, and so is what is missing in one."""
+    import pyarrow as pa
+
+    if name not in data.column_names:
+        return Column(codes=np.zeros(rows, dtype=np.int64), values=("",))
+    column = data[name]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    joined = pa.chunked_array(column.unify_dictionaries()).combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):
+        joined = joined.chunk(0) if joined.num_chunks else pa.DictionaryArray.from_arrays([], pa.array([], pa.string()))
+    values = [*(_word(value) for value in joined.dictionary.to_pylist()), ""]
+    codes = joined.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+    first = {value: i for i, value in reversed(list(enumerate(values)))}
+    return Column(codes=np.asarray([first[value] for value in values])[codes], values=tuple(values))
+
+
+def _word(value: Any) -> Any:
+    """A value that JSON can hold: not-a-number is no value."""
+    if value is None or (isinstance(value, float) and not np.isfinite(value)):
+        return ""
+    return value if isinstance(value, (str, int, float, bool)) else str(value)

@@ -1,0 +1,78 @@
+"""One offline HTML page of ``sartor validate``: figures as SVG, the table, the worst targets, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sartor.report.accuracy_view import LEGEND, case_text, name_of
+from sartor.report.draw_accuracy import draw_error_by_size, draw_scatter
+from sartor.report.frame import to_svg
+from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.page import _style as style
+
+_COLUMNS = (
+    ("mape", "MAPE"),
+    ("median_error", "median"),
+    ("p90_error", "p90"),
+    ("bias", "bias"),
+    ("coverage_80", "in 80%"),
+    ("kendall_tau", "tau"),
+    ("measured_spread", "noise"),
+    ("roofline_mape", "roofline MAPE"),
+    ("heuristics_mape", "nvMMH MAPE"),
+)
+
+
+def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> str:
+    """The page as a string. ``charts`` has one entry per kind of table: ``table``, ``scatter`` and ``errors`` rows.
+
+    Raises ``MissingExtraError`` without the extra ``report``.
+    """
+    title = "Predicted against measured"
+    main = [element("p", f"{body['expressed']:,} rows of {body['data']} have a prediction. {LEGEND}")]
+    for chart in charts:
+        main += _section(chart, [group for group in body["groups"] if group["table"] == chart["table"]])
+    for words, field in (("Not expressed", "not_expressed"), ("Left out", "left_out")):
+        main += _bullets(words, [f"{count:,} rows: {reason}" for reason, count in body[field].items()])
+    main += _bullets("Remarks", body["remarks"])
+    main += _bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()])
+    head = join(
+        [
+            Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
+            element("title", f"{title}: sartor validate"),
+            Markup(f"<style>{style()}</style>"),
+        ]
+    )
+    inner = join([element("header", element("h1", title)), element("main", *main)])
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{inner}\n</body>\n</html>\n'
+
+
+def _section(chart: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    name = chart["table"]
+    parts = [element("h2", name)]
+    if chart["scatter"]:
+        parts.append(_svg(draw_scatter(f"{name}: predicted against measured", chart["scatter"])))
+        parts.append(_svg(draw_error_by_size(f"{name}: error by size", chart["errors"])))
+    columns = [Column(head="group", number=False), Column(head="targets"), *(Column(head=w) for _, w in _COLUMNS)]
+    rows = [
+        (name_of(group), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key, _ in _COLUMNS))
+        for group in groups
+    ]
+    parts.append(table(columns, rows, caption=f"{name}: error per group"))
+    cases = sorted((c for g in groups for c in g["worst"]), key=lambda c: -max(c["ratio"], 1 / c["ratio"]))
+    return [*parts, *_bullets("Worst", [case_text(case) for case in cases[:5]])]
+
+
+def _svg(chart: Any) -> Markup:
+    return element("figure", Markup(to_svg(chart)))
+
+
+def _figure(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if key == "kendall_tau" else f"{100 * value:.1f}%"
+
+
+def _bullets(title: str, lines: Sequence[str]) -> list[Markup]:
+    return [element("h3", title), element("ul", *(element("li", line) for line in lines))] if lines else []

@@ -1,0 +1,112 @@
+"""How far off the predictions are, for the terminal. Takes the JSON body of ``sartor validate``: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sartor.report.table_estimate import notes
+from sartor.report.words import printable
+from sartor.units import format_seconds
+
+WORST_GROUPS = 6
+"""With more groups than this, the worst targets are shown per table."""
+
+_FIGURES = {
+    "mape": "MAPE",
+    "median_error": "median",
+    "p90_error": "p90",
+    "bias": "bias",
+    "coverage_80": "in 80%",
+    "kendall_tau": "tau",
+    "measured_spread": "noise",
+    "roofline_mape": "roofline",
+    "heuristics_mape": "nvMMH",
+}
+_NO_KEYS = {"rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst"}
+_TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "rows")
+
+LEGEND = (
+    "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
+    "bias: median of predicted / measured - 1. in 80%: measurements inside the predicted interval. "
+    "tau: rank agreement (-1..1) among shapes of near-equal work. noise: how far rows of one shape lie apart. "
+    "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth). nvMMH: MAPE of nvidia-matmul-heuristics on a sample."
+)
+
+
+def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
+    """Per group its figures, then the worst targets with their reasons, then what could not be compared and why."""
+    groups = body["groups"]
+    rows = sum(group["rows"] for group in groups)
+    head = f"{body['expressed']:,} of {rows:,} measured rows have a prediction"
+    return Group(
+        Text(head + f" ({printable(str(body['data']))})", style="bold"),
+        *(each for table in dict.fromkeys(g["table"] for g in groups) for each in _table_view(table, groups)),
+        *notes("Not expressed", [f"{count:,} rows: {reason}" for reason, count in body["not_expressed"].items()]),
+        *notes("Left out", [f"{count:,} rows: {reason}" for reason, count in body["left_out"].items()]),
+        *notes("Remarks", list(body["remarks"])),
+        *notes("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
+        Padding(Text(LEGEND, style="dim"), (1, 0, 0, 0), expand=False),
+    )
+
+
+def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    mine = [group for group in groups if group["table"] == name]
+    return [
+        Padding(Text(printable(name), style="bold"), (1, 0, 0, 0)),
+        _figures(mine),
+        *_worst_views(mine, len(groups)),
+    ]
+
+
+def _figures(groups: Sequence[Mapping[str, Any]]) -> Table:
+    shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
+    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("group", overflow="fold")
+    for word in ("targets", *shown.values()):
+        table.add_column(word, justify="right", no_wrap=True)
+    for group in groups:
+        table.add_row(Text(name_of(group)), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key in shown))
+    return table
+
+
+def name_of(group: Mapping[str, Any]) -> str:
+    """A group's keys in words, without its table."""
+    keys = [value for key, value in group.items() if key not in _NO_KEYS and key not in _FIGURES and key != "table"]
+    return printable(" ".join(str(value) for value in keys if value != "") or "all")
+
+
+def _figure(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "kendall_tau":
+        return f"{value:.2f}"
+    return f"{100 * value:+.1f}%" if key == "bias" else f"{100 * value:.1f}%"
+
+
+def _worst_views(groups: Sequence[Mapping[str, Any]], total: int) -> list[RenderableType]:
+    if total <= WORST_GROUPS:
+        return [each for group in groups for each in _worst_view(name_of(group), group["worst"])]
+    cases = [case for group in groups for case in group["worst"]]
+    ranked = sorted(cases, key=lambda case: -max(case["ratio"], 1 / case["ratio"]))
+    return _worst_view("", ranked[: len(groups[0]["worst"]) or 5])
+
+
+def _worst_view(name: str, cases: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    return notes(f"Worst of {name}" if name else "Worst", [case_text(case) for case in cases])
+
+
+def case_text(case: Mapping[str, Any]) -> str:
+    """One target in words: what it is, measured and predicted time, and what the model thinks bounds it."""
+    reason = {"bound_by", "source", "tile_m", "tile_n", "split_k", "waves"}
+    what = [f"{key}={value}" for key, value in case.items() if key not in reason and key not in _TIMES]
+    tile = f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {case['waves']:.0f} waves" if "tile_m" in case else ""
+    split = f", k split in {case['split_k']:.0f}" if case.get("split_k", 1) > 1 else ""
+    times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
+    bound = f"; bound by {case['bound_by']}{tile}{split}" if "bound_by" in case else ""
+    return f"{' '.join(what)}: {times} ({case['ratio']:.2f}x){bound}"

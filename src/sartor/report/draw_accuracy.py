@@ -1,0 +1,78 @@
+"""Figures of accuracy: predicted against measured, and the error by size. They take rows of plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sartor.report.frame import FILE, Frame, altair, finish, legend, rows_chart
+
+
+def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = FILE) -> Any:
+    """Predicted over measured time, log-log; the line is where both agree. Rows: gpu, measured_s, predicted_s."""
+    alt = altair()
+    theme = frame.theme
+    points = [{"gpu": r["gpu"], "measured": r["measured_s"] * 1e6, "predicted": r["predicted_s"] * 1e6} for r in rows]
+    seen = [value for point in points for value in (point["measured"], point["predicted"])] or [1.0, 10.0]
+    domain = [min(seen) / 1.2, max(seen) * 1.2]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    axis = alt.Axis(format="~s", tickCount=6)
+    x = alt.X("measured:Q", scale=scale, title="measured [us]", axis=axis)
+    y = alt.Y("predicted:Q", scale=scale, title="predicted [us]", axis=axis)
+    agree = rows_chart(alt, [{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
+    names = sorted({point["gpu"] for point in points})
+    colours = [theme.series[i % len(theme.series)] for i in range(len(names))]
+    tips = [
+        alt.Tooltip("gpu:N"),
+        alt.Tooltip("measured:Q", title="measured [us]", format=",.4g"),
+        alt.Tooltip("predicted:Q", title="predicted [us]", format=",.4g"),
+    ]
+    colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=legend(alt, 4))
+    dots = rows_chart(alt, points).mark_point(filled=True, size=9, opacity=0.45)
+    chart = alt.layer(agree.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tips))
+    return finish(alt, chart, title, frame, height=420)
+
+
+def draw_error_by_size(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = FILE) -> Any:
+    """Median and 90th percentile of the error against each size, a line per size (m, n, k, ...).
+
+    Rows: axis, size, targets, median_error, p90_error, bias.
+    """
+    alt = altair()
+    theme = frame.theme
+    axes = list(dict.fromkeys(row["axis"] for row in rows))
+    data = [
+        {**row, "error": row[key], "which": word}
+        for row in rows
+        for key, word in (("median_error", "median"), ("p90_error", "90th percentile"))
+    ]
+    colours = [theme.series[i % len(theme.series)] for i in range(len(axes))]
+    tips = [
+        alt.Tooltip("axis:N", title="size"),
+        alt.Tooltip("size:Q", title="from", format=",d"),
+        alt.Tooltip("targets:Q", title="shapes", format=",d"),
+        alt.Tooltip("median_error:Q", title="median error", format=".1%"),
+        alt.Tooltip("p90_error:Q", title="90th percentile", format=".1%"),
+        alt.Tooltip("bias:Q", title="bias", format="+.1%"),
+    ]
+    chart = (
+        rows_chart(alt, data)
+        .mark_line(point=alt.OverlayMarkDef(size=22))
+        .encode(
+            x=alt.X(
+                "size:Q",
+                scale=alt.Scale(type="log", base=2),
+                title="size, from",
+                axis=alt.Axis(format=",d", tickCount=8),
+            ),
+            y=alt.Y("error:Q", title="|predicted / measured - 1|", axis=alt.Axis(format=".0%")),
+            color=alt.Color("axis:N", scale=alt.Scale(domain=axes, range=colours), legend=legend(alt, len(axes))),
+            strokeDash=alt.StrokeDash(
+                "which:N",
+                scale=alt.Scale(domain=["median", "90th percentile"], range=[[1, 0], [4, 3]]),
+                legend=alt.Legend(orient="top", title=None, symbolType="stroke", symbolStrokeColor=theme.ink),
+            ),
+            tooltip=tips,
+        )
+    )
+    return finish(alt, chart, title, frame, height=300)
