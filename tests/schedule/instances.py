@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import lru_cache
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -14,8 +14,8 @@ from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem
 KINDS = tuple(CoreType)
 
 
-def operator(id_: Any, kind: str, latency: int, intra_latency: int) -> ScheduledOperator:
-    return ScheduledOperator(id=id_, core_type=CoreType(kind), latency=latency, intra_latency=intra_latency)
+def operator(id_: Any, kind: Any, latency: int, intra_latency: int) -> ScheduledOperator:
+    return ScheduledOperator(id=id_, core_type=kind, latency=latency, intra_latency=intra_latency)
 
 
 def problem(num_tc: int, num_vc: int, operators: list[tuple[Any, str, int, int]], *edges: tuple[Any, Any]) -> Any:
@@ -59,7 +59,7 @@ def best_by_enumeration(given: ScheduleProblem) -> int:
     where = {op.id: k for k, op in enumerate(ops)}
     preds = [{where[a] for a, b in given.edges if where[b] == k} for k in range(len(ops))]
 
-    @lru_cache(maxsize=None)
+    @cache
     def rest(done: frozenset[int], running: tuple[tuple[int, int, bool], ...]) -> int:
         busy = {k for k, _, _ in running}
         ready = [k for k in range(len(ops)) if k not in done and k not in busy and preds[k] <= done]

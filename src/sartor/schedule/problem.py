@@ -106,7 +106,8 @@ def topological_order(problem: ScheduleProblem) -> tuple[OperatorId, ...]:
                 order.append(target)
     if len(order) < len(after):
         cycle = _a_cycle({id_: after[id_] for id_, count in waiting.items() if count})
-        raise InputError("edges", cycle, "must be free of cycles; an operator cannot wait for itself")
+        must = f"must be free of cycles; these operators wait for each other: {_way(cycle)}"
+        raise InputError("edges", cycle[:2], must)
     return tuple(order)
 
 
@@ -175,13 +176,16 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
                 raise InputError("edges", list(edge), f"{show_id(end)} is no operator's id", near[0] if near else "")
 
 
-def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> str:
-    """One cycle among operators that all wait for another of them or descend from one: ``3 -> 5 -> 3``."""
+def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorId]:
+    """One cycle, first id again at its end, among operators that all wait for another of them."""
     before = {target: source for source, targets in after.items() for target in targets if target in after}
     here, seen = next(iter(before)), []
     while here not in seen:
         seen.append(here)
         here = before[here]
-    cycle = [here, *reversed(seen[seen.index(here) :])]
-    shown = [show_id(id_) for id_ in cycle]
+    return [here, *reversed(seen[seen.index(here) :])]
+
+
+def _way(ids: Sequence[OperatorId]) -> str:
+    shown = [show_id(id_) for id_ in ids]
     return " -> ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-5:]])

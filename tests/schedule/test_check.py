@@ -1,0 +1,66 @@
+"""The checker accepts what is a schedule and names what is not: every rule broken once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from instances import problem
+
+from sartor.schedule import Mode, OperatorTimes
+from sartor.schedule.check import violations
+
+PROBLEM = problem(
+    2, 2, [("a", "TC", 4, 2), ("n", "Nop", 9, 9), ("b", "VC", 3, 2), ("f", "TCandVC", 5, 3)], ("a", "n"), ("n", "b")
+)
+
+
+def row(id_: str, start: int, end: int, mode: str, tensor: tuple[int, ...], vector: tuple[int, ...]) -> OperatorTimes:
+    return OperatorTimes(id=id_, start=start, end=end, mode=Mode(mode), tensor_cores=tensor, vector_cores=vector)
+
+
+GOOD = (row("a", 0, 4, "single", (0,), ()), row("f", 0, 5, "single", (1,), (1,)), row("b", 4, 7, "single", (), (0,)))
+
+
+def test_a_schedule_is_accepted() -> None:
+    assert violations(PROBLEM, GOOD, 7) == ()
+
+
+def changed(position: int, **fields: Any) -> tuple[OperatorTimes, ...]:
+    return tuple(replace(r, **fields) if k == position else r for k, r in enumerate(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("rows", "makespan", "said"),
+    [
+        (GOOD, 8, "stated makespan 8"),
+        (GOOD[:2], 5, "'b' runs 0 times"),
+        ((*GOOD, GOOD[0]), 7, "'a' runs 2 times"),
+        ((*GOOD, row("n", 4, 4, "single", (), ())), 7, "'n' runs 1 times, not 0"),
+        ((*GOOD, row("z", 0, 1, "single", (0,), ())), 7, "'z' is no operator"),
+        (changed(0, start=-1, end=3), 7, "before 0"),
+        (changed(0, end=3), 7, "takes 3 in mode single, not 4"),
+        (changed(2, start=3, end=6), 6, "'b' starts at 3, before what it waits for ends at 4"),
+        (changed(2, start=4, end=6, mode=Mode.INTRA_OP, vector_cores=(0, 1)), 6, "must run alone"),
+        (changed(0, tensor_cores=(1,)), 7, "tensor core 1 serves"),
+        (changed(0, tensor_cores=(0, 1)), 7, "it needs 1 of 2"),
+        (changed(0, tensor_cores=(2,)), 7, "it needs 1 of 2"),
+        (changed(0, vector_cores=(0,)), 7, "holds vector cores [0]; it needs 0"),
+        (changed(1, vector_cores=()), 7, "it needs 1 of 2"),
+        (changed(2, vector_cores=(1,)), 7, "vector core 1 serves"),
+    ],
+)
+def test_what_is_wrong_is_named(rows: tuple[OperatorTimes, ...], makespan: int, said: str) -> None:
+    assert any(said in sentence for sentence in violations(PROBLEM, rows, makespan)), violations(
+        PROBLEM, rows, makespan
+    )
+
+
+def test_an_empty_interval_overlaps_nothing() -> None:
+    given = problem(1, 1, [(0, "TC", 4, 4), (1, "VC", 0, 7)])
+    rows = (
+        OperatorTimes(id=0, start=0, end=4, mode=Mode.INTRA_OP, tensor_cores=(0,), vector_cores=()),
+        OperatorTimes(id=1, start=2, end=2, mode=Mode.SINGLE, tensor_cores=(), vector_cores=(0,)),
+    )
+    assert violations(given, rows, 4) == ()
