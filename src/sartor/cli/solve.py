@@ -19,6 +19,14 @@ def place(
     instance: Annotated[
         Path, typer.Argument(metavar="INSTANCE.json", help="A placement instance.", show_default=False)
     ],
+    terms: Annotated[
+        Path | None,
+        typer.Option(
+            "--terms",
+            metavar="FILE.json",
+            help="Price with more: link tiers, every stage's resync, device types, interleaving, ZeRO.",
+        ),
+    ] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -28,11 +36,11 @@ def place(
 
     Example: `sartor place examples/placement/encoder_decoder.json`
     """
-    from sartor.interop.placement_json import read_placement
+    from sartor.interop.placement_json import read_placement, read_terms
     from sartor.placement.place import place as solve
     from sartor.report.placement import placement_body, placement_view
 
-    found = solve(read_placement(instance))
+    found = solve(read_placement(instance), read_terms(terms) if terms else None)
     c.answer("place", placement_body(found), as_json=json, out=out)
     if not json:
         c.show(placement_view(found))

@@ -20,6 +20,7 @@ from sartor.placement.problem import (
     Width,
     parse_optimizer,
 )
+from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
 MAX_BYTES = 100 * 1000 * 1000
 """Largest instance that is read; 4,096 layers at eight widths take about 8 MB."""
@@ -30,6 +31,11 @@ FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
 def read_placement(path: Path) -> PlacementProblem:
     """The problem in a file. Raises `InputError` naming the field, its value and what must hold."""
     return parse_placement(read_object(path))
+
+
+def read_terms(path: Path) -> PlacementTerms:
+    """Richer terms in a file of their own."""
+    return parse_terms(read_object(path))
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -63,6 +69,54 @@ def parse_placement(raw: dict[str, Any]) -> PlacementProblem:
         recompute=_of(raw, "activationRecomputation", bool, "true or false"),
         optimizer=parse_optimizer(_of(raw, "optimizerAlgorithm", str, "SGD or Adam")),
         fixed=_fixed(raw),
+    )
+
+
+def parse_terms(raw: dict[str, Any]) -> PlacementTerms:
+    """Richer terms from their JSON object (docs/concepts/placement.md); what it leaves out is off."""
+    unknown = sorted(set(raw) - set(TERMS))
+    if unknown:
+        near = ", ".join(difflib.get_close_matches(unknown[0], TERMS, n=1)) or ", ".join(TERMS)
+        raise InputError("terms", unknown[0], "must be a known term", near)
+    off = PlacementTerms()
+    return PlacementTerms(
+        resync_every_stage="resyncEveryStage" in raw and _of(raw, "resyncEveryStage", bool, "true or false", "terms"),
+        tiers=tuple(_tier(row, f"terms.tiers[{i}]") for i, row in enumerate(_rows(raw, "tiers"))),
+        device_types=tuple(_type(row, f"terms.deviceTypes[{i}]") for i, row in enumerate(_rows(raw, "deviceTypes"))),
+        virtual_stages=_integers(raw, "virtualStages") or off.virtual_stages,
+        zero_stages=_integers(raw, "zeroStages") or off.zero_stages,
+        resync_factor=_number(raw, "resyncFactor", "terms") if "resyncFactor" in raw else off.resync_factor,
+    )
+
+
+TERMS = ("resyncEveryStage", "tiers", "deviceTypes", "virtualStages", "zeroStages", "resyncFactor")
+
+
+def _rows(raw: dict[str, Any], name: str) -> list[Any]:
+    return list(_of(raw, name, list, "a list", "terms")) if name in raw else []
+
+
+def _integers(raw: dict[str, Any], name: str) -> tuple[int, ...]:
+    values = {str(i): value for i, value in enumerate(_rows(raw, name))}
+    return tuple(_integer(values, i, f"terms.{name}") for i in values)
+
+
+def _tier(row: Any, where: str) -> Tier:
+    row = _object(row, where)
+    return Tier(
+        size=_integer(row, "devices", where),
+        bytes_per_s=_number(row, "bandwidth", where),
+        latency_s=_number(row, "latency", where) if "latency" in row else 0.0,
+    )
+
+
+def _type(row: Any, where: str) -> DeviceType:
+    row = _object(row, where)
+    return DeviceType(
+        name=str(_of(row, "name", str, "a name", where)),
+        num_devices=_integer(row, "maxDevices", where),
+        memory_bytes=_number(row, "maxMemoryPerDevice", where),
+        slowdown=_number(row, "slowdown", where) if "slowdown" in row else 1.0,
     )
 
 

@@ -150,8 +150,9 @@ def stage_sums(width: Width, states: States) -> StageSums:
         of_state = columns @ members.T
         inside = (members.astype(np.float32) @ members.T.astype(np.float32)).astype(int)
         is_stage = (inside == states.sizes[:, None]) & (states.sizes[:, None] < states.sizes)
-    table = np.where(is_stage, of_state[:, None, :] - of_state[:, :, None], 0.0)
-    param, expert, activation, forward, backward, split = table
+    param, expert, activation, forward, backward, split = (
+        np.where(is_stage, until - until[:, None], 0.0) for until in of_state
+    )
     return StageSums(
         is_stage=is_stage,
         param_bytes=param,
@@ -244,15 +245,21 @@ def _chain_finish(seconds: Array, arrivals: Arrivals) -> Array:
 
 
 def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
-    """``[i, j]`` for any states given by ``members[state, position]``, positions in topological order."""
-    release = _releases(arrivals, members)
+    """``[i, j]`` for any states given by ``members[state, position]``, positions in topological order.
+
+    A stage ends at the latest, over the releases r of its layers, of r plus the time of its layers released at r or
+    later. Few edges cross a cut, so few distinct releases there are: one product of matrices serves them all.
+    """
+    release, sizes, inside = _releases(arrivals, members), members.sum(axis=1), members.astype(float)
     finish = np.full((len(members),) * 2, np.inf)
     for i, (mine, ready) in enumerate(zip(members, release, strict=True)):
-        ends = np.flatnonzero((members >= mine).all(axis=1) & (members.sum(axis=1) > mine.sum()))
-        by_release = np.argsort(-ready, kind="stable")  # latest first
-        inside = members[ends][:, by_release] & ~mine[by_release]
-        done = np.cumsum(np.where(inside, seconds[by_release], 0.0), axis=1) + ready[by_release]
-        finish[i, ends] = np.where(inside, done, 0.0).max(axis=1, initial=0.0)
+        levels = np.unique(ready[~mine])
+        late = (ready[:, None] >= levels) & ~mine[:, None]
+        lasts = inside @ (late * seconds[:, None])
+        some = inside @ late > 0
+        is_stage = (inside @ mine == sizes[i]) & (sizes > sizes[i])
+        ends = np.where(some, levels + lasts, 0.0).max(axis=1, initial=0.0)
+        finish[i] = np.where(is_stage, ends, np.inf)
     return finish
 
 

@@ -17,6 +17,7 @@ from math import inf, isclose
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.placement.case import Case, WidthTables, slowed, zero_bytes
 from sartor.placement.check_terms import price_with_terms
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, less_one, trace
@@ -31,6 +32,7 @@ from sartor.units import ceil_div
 
 def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan | None:
     """The fastest plan under ``terms``, priced by the checker, or None where nothing fits."""
+    _check_size(problem, terms)
     states, network = find_states(problem), network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
     cases = sorted(_bounded_cases(problem, terms, tables), key=lambda each: each[0])
@@ -42,6 +44,17 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
         case = Case(tables[index], copies, v, zero)
         best = _solve_case(case, problem, terms, below) or best
     return _checked_plan(best, problem, terms) if best else None
+
+
+MAX_COPIES = 65_536
+"""Data-parallel copies that are looked at one by one."""
+
+
+def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
+    total = sum(each.num_devices for each in types_of(problem, terms))
+    if min(total, problem.num_microbatches) > MAX_COPIES:
+        must = f"with terms, devices or microbatches must be at most {MAX_COPIES}"
+        raise InputError("maxDevices", total, must, str(MAX_COPIES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.placement.plan import Placement, Plan, Stage
+from sartor.report.words import printable
 from sartor.units import format_seconds
 
 PICTURE = 78
@@ -27,9 +28,18 @@ def placement_body(found: Placement) -> dict[str, Any]:
         "data_parallel": plan.data_parallel if plan else None,
         "num_stages": plan.num_stages if plan else None,
         "stages": [
-            {"layers": list(stage.layers), "devices": stage.devices, "load_s": stage.load_s}
+            {
+                "layers": list(stage.layers),
+                "devices": stage.devices,
+                "load_s": stage.load_s,
+                **({"device_type": stage.device_type} if stage.device_type else {}),
+            }
             for stage in (plan.stages if plan else ())
         ],
+        "context_parallel": plan.context_parallel if plan else None,
+        "expert_parallel": plan.expert_parallel if plan else None,
+        "virtual_stages": plan.virtual_stages if plan else None,
+        "zero_stage": plan.zero_stage if plan else None,
         "fixed_strategy_time_per_batch_s": found.fixed_strategy_time_per_batch_s,
         "solve_s": found.solve_s,
         "checked": found.checked,
@@ -58,6 +68,14 @@ def _headline(plan: Plan) -> Text:
         f"{plan.num_devices} devices",
         style="not bold",
     )
+    further = {
+        "context parallel": plan.context_parallel - 1 and plan.context_parallel,
+        "expert parallel": plan.expert_parallel - 1 and plan.expert_parallel,
+        "chunks per device": plan.virtual_stages - 1 and plan.virtual_stages,
+        "ZeRO": plan.zero_stage,
+    }
+    said = ", ".join(f"{name} {value}" for name, value in further.items() if value)
+    text.append(f", {said}" if said else "", style="not bold")
     return text
 
 
@@ -71,7 +89,7 @@ def _stage_table(plan: Plan) -> Table:
             str(number),
             _span(stage),
             str(len(stage.layers)),
-            str(stage.devices),
+            f"{stage.devices} {printable(stage.device_type)}".strip(),
             format_seconds(stage.load_s),
             f"{stage.load_s / bottleneck:.1%}",
         )
