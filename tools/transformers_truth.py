@@ -273,7 +273,7 @@ class Products(TorchDispatchMode):
             a, b = args[0], args[1]
             self.add("linear", "grouped_mm", b.shape[0], a.shape[0], b.shape[-1], a.shape[-1])
         elif name == "convolution":
-            x, w = args[0], args[1]
+            w = args[1]
             groups = args[8]
             self.add("conv", "conv", groups, out.numel() // 1, 1, w[0].numel())
         return out
@@ -370,10 +370,9 @@ def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:
     if isinstance(longest, (list, tuple)):
         longest = longest[0]
     if text.model_type in PADDED_POSITIONS and longest:
-        longest -= 2 if text.model_type != "mpnet" else 2
-    for name in ("seq_length", "max_length"):
-        if text.model_type in ("bloom",):
-            longest = None
+        longest -= 2
+    if text.model_type == "bloom":
+        longest = None
     seq = min(2048, int(longest or 2048))
     if text.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5", "udop", "pop2piano"):
         seq = min(2048, first(text, "n_positions") or 512)
@@ -405,8 +404,9 @@ def make_inputs(model: Any, config: Any) -> tuple[dict[str, Any], int, str]:
 
 
 PADDED_POSITIONS = {
-    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "data2vec-text", "mpnet", "luke", "layoutlmv3",
-    "lilt", "markuplm", "xmod", "ibert", "roberta-prelayernorm", "esm", "mra", "nystromformer", "yoso",
+    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "data2vec-text", "mpnet", "luke",
+    "layoutlmv3", "lilt", "markuplm", "xmod", "ibert", "roberta-prelayernorm", "esm", "mra", "nystromformer",
+    "yoso",
 }  # fmt: skip
 
 
@@ -417,8 +417,9 @@ def has_text(model: Any) -> bool:
 # --- comparing with truth.csv --------------------------------------------------------------------------------------
 
 COMPARED = (
-    "unique_params", "text_params", "layer_params_runs", "other_stacks", "active_params", "routed_expert_params", "seq_len",
-    "linear_flops", "routed_linear_flops", "attention_flops", "other_bmm_flops", "conv_flops", "outer_product_flops",
+    "unique_params", "text_params", "layer_params_runs", "other_stacks", "active_params",
+    "routed_expert_params", "seq_len", "linear_flops", "routed_linear_flops", "attention_flops",
+    "other_bmm_flops", "conv_flops", "outer_product_flops",
 )  # fmt: skip
 
 

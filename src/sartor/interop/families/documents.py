@@ -9,7 +9,7 @@ from sartor.interop.families import Reader, parts
 from sartor.interop.families.encoders import Around, Encoder, read_encoder
 from sartor.interop.families.parts import plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import TransformerShape, Vectors
+from sartor.model.shape import AttentionMixer, TransformerShape, Vectors
 
 
 def layoutlmv3_around(f: Fields, hidden: int) -> Around:
@@ -71,15 +71,28 @@ def read_lilt(f: Fields, family: Encoder) -> TransformerShape:
     ratio = f.size("channel_shrink_ratio")
     narrow, rows, width = hidden // ratio, f.size("max_2d_position_embeddings"), f.size("intermediate_size") // ratio
     names = ("q", "k", "v", "out")
+    num_heads = int(shape.num_heads)
+    layout = AttentionMixer(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=narrow // num_heads,
+        causal=False,
+        own_linears=tuple(plain(x, narrow, narrow, bias=True) for x in names),
+        name="layout_attention",
+    )
     beside = (
-        *(plain(f"layout_{x}", narrow, narrow, bias=True) for x in names),
         plain("layout_up", narrow, width, bias=True),
         plain("layout_down", width, narrow, bias=True),
     )
     runs = tuple(
         replace(
             run,
-            layer=replace(run.layer, linears=beside, vectors=(Vectors(name="layout_norms", fixed=4 * narrow),)),
+            layer=replace(
+                run.layer,
+                mixers=(*run.layer.mixers, layout),
+                linears=beside,
+                vectors=(Vectors(name="layout_norms", fixed=4 * narrow),),
+            ),
         )
         for run in shape.main.runs
     )
