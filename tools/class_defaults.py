@@ -2,7 +2,7 @@
 
 Development tool. Run it in an environment of its own that has transformers and torch:
 
-    python tools/class_defaults.py src/sartor/interop/class_defaults.json
+    python tools/class_defaults.py src/sartor/interop/class_defaults.json src/sartor/interop/published_classes.json
 
 Only facts are written (names and default values of the fields that bear on shape, field aliases, the model type of
 nested configurations); no code of the library is.
@@ -22,6 +22,7 @@ from typing import Any
 
 import transformers
 from transformers import PreTrainedConfig
+from transformers.models.auto import modeling_auto
 
 NO_SHAPE = re.compile(
     r"dropout|drop_path|droprate|_pdrop|_token_id|token_ids?$|_eps|epsilon|initializer|init_|_init|_std$|use_cache|"
@@ -30,6 +31,45 @@ NO_SHAPE = re.compile(
     r"_cost$|_thresh|_prob$|pretraining_tp|_range$|cache_implementation|_factor$(?<!expansion_factor)"
 )
 """Fields that change no count: probabilities, scales, token ids, run-time switches."""
+
+
+CLASS = re.compile(
+    r"(?P<stem>\w+?)(?P<end>For[A-Z]\w*|(LMHead|DoubleHeads|TextModelWithProjection|VisionModelWithProjection|WithLMHead|"
+    r"MT|Encoder|Text|Vision|PreTraining|Pretrained|PreTrained|Reward|ContextEncoder|QuestionEncoder|Reader)?Model\w*|"
+    r"ContextEncoder|QuestionEncoder|Reader)$"
+)
+AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
+"""Which class is built of a file that names none: the first of these auto classes that has one, else the bare model."""
+
+
+def write_classes(target: Path) -> None:
+    """Names of the published model classes, by stem, and the class of each model type where a file names none."""
+    named = {n for n in dir(transformers) if CLASS.match(n)} | auto_classes()
+    stems: dict[str, list[str]] = {}
+    for name in sorted(n for n in named if not re.search(r"^(_|AutoModel|TF[A-Z]|Flax|Data[Cc])|PreTrainedModel$", n)):
+        found = CLASS.match(name)
+        stems.setdefault(found["stem"] if found else name, []).append(found["end"] if found else "")
+    mappings = [getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES") for kind in AUTO]
+    default: dict[str, str] = {}
+    for mapping in (*mappings, modeling_auto.MODEL_MAPPING_NAMES):
+        for model_type, name in mapping.items():
+            default.setdefault(model_type, name if isinstance(name, str) else name[0])
+    lines = [f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in stems.items()]
+    own = [f"{json.dumps(k)}:{json.dumps(v)}" for k, v in sorted(default.items())]
+    source = f"names of the model classes of transformers {transformers.__version__} (Apache-2.0), read "
+    source += f"{datetime.date.today().isoformat()} by tools/class_defaults.py"
+    text = ",\n".join(lines), ",\n".join(own)
+    target.write_text(
+        f'{{"source":{json.dumps(source)},\n"classes":{{\n{text[0]}\n}},\n"default":{{\n{text[1]}\n}}}}\n',
+        encoding="utf-8",
+    )
+
+
+def auto_classes() -> set[str]:
+    """Every model class an auto class builds."""
+    tables = [v for k, v in vars(modeling_auto).items() if k.endswith("_MAPPING_NAMES")]
+    values = [x for table in tables for x in table.values()]
+    return {name for x in values for name in ((x,) if isinstance(x, str) else x)}
 
 
 def main(target: Path) -> None:
@@ -103,3 +143,5 @@ def plain(value: Any) -> bool:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    if len(sys.argv) > 2:
+        write_classes(Path(sys.argv[2]))

@@ -26,6 +26,8 @@ class Ledger:
     """Reasons why the counts may differ from the real model's."""
     factor: float = 1.0
     """What the interval of every prediction is widened by."""
+    parts: list[str] = field(default_factory=list)
+    """Model types of the nested configs that were read."""
 
     def assume(self, sentence: str) -> None:
         if sentence not in self.assumptions:
@@ -187,6 +189,7 @@ class Fields:
         kind = said if isinstance(said, str) and said else model_type or self.defaults.nested.get(name, "")
         if value is None:
             self.ledger.assume(f"{self.path}{name} is not in the file: the published defaults of {kind} are taken")
+        self.ledger.parts.append(kind)
         return Fields(inner, kind, f"{self.path}{name}.", self.ledger, self.architecture)
 
     # -- checks -----------------------------------------------------------------------------------------------

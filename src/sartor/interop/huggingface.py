@@ -18,6 +18,8 @@ from sartor.interop.config_text import parse_config, read_config
 from sartor.interop.families import readers
 from sartor.interop.families.unknown import read_unknown
 from sartor.interop.fields import Fields, Ledger
+from sartor.interop.published import default_class, is_published_class
+from sartor.interop.verified import text_is_verified, unverified
 from sartor.model.reading import ModelReading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
@@ -55,16 +57,19 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
         )
     _check_dtype(config)
     _note_what_is_left_aside(config, ledger)
-    fields = Fields(config, model_type, "", ledger, architecture)
     reader = readers().get(model_type)
+    built = _built_class(architecture, model_type, ledger) if reader else architecture
+    fields = Fields(config, model_type, "", ledger, built)
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
     shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
+    reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
     return ModelReading(
         shape=shape,
         assumptions=tuple(ledger.assumptions),
         notes=tuple(ledger.notes),
-        exact=not ledger.inexact,
-        inexact_because=tuple(ledger.inexact),
+        exact=not reasons,
+        inexact_because=reasons,
+        text_exact=not reasons or (ledger.factor == 1.0 and text_is_verified(model_type, built)),
         interval_factor=ledger.factor,
         architecture=architecture,
     )
@@ -99,7 +104,17 @@ def _architecture(config: dict[str, Any]) -> str:
         value = [value]
     if not isinstance(value, list) or not all(isinstance(x, str) and _NAME.match(x) and len(x) < 120 for x in value):
         raise InputError("architectures", value, "must be a list of class names")
-    return str(value[0])
+    return str(next((name for name in value if is_published_class(name)), value[0]))
+
+
+def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
+    """The published class a file is built as: the one it names, else its model type's first auto class."""
+    if is_published_class(architecture):
+        return architecture
+    built = default_class(model_type)
+    if architecture and built:
+        ledger.note(f"architectures={architecture} is no published class: counted as {built}, model_type's own")
+    return built or architecture
 
 
 def _display_name(config: dict[str, Any], name: str) -> str:
