@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,8 @@ class Table:
     file: str
     num_rows: int
     """Rows of the file, used or not."""
+    columns: tuple[str, ...]
+    """Every column of the file, read or not."""
     coded: Mapping[str, Column]
     numbers: Mapping[str, Any]
     measured: Floats64
@@ -167,7 +169,12 @@ def read_table(path: Path, group_by: Sequence[str] = ()) -> Table:
     kind = kind_of(names, path.name)
     wanted = [*kind.required, *kind.optional, "flag", *group_by]
     data = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
-    return _checked(kind, path.name, data, group_by)
+    import pyarrow as pa
+
+    try:
+        return replace(_checked(kind, path.name, data, group_by), columns=tuple(names))
+    except pa.ArrowException as error:  # a column of lists, or of a type that holds neither words nor numbers
+        raise _unreadable(path, error) from None
 
 
 def kind_of(columns: Iterable[str], file: str) -> TableKind:
@@ -254,7 +261,7 @@ def _nothing(path: str | Path, refused: Sequence[InputError]) -> InputError:
 
 
 def _check_groups(tables: Sequence[Table], group_by: Sequence[str]) -> None:
-    known = {name for table in tables for name in (*table.coded, *table.numbers)} | {"table", *DERIVED}
+    known = {name for table in tables for name in (*table.columns, *table.coded, *table.numbers)} | {"table", *DERIVED}
     for name in group_by:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=3) or sorted(known)[:6]
@@ -311,6 +318,7 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         kind=kind,
         file=file,
         num_rows=rows,
+        columns=tuple(data.column_names),
         coded={name: column.take(usable) for name, column in coded.items()},
         numbers={n: v[usable].astype(np.int64) if n in whole else v[usable] for n, v in numbers.items()},
         measured=measured[usable],

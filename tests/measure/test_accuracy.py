@@ -1,0 +1,184 @@
+"""Figures on tables whose error is known: measured time = our prediction times a factor chosen here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from measure.made_tables import SHAPES, gemm_rows, write_csv, write_parquet
+from sartor.cost.cost import Z80
+from sartor.errors import InputError
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.measure.accuracy import quantile, validate_operators
+from sartor.measure.predictions import TOO_FAST
+from sartor.operators import DType
+
+
+def test_a_perfect_table_has_no_error(tmp_path: Path) -> None:
+    (group,) = validate_operators(write_parquet(tmp_path / "x.parquet", gemm_rows())).groups
+    assert group.keys == {"table": "gemm", "gpu": "a100_sxm", "dtype": "bfloat16"}
+    assert (group.rows, group.targets, group.expressed) == (12, 12, 12)
+    assert group.mape == pytest.approx(0, abs=1e-12)
+    assert group.coverage_80 == 1
+    assert group.calibration == "own"
+
+
+def test_a_factor_on_every_row_is_the_error_everywhere(tmp_path: Path) -> None:
+    """measured = 1.25 x predicted: ratio = 0.8, so every error is 0.2 and the bias -0.2."""
+    (group,) = validate_operators(write_parquet(tmp_path / "x.parquet", gemm_rows(1.25))).groups
+    assert [group.mape, group.median_error, group.p90_error] == pytest.approx([0.2, 0.2, 0.2])
+    assert group.bias == pytest.approx(-0.2)
+
+
+def test_figures_follow_their_definitions(tmp_path: Path) -> None:
+    """Ratios 1/f for factors 1, 1, ..., 2, 4: errors 0 (ten times), 0.5 and 0.75.
+
+    mape = 1.25 / 12; median 0; the 90th percentile lies at 0.9 * 11 = 9.9 of the sorted errors: 0.9 of the way from the
+    tenth (0) to the eleventh (0.5).
+    """
+    factors = [1.0] * 10 + [2.0, 4.0]
+    (group,) = validate_operators(write_parquet(tmp_path / "x.parquet", gemm_rows(factors))).groups
+    assert group.mape == pytest.approx(1.25 / 12)
+    assert group.median_error == pytest.approx(0)
+    assert group.p90_error == pytest.approx(0.45)
+    assert group.coverage_80 == pytest.approx(10 / 12)
+    assert [case["ratio"] for case in group.worst[:2]] == pytest.approx([0.25, 0.5])
+
+
+def test_coverage_counts_what_lies_inside_the_interval(tmp_path: Path) -> None:
+    c = load_calibration(load_gpu("a100_sxm")).gemm[DType.BF16]
+    large = [(8192, 8192, 8192)] * 2  # far above eight launches, so the plain sigma applies
+    shapes = [(m, n, k + 64 * i) for i, (m, n, k) in enumerate(large)]
+    edge = math.exp(Z80 * c.log_sigma)
+    (group,) = validate_operators(
+        write_parquet(tmp_path / "x.parquet", gemm_rows([edge * 0.999, edge * 1.001], shapes=shapes))
+    ).groups
+    assert group.coverage_80 == 0.5
+
+
+def test_the_target_is_the_median_over_frameworks_and_versions(tmp_path: Path) -> None:
+    rows = [
+        {**row, "framework": name, "framework_version": version}
+        for name, version, factor in (("a", "1", 0.9), ("a", "2", 1.0), ("b", "1", 1.6))
+        for row in gemm_rows(factor)
+    ]
+    path = write_parquet(tmp_path / "x.parquet", rows)
+    (group,) = validate_operators(path).groups
+    assert (group.rows, group.targets) == (36, 12)
+    assert group.mape == pytest.approx(0, abs=1e-12)
+    assert group.measured_spread == pytest.approx((0.1 + 0 + 0.6) / 3)
+    a, b = validate_operators(path, group_by=["framework"]).groups
+    assert (a.keys["framework"], a.targets, b.targets) == ("a", 12, 12)
+    assert a.bias == pytest.approx(1 / 0.95 - 1)  # its median is 0.95 of the prediction
+    assert b.bias == pytest.approx(1 / 1.6 - 1)
+
+
+def test_any_column_can_be_grouped_by(tmp_path: Path) -> None:
+    rows = [{**row, "holdout_kind": "weight" if i % 2 else "row"} for i, row in enumerate(gemm_rows(1.25))]
+    path = write_csv(tmp_path / "x.csv", rows)
+    groups = validate_operators(path, group_by=["holdout_kind", "m"]).groups
+    assert {group.keys["holdout_kind"] for group in groups} == {"row", "weight"}
+    assert {group.keys["m"] for group in groups} == {64, 512, 4096}
+    sizes = validate_operators(path, group_by=["size"]).groups
+    assert [(g.keys["size"], g.targets) for g in sizes] == [("below 512", 4), ("m, n, k >= 512", 8)]
+
+
+def test_rank_agreement_is_among_shapes_of_equal_work(tmp_path: Path) -> None:
+    """Eight shapes of equal FLOPs: predictions in order agree with themselves, and disagree with their inverse."""
+    shapes = [(4096 * 2**i, 4096 // 2**i, 4096) for i in range(-4, 4)]
+    rows = gemm_rows(1.0, shapes=shapes)
+    (same,) = validate_operators(write_parquet(tmp_path / "a.parquet", rows)).groups
+    assert same.kendall_tau == pytest.approx(1.0)
+    middle = math.sqrt(min(r["latency_us"] for r in rows) * max(r["latency_us"] for r in rows))
+    inverse = [{**row, "latency_us": middle**2 / row["latency_us"]} for row in rows]
+    (other,) = validate_operators(write_parquet(tmp_path / "b.parquet", inverse)).groups
+    assert other.kendall_tau == pytest.approx(-1.0)
+    alone = [{**row, "m": row["m"] * 4**i} for i, row in enumerate(rows[:4])]
+    (none,) = validate_operators(write_parquet(tmp_path / "c.parquet", alone)).groups
+    assert none.kendall_tau is None
+
+
+def test_an_unknown_gpu_is_counted_with_the_nearest_and_the_rest_evaluated(tmp_path: Path) -> None:
+    rows = [*gemm_rows(), *({**row, "gpu": "h100_sxn"} for row in gemm_rows())]
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", rows))
+    assert found.expressed == 12
+    ((reason, count),) = found.not_expressed.items()
+    assert count == 12
+    assert "h100_sxn" in reason
+    assert "h100_sxm" in reason
+    assert {group.keys["gpu"]: group.mape for group in found.groups}["h100_sxn"] is None
+
+
+def test_rows_faster_than_the_device_are_counted_not_averaged(tmp_path: Path) -> None:
+    """8192^3 on an A100 takes 3.5 ms at peak; 'measured' in milliseconds it reads a thousand times faster."""
+    shapes = [(8192, 8192, 8192), (8192, 8192, 4096)]
+    rows = [*gemm_rows(), *gemm_rows(1e-3, shapes=shapes)]
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", rows))
+    assert found.not_expressed == {TOO_FAST: 2}
+    assert found.groups[0].mape == pytest.approx(0, abs=1e-12)
+
+
+def test_times_in_nanoseconds_are_suspected(tmp_path: Path) -> None:
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", gemm_rows(1e3)))
+    assert any("1,000 x too long" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(("dtype", "why"), [("int4_wo", "narrower"), ("fp7", "not one of")])
+def test_what_no_operator_describes_is_counted_with_its_reason(tmp_path: Path, dtype: str, why: str) -> None:
+    rows = [{**row, "dtype": dtype} for row in gemm_rows()]
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", [*gemm_rows(), *rows]))
+    assert found.expressed == 12
+    assert [(why in reason, count) for reason, count in found.not_expressed.items()] == [(True, 12)]
+
+
+def test_a_folder_of_several_kinds_is_one_answer(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", gemm_rows())
+    attention = {"gpu": "h200_sxm", "dtype": "bfloat16", "phase": "context", "batch": 1, "heads": 32, "kv_heads": 8}
+    attention |= {"head_dim": 128, "seq_q": 4096, "seq_kv": 4096, "window": 0, "causal": True, "latency_us": 700.0}
+    write_parquet(tmp_path / "b.parquet", [attention, {**attention, "phase": "generation", "seq_q": 1}])
+    moe = {"gpu": "h200_sxm", "dtype": "bfloat16", "num_tokens": 256, "hidden_size": 4096, "inter_size": 14336}
+    moe |= {"topk": 2, "num_experts": 8, "moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
+    write_csv(tmp_path / "c.csv", [{**moe, "latency_us": 900.0}, {**moe, "distribution": "odd", "latency_us": 9.0}])
+    collective = {"gpu": "h200_sxm", "dtype": "half", "op": "all_reduce", "n_gpus": 8, "gpus_per_node": 8}
+    collective |= {"bytes": 2.0**26, "library": "NCCL", "latency_us": 300.0}
+    write_csv(tmp_path / "d.csv", [collective, {**collective, "n_gpus": 16}, {**collective, "library": "x_eager"}])
+    stream = {"gpu": "a100_sxm", "dtype": "float16", "op": "rmsnorm", "rows": 4096, "cols": 4096, "bytes": 2.0**26}
+    write_csv(tmp_path / "e.csv", [{**stream, "latency_us": 50.0}, {**stream, "op": "dance", "latency_us": 50.0}])
+    found = validate_operators(tmp_path)
+    assert {group.keys["table"] for group in found.groups} == {
+        "gemm", "attention", "moe", "collectives", "memory_bound"
+    }  # fmt: skip
+    assert found.expressed == 12 + 2 + 1 + 1 + 1
+    assert sum(found.not_expressed.values()) == 4
+    assert all(case["bound_by"] for group in found.groups for case in group.worst)
+
+
+def test_the_same_file_gives_the_same_figures(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", gemm_rows(np.linspace(0.8, 1.4, len(SHAPES)).tolist()))
+    assert validate_operators(path).groups == validate_operators(path).groups
+
+
+def test_nothing_usable_at_all_is_an_error(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", [{"x": 1}])
+    write_csv(tmp_path / "b.csv", [{"y": 1}])
+    with pytest.raises(InputError, match="none of its 2 files can be used"):
+        validate_operators(tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.tuples(st.floats(0, 10), st.integers(0, 3)), min_size=1, max_size=40),
+    q=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+)
+def test_group_quantiles_are_numpys(values: list[tuple[float, int]], q: float) -> None:
+    v, g = np.asarray([a for a, _ in values]), np.asarray([b for _, b in values])
+    found = quantile(v, g, 4, q, np.ones(v.size, dtype=bool))
+    for group in range(4):
+        mine = v[g == group]
+        assert np.isnan(found[group]) if not mine.size else found[group] == pytest.approx(np.quantile(mine, q))

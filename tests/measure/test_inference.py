@@ -1,0 +1,102 @@
+"""Inference rows: shapes from their columns, modes as they say, and hostile files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from measure.made_tables import write_csv
+from sartor.errors import InputError
+from sartor.measure.inference import inference_body, validate_inference
+from sartor.measure.inference_shapes import shape_of
+from sartor.model.counts import count_params
+from sartor.model.zoo import load_model
+
+LLAMA = {"L": 32, "h": 4096, "a": 32, "kv": 8, "head_dim": 128, "d_ff": 14336, "gated": 1, "vocab": 128256}
+ROW: dict[str, Any] = {
+    "mode": "decode_batch1", "model": "Llama-3.1-8B", "gpu": "A100-SXM-80GB", "weight_dtype": "bf16", "batch": 1,
+    "isl": "", "osl": 200, "tp": 1, "pp": 1, "tpot_ms": 10.65, "output_tokens_per_s": "", "latency_ms": "", **LLAMA,
+}  # fmt: skip
+
+
+def predicted(tmp_path: Path, row: dict[str, Any]) -> float:
+    (found,) = validate_inference(write_csv(tmp_path / "one.csv", [row])).rows
+    assert not found.reason
+    return found.predicted_s
+
+
+def test_a_shape_from_columns_is_the_zoos() -> None:
+    shape = shape_of({**{k: str(v) for k, v in ROW.items()}})
+    assert count_params(shape).total == count_params(load_model("llama-3.1-8b")).total
+
+
+def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
+    time_s = predicted(tmp_path, ROW)
+    rows = [{**ROW, "tpot_ms": time_s * 1e3}, {**ROW, "tpot_ms": time_s * 1.25e3, "gpu": "a100"}]
+    groups = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))["groups"]
+    assert [group["mape"] for group in groups] == pytest.approx([0, 0.2], abs=1e-9)
+    assert groups[1]["bias"] == pytest.approx(-0.2)
+
+
+def test_a_decoding_step_reads_at_least_the_weights(tmp_path: Path) -> None:
+    assert predicted(tmp_path, ROW) > 7.5e9 * 2 / 2039e9
+
+
+def test_throughput_is_the_prefill_and_steps_of_a_full_batch(tmp_path: Path) -> None:
+    row = {**ROW, "mode": "offline_max_throughput", "isl": 1000, "osl": 1000, "output_tokens_per_s": 5000}
+    (found,) = validate_inference(write_csv(tmp_path / "x.csv", [row])).rows
+    kv = 2 * 32 * 8 * 128 * 2 * 2000
+    assert found.batch == int((0.9 * 80 * 2**30 - 8_030_261_248 * 2) // kv)
+    assert found.measured_s == 1 / 5000
+    longer = {**row, "osl": 100}
+    assert predicted(tmp_path, longer) > found.predicted_s, "a prompt shared by fewer tokens costs more per token"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"mode": "serving_agg"}, "mode serving_agg"),
+        ({"gpu": "h100_sxn"}, "nearest: h100_sxm"),
+        ({"weight_dtype": "int4"}, "narrower"),
+        ({"tpot_ms": "fast"}, "tpot_ms is not a number"),
+        ({"tpot_ms": ""}, "none of tpot_ms"),
+        ({"L": "", "model": "Nobody-7B"}, "the zoo does not know it"),
+        ({"h": "x"}, "is not a number"),
+        ({"L": "0"}, "is below 1"),
+        ({"pp": 2}, "a pipeline"),
+        ({"tp": 3}, "does not split"),
+        ({"batch": "-1"}, "batch is not"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_is_counted_and_the_rest_kept(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    body = inference_body(validate_inference(write_csv(tmp_path / "x.csv", [ROW, {**ROW, **change}])))
+    assert body["expressed"] == 1
+    ((reason, count),) = body["not_expressed"].items()
+    assert (why in reason, count) == (True, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a,b\n1,2\n", b"mode,model\n"])
+def test_a_file_that_is_no_table_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="data=") as caught:
+        validate_inference(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_usable_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of its 1 rows"):
+        validate_inference(write_csv(tmp_path / "x.csv", [{**ROW, "gpu": "abacus"}]))
+
+
+def test_the_published_rows_are_mostly_expressed(shared_dir: Path) -> None:
+    found = validate_inference(shared_dir / "data" / "end_to_end")
+    good = [row for row in found.rows if not row.reason]
+    assert len(good) >= 190
+    assert all(row.predicted_s > 0 for row in good)
+    assert replace(found, worst=1).worst == 1

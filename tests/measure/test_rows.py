@@ -1,0 +1,92 @@
+"""From rows to operators: what each kind of row ran, checked against products written out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sartor.hardware.catalog import load_gpu
+from sartor.measure.rows import MEMORY_BOUND, Unexpressed, dtype_of, outside, work_of
+from sartor.operators import Attention, CollectiveKind, DType, Gemm, GroupedGemm, Layout, MemoryBoundKind
+
+GPU = load_gpu("h200_sxm")
+MOE = {"num_tokens": 512, "hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128}
+
+
+def only(kind: str, words: dict[str, Any], sizes: dict[str, Any]) -> Any:
+    (op,) = work_of(kind, words, sizes, GPU).operators
+    return op
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype"),
+    [("bfloat16", DType.BF16), ("half", DType.FP16), ("fp8_block", DType.FP8_BLOCK), ("sq", DType.INT8)],
+)
+def test_labels_of_dtypes_are_known(label: str, dtype: DType) -> None:
+    assert dtype_of(label) is dtype
+
+
+@pytest.mark.parametrize(
+    ("words", "layout"), [({"layout": "NN"}, Layout.NN), ({}, Layout.TN), ({"op": "bmm"}, Layout.NN)]
+)
+def test_a_product_keeps_its_layout(words: dict[str, Any], layout: Layout) -> None:
+    op = only("gemm", {"dtype": "float32", "layout": "", "op": "", **words}, {"m": 3, "n": 5, "k": 7, "batch": 2})
+    assert isinstance(op, Gemm)
+    assert (op.layout, op.flops) == (layout, 2 * 2 * 3 * 5 * 7)
+
+
+@pytest.mark.parametrize(("phase", "causal"), [("context", True), ("generation", True), ("encoder", False)])
+def test_a_phase_has_its_mask(phase: str, causal: bool) -> None:
+    sizes = {"batch": 2, "heads": 32, "kv_heads": 8, "head_dim": 128, "seq_q": 64, "seq_kv": 64, "window": 0}
+    op = only("attention", {"dtype": "bfloat16", "kv_dtype": "", "phase": phase, "causal": ""}, sizes)
+    assert isinstance(op, Attention)
+    assert op.causal is causal
+    assert op.v_head_dim == 128
+
+
+def test_attention_with_narrower_keys_is_not_expressed() -> None:
+    words = {"dtype": "bfloat16", "kv_dtype": "fp8", "phase": "generation", "causal": ""}
+    with pytest.raises(Unexpressed, match="kv_dtype fp8"):
+        work_of("attention", words, {}, GPU)
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(1, 1), (4, 1), (1, 8), (2, 4)])
+@pytest.mark.parametrize("gated", [True, False])
+def test_an_expert_layer_is_two_grouped_products_and_what_is_around_them(tp: int, ep: int, gated: bool) -> None:
+    sizes = MOE | {"moe_tp_size": tp, "moe_ep_size": ep}
+    ops = work_of("moe", {"dtype": "bfloat16", "distribution": "balanced", "gated": gated}, sizes, GPU).operators
+    up, down = (op for op in ops if isinstance(op, GroupedGemm))
+    width, rows = 1536 // tp, 512 * 8 // ep
+    assert (up.groups, up.rows, up.n, up.k) == (128 // ep, rows, width * (2 if gated else 1), 4096)
+    assert (down.groups, down.rows, down.n, down.k) == (128 // ep, rows, 4096, width)
+    assert sum(op.flops for op in ops) == 2 * rows * width * 4096 * (3 if gated else 2)
+
+
+def test_few_tokens_visit_few_experts() -> None:
+    sizes = MOE | {"num_tokens": 2, "moe_tp_size": 1, "moe_ep_size": 1}
+    ops = work_of("moe", {"dtype": "bfloat16", "distribution": "balanced", "gated": True}, sizes, GPU).operators
+    assert next(op.groups for op in ops if isinstance(op, GroupedGemm)) == 16
+
+
+def test_a_routing_nobody_named_is_not_expressed() -> None:
+    sizes = MOE | {"moe_tp_size": 1, "moe_ep_size": 1}
+    with pytest.raises(Unexpressed, match="distribution zipf"):
+        work_of("moe", {"dtype": "bfloat16", "distribution": "zipf", "gated": True}, sizes, GPU)
+
+
+def test_eager_launches_are_told_apart() -> None:
+    words = {"dtype": "float32", "op": "softmax", "eager": True}
+    work = work_of("memory_bound", words, {"rows": 8, "cols": 8, "bytes": 512}, GPU)
+    assert work.eager
+    assert MEMORY_BOUND["addu"] is MemoryBoundKind.RESIDUAL
+
+
+def test_a_collective_across_nodes_is_not_expressed() -> None:
+    words = {"dtype": "half", "op": "alltoall", "library": "NCCL", "system": "a100_dgx"}
+    ((spans, _), (pairs, _), (alone, _)) = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, GPU)
+    assert (bool(spans), bool(pairs), bool(alone)) == (True, False, False)
+    inside = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, load_gpu("gb200"))
+    assert not any(bool(mask) for mask, _ in inside), "an NVLink rack joins more devices than a node has"
+    op = only("collectives", words, {"n_gpus": 8, "bytes": 2**20})
+    assert op.kind is CollectiveKind.ALL_TO_ALL
