@@ -32,9 +32,10 @@ _MODULES = (
     "composed",
     "documents",
     "encoder_decoder",
-    "encoders",
+    "encoder_only",
     "multimodal",
     "state_space",
+    "t5",
     "vision",
 )
 
