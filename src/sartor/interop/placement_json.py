@@ -59,7 +59,7 @@ def parse_placement(raw: dict[str, Any]) -> PlacementProblem:
     odd = sorted(set(nodes) ^ set(edges))
     if odd:
         has, lacks = ("nodes", "edges") if odd[0] in nodes else ("edges", "nodes")
-        raise InputError(lacks, f'no width "{odd[0]}"', f"must have the widths of {has}: {', '.join(nodes)}")
+        raise InputError(lacks, f"no width {odd[0]}", f"must have the widths of {has}: {', '.join(raw[has])}")
     return PlacementProblem(
         widths=tuple(_width(key, nodes[key], edges[key]) for key in nodes),
         memory_bytes=_number(raw, "maxMemoryPerDevice"),

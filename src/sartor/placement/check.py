@@ -136,22 +136,27 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
 
 
 def fixed_strategy_time(problem: PlacementProblem) -> float | None:
-    """The expert's strategy by the same formula; None where there is none or it does not fit (never an error).
+    """The expert's strategy by the same formula; None where there is none or it does not fit (never an error)."""
+    stages = fixed_strategy_stages(problem)
+    if problem.fixed is None or stages is None:
+        return None
+    width = next(width for width in problem.widths if width.tensor_parallel == problem.fixed.tensor_parallel)
+    priced = price(problem, width, stages, problem.fixed.data_parallel)
+    return None if priced.faults else priced.time_per_batch_s
+
+
+def fixed_strategy_stages(problem: PlacementProblem) -> list[list[int]] | None:
+    """Layers of the expert's stages; None where there is no expert or it has more stages than there are devices.
 
     Stage i holds the positions (0-based in topological order, embedding included) with
     ``pos // ceil(T / p) == i`` for pos < T = ``num_transformer_layers``; all later ones are in the last stage.
     """
     fixed = problem.fixed
-    if fixed is None:
+    if fixed is None or fixed.num_stages > problem.num_devices:
         return None
-    order = problem.layer_ids
-    num_stages, per_stage = fixed.num_stages, -(-fixed.num_transformer_layers // fixed.num_stages)
-    if num_stages > problem.num_devices:
-        return None
-    stages: list[list[int]] = [[] for _ in range(num_stages)]
-    for position, id_ in enumerate(order):
+    per_stage, last = -(-fixed.num_transformer_layers // fixed.num_stages), fixed.num_stages - 1
+    stages: list[list[int]] = [[] for _ in range(fixed.num_stages)]
+    for position, id_ in enumerate(problem.layer_ids):
         inner = position < fixed.num_transformer_layers
-        stages[min(position // per_stage, num_stages - 1) if inner else num_stages - 1].append(id_)
-    width = next(width for width in problem.widths if width.tensor_parallel == fixed.tensor_parallel)
-    priced = price(problem, width, stages, fixed.data_parallel)
-    return None if priced.faults else priced.time_per_batch_s
+        stages[min(position // per_stage, last) if inner else last].append(id_)
+    return stages

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from sartor.placement.check import SLACK, run, structure_faults
-from sartor.placement.plan import Plan
+from sartor.placement.check import SLACK, fixed_strategy_stages, run, structure_faults
+from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import Layer, PlacementProblem, Width
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
@@ -36,6 +36,27 @@ def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Pla
         time_per_batch_s=time_s,
         faults=tuple(check.faults(per_copy)),
     )
+
+
+def fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> float | None:
+    """The expert's strategy under the same terms; None where it does not fit or there are several device types."""
+    fixed, stages = problem.fixed, fixed_strategy_stages(problem)
+    if fixed is None or stages is None or terms.device_types:
+        return None
+    width = next(width for width in problem.widths if width.tensor_parallel == fixed.tensor_parallel)
+    split = {layer.id for layer in width.layers if layer.is_split}
+    plan = Plan(
+        tensor_parallel=width.tensor_parallel,
+        context_parallel=width.context_parallel,
+        expert_parallel=width.expert_parallel,
+        data_parallel=fixed.data_parallel,
+        stages=tuple(
+            Stage(layers=tuple(ids), devices=width.devices if split & set(ids) else 1, load_s=0.0) for ids in stages
+        ),
+        time_per_batch_s=0.0,
+    )
+    priced = price_with_terms(problem, terms, plan)
+    return None if priced.faults else priced.time_per_batch_s
 
 
 class _Check:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from sartor.placement.check import fixed_strategy_time
+from sartor.placement.check_terms import fixed_strategy_time_with_terms
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.plain import solve
 from sartor.placement.plan import Placement, Status, Tightest
@@ -31,10 +32,11 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     start = time.perf_counter()
     plan = solve_with_terms(problem, terms) if terms else solve(problem)
     solve_s = time.perf_counter() - start
+    fixed_s = fixed_strategy_time_with_terms(problem, terms) if terms else fixed_strategy_time(problem)
     return Placement(
         status=Status.OPTIMAL if plan else Status.INFEASIBLE,
         plan=plan,
-        fixed_strategy_time_per_batch_s=fixed_strategy_time(problem),
+        fixed_strategy_time_per_batch_s=fixed_s,
         checked=True,
         solve_s=solve_s,
         tightest=None if plan else _tightest(problem, terms),
