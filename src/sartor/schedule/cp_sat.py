@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from sartor.errors import MissingExtraError
@@ -51,14 +51,22 @@ def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: f
 
 
 def _run(solver: Any, model: Any) -> tuple[Any, bool]:
-    """Solve beside the main thread, so that Ctrl-C stops the search and keeps what it has found."""
-    status: list[Any] = []
-    thread = Thread(target=lambda: status.append(solver.solve(model)), daemon=True)
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
+    """Solve beside the main thread, so that Ctrl-C stops the search and keeps what it has found.
+
+    It waits for an event, not for the thread: an interrupted ``Thread.join`` takes the thread for finished.
+    """
+    done, status, interrupted = Event(), [], False
+
+    def search() -> None:
         try:
-            thread.join(timeout=0.2)
+            status.append(solver.solve(model))
+        finally:
+            done.set()
+
+    Thread(target=search, daemon=True).start()
+    while not done.is_set():
+        try:
+            done.wait(timeout=0.2)
         except KeyboardInterrupt:
             interrupted = True
             solver.stop_search()
@@ -111,25 +119,34 @@ class _Model:
     def _end(self, i: int) -> Any:
         return self.starts[i] + self._split(i) + self._single(i)
 
-    def _intervals(self, i: int) -> Iterable[tuple[bool, Any]]:
-        """Whether it is split, and the interval, of each mode that an operator may run in."""
-        mode, block = self.split[i], self.block
-        literals = [(bool(mode), True)] if isinstance(mode, int) else [(True, mode), (False, mode.negated())]
-        for split, present in literals:
-            time = block.intra_latency[i] if split else block.latency[i]
-            yield split, self.model.new_optional_fixed_size_interval_var(self.starts[i], time, present, "")
+    def _intervals(self, *, split: bool) -> dict[int, Any]:
+        """Fixed-size intervals of one mode, of the operators that may run in it."""
+        block, fixed = self.block, self.model.new_optional_fixed_size_interval_var
+        times, out = block.intra_latency if split else block.latency, {}
+        for i, mode in enumerate(self.split):
+            if not isinstance(mode, int):
+                out[i] = fixed(self.starts[i], times[i], mode if split else mode.negated(), "")
+            elif mode == split:
+                out[i] = fixed(self.starts[i], times[i], True, "")
+        return out
 
     def _cores(self) -> None:
-        """At no moment more cores than there are; a split operator takes them all, of both kinds."""
-        num_tc, num_vc = max(self.block.num_tc, 1), max(self.block.num_vc, 1)
-        tensor, vector = [], []
-        for i, kind in enumerate(self.block.core_types):
-            for split, interval in self._intervals(i):
-                tensor.append((interval, num_tc if split else int(kind.needs_tensor_core)))
-                vector.append((interval, num_vc if split else int(kind.needs_vector_core)))
-        for rows, count in ((tensor, num_tc), (vector, num_vc)):
-            used = [(interval, demand) for interval, demand in rows if demand]
-            self.model.add_cumulative([interval for interval, _ in used], [demand for _, demand in used], count)
+        """At no moment more cores than there are; a split operator takes them all, of both kinds.
+
+        Single-core operators on one path never overlap, nor does anything overlap a split one: with each path of a
+        cover, the split ones form a disjunctive constraint, which prunes more than the cumulative ones.
+        """
+        single, alone = self._intervals(split=False), self._intervals(split=True)
+        types = self.block.core_types
+        for count, users in (
+            (self.block.num_tc, [i for i in single if types[i].needs_tensor_core]),
+            (self.block.num_vc, [i for i in single if types[i].needs_vector_core]),
+        ):
+            intervals = [*(single[i] for i in users), *alone.values()]
+            demands = [1] * len(users) + [max(count, 1)] * len(alone)
+            self.model.add_cumulative(intervals, demands, max(count, 1))
+        for path in paths(self.block):
+            self.model.add_no_overlap([*alone.values(), *(single[i] for i in path if i in single)])
 
     def _precedence(self) -> None:
         for i, mask in enumerate(self.covers):
@@ -180,6 +197,26 @@ class _Model:
             if not isinstance(self.split[i], int):
                 self.model.add_hint(self.split[i], split[i])
         self.model.add_hint(self.makespan, hint.makespan(self.block))
+
+
+def paths(block: Block) -> list[list[int]]:
+    """Operators covered by paths of the precedence graph, longest first, none in two of them."""
+    left, out = set(range(block.size)), []
+    while left:
+        length: dict[int, int] = {}
+        following: dict[int, int] = {}
+        for i in sorted(left, reverse=True):
+            later = [j for j in bits(block.after[i]) if j in left]
+            if later:
+                following[i] = max(later, key=length.__getitem__)
+            length[i] = 1 + (length[following[i]] if later else 0)
+        here = max(left, key=length.__getitem__)
+        path = [here]
+        while path[-1] in following:
+            path.append(following[path[-1]])
+        out.append(path)
+        left.difference_update(path)
+    return out
 
 
 def twins(block: Block) -> list[tuple[int, int]]:
