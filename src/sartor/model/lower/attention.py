@@ -21,7 +21,7 @@ def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
     return chain(
         _projections(setting, mixer),
         attention_core(setting, mixer),
-        linear_group(setting, f"{prefix}attn_out", [output(setting, mixer)]),
+        *(linear_group(setting, prefix + name, [linear]) for name, linear in _named_outputs(setting, mixer)),
     )
 
 
@@ -67,13 +67,23 @@ def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
 def named_inputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
     """The projections before attention with the names of the GEMMs they run in."""
     prefix = "cross_" if mixer.cross else ""
-    inputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.name != "out"]
+    inputs = [linear for linear in mixer.linears(setting.hidden_size) if not _is_output(linear)]
     return [(prefix + (linear.fused or linear.name), linear) for linear in inputs]
 
 
 def output(setting: Setting, mixer: AttentionMixer) -> Linear:
-    """The output projection."""
+    """The output projection, where it is one matrix."""
     return next(linear for linear in mixer.linears(setting.hidden_size) if linear.name == "out")
+
+
+def _named_outputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
+    """The projections after attention: one, or a grouped down- and an up-projection (DeepSeek-V4)."""
+    outputs = [linear for linear in mixer.linears(setting.hidden_size) if _is_output(linear)]
+    return [("attn_" + linear.name, linear) for linear in outputs]
+
+
+def _is_output(linear: Linear) -> bool:
+    return linear.name == "out" or linear.name.startswith("out_")
 
 
 def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
