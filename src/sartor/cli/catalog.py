@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
 
 
 def catalog(
-    what: Annotated[str, typer.Argument(metavar="gpus|models|rules", help="Which catalogue.")],
+    what: Annotated[str, typer.Argument(metavar="gpus|models|rules|accelerators", help="Which catalogue.")],
     name: Annotated[str | None, typer.Argument(help="One entry, whole, with its sources.")] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """What is known, and from where: devices, models, rules.
+    """What is known, and from where: devices, models, rules, accelerator templates.
 
     Example: `sartor catalog gpus h100`
     """
@@ -54,8 +54,15 @@ def _rules(name: str | None) -> list[dict[str, Any]]:
     return rule_entries(name)
 
 
+def _accelerators(name: str | None) -> list[dict[str, Any]]:
+    from sartor.hardware.accelerator_catalog import accelerator_entry, accelerator_names
+
+    return [accelerator_entry(name)] if name else [accelerator_entry(each) for each in accelerator_names()]
+
+
 _SHELVES: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
     "gpus": _gpus,
     "models": _models,
     "rules": _rules,
+    "accelerators": _accelerators,
 }

@@ -12,7 +12,7 @@ def catalog_view(what: str, entries: Sequence[dict[str, Any]], *, whole: bool) -
     """A table of ``gpus``, ``models`` or ``rules``, or the fields of the only entry (``whole``)."""
     if whole:
         return _rule_page(entries[0]) if what == "rules" else _entry(entries[0])
-    return {"gpus": _gpus, "models": _models, "rules": _rules}[what](entries)
+    return {"gpus": _gpus, "models": _models, "rules": _rules, "accelerators": _accelerators}[what](entries)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Any:
@@ -60,6 +60,23 @@ def _rules(entries: Sequence[dict[str, Any]]) -> Any:
     table = _table("code", "name", "worst", "what it finds")
     for entry in entries:
         table.add_row(entry["code"], entry["name"], entry["worst"], entry["title"])
+    return table
+
+
+def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
+    numbers = ("TFLOP/s", "buffer MiB", "HBM GiB", "TB/s", "nm")
+    table = _table("name", "tensor cores", "vector cores", *numbers, right=numbers)
+    for entry in entries:
+        table.add_row(
+            entry["name"],
+            f"{entry['num_tensor_cores']} of {entry['array_rows']} x {entry['array_cols']}",
+            f"{entry['num_vector_cores']} of {entry['vector_lanes']}",
+            _tera(entry["peak_flops_per_s"]),
+            f"{entry['global_buffer_bytes'] / 2**20:g}",
+            f"{entry['hbm_bytes'] / GIB:g}",
+            f"{entry['hbm_bytes_per_s'] / 1e12:.2f}",
+            f"{entry['node_nm']:g}",
+        )
     return table
 
 
