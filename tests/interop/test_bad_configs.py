@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.errors import InputError
+from sartor.interop.config_text import parse_config
 from sartor.interop.defaults import class_defaults
 from sartor.interop.huggingface import read_model
 from sartor.model.counts import count_params
@@ -283,3 +284,27 @@ def test_whatever_a_field_holds_the_answer_is_a_shape_or_a_sentence(model_type: 
         sentence = str(error)
     assert sentence.isprintable()
     assert shape is None or (shape.fields() and isinstance(count_params(shape).total, int))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"hidden_act": 5}, "hidden_act=5"),
+        ({"sliding_window": -5}, "sliding_window=-5"),
+        ({"text_config": {"hidden_act": ["silu"]}}, "text_config.hidden_act"),
+    ],
+)
+def test_fields_no_count_depends_on_are_checked_too(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence.replace("[", r"\[")):
+        read_model(LLAMA | fields)
+
+
+def test_a_nan_is_refused_with_the_file_its_line_and_its_key() -> None:
+    text = b'{"model_type": "llama",\n "rope_note": "NaN",\n "rms_norm_eps": NaN}'
+    with pytest.raises(InputError, match=r"/given/path\.json=.*line 3 \(rms_norm_eps\)"):
+        parse_config(text, name="/given/path.json")
+
+
+def test_the_experts_width_beside_the_dense_layers_is_no_contradiction() -> None:
+    reading = read_model(Path(__file__).parents[2] / "examples/deepseek-v3")
+    assert not any("ignored" in note for note in reading.notes)

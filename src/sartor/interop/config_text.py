@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def parse_config(data: bytes, *, name: str = "config.json") -> dict[str, Any]:
         root = json.loads(
             text,
             object_pairs_hook=_unique_keys,
-            parse_constant=_constant,
-            parse_int=_integer,
+            parse_constant=partial(_constant, text=text, name=name),
+            parse_int=partial(_integer, name=name),
         )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
@@ -122,15 +123,22 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _constant(word: str) -> float:
+def _constant(word: str, *, text: str, name: str) -> float:
     if word == "NaN":
-        raise InputError("config.json", "NaN", "must hold no NaN; JSON has none and no field means it")
+        found = _NAN.search(text)
+        line = text.count("\n", 0, found.start("nan")) + 1 if found else 1
+        key = f" ({printable(found['key'])})" if found and found["key"] else ""
+        raise InputError(name, f"NaN in line {line}{key}", "must hold no NaN; JSON has none and no field means it")
     return float(word.replace("Infinity", "inf"))  # Mamba-2 files do say "time_step_limit": [0.0, Infinity].
 
 
-def _integer(digits: str) -> int:
+_NAN = re.compile(r'(?:"(?P<key>[^"\\\n]{1,80})"\s{0,20}:[\s\[]{0,20})?(?<!["\w])(?P<nan>NaN)(?!["\w])')
+"""The word NaN outside a string, with the key before it where it follows one."""
+
+
+def _integer(digits: str, *, name: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise InputError("config.json", digits[:20] + "...", f"must hold numbers of at most {MAX_DIGITS} digits")
+        raise InputError(name, digits[:20] + "...", f"must hold numbers of at most {MAX_DIGITS} digits")
     return int(digits)
 
 

@@ -56,6 +56,7 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
             "must be given: with neither model_type nor architectures the sizes alone do not settle what is built",
         )
     _check_dtype(config)
+    _check_what_changes_no_count(config)
     _note_what_is_left_aside(config, ledger)
     reader = readers().get(model_type)
     built = _built_class(architecture, model_type, ledger) if reader else architecture
@@ -133,6 +134,24 @@ def _check_dtype(config: dict[str, Any]) -> None:
         if value is not None and not (isinstance(value, str) and _DTYPES.match(value)):
             known = "bfloat16, float16, float32"
             raise InputError(name, value, "must name an element type of PyTorch", known)
+
+
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "hidden_activation_function")
+_WINDOWS = ("sliding_window", "attention_window_size", "sliding_window_size")
+
+
+def _check_what_changes_no_count(config: dict[str, Any], path: str = "") -> None:
+    """Activations are names and windows lengths, also where no count depends on them; -1 is written for no window."""
+    for name in _ACTIVATIONS:
+        if not isinstance(config.get(name), (str, dict, type(None))):
+            raise InputError(path + name, config[name], "must be the name of an activation", "silu, gelu")
+    for name in _WINDOWS:
+        value = config.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value < -1:
+            raise InputError(path + name, value, "must be a length of at least 0, or null for no window")
+    for name, value in config.items():
+        if isinstance(value, dict) and name.endswith("config"):
+            _check_what_changes_no_count(value, f"{path}{name}.")
 
 
 def _note_what_is_left_aside(config: dict[str, Any], ledger: Ledger) -> None:
