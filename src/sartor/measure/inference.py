@@ -21,7 +21,7 @@ from sartor.cost.cost import Z80
 from sartor.cost.estimate import Estimate, estimate
 from sartor.cost.gemm import peak_flops_per_s
 from sartor.errors import InputError
-from sartor.hardware.calibration import Clock
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.measure.inference_shapes import shape_of
 from sartor.measure.predictions import known
@@ -174,7 +174,7 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
         raise Unexpressed(
             f"weight_dtype {row['weight_dtype'][:20]}: weights narrower than activations; a product here has one type"
         )
-    gpu = known(row["gpu"])[0]
+    gpu = known(row["gpu"])
     if int(_number(row, "pp", 1)) > 1:
         raise Unexpressed("pp above 1: a pipeline is not one device's graph")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
@@ -193,7 +193,7 @@ def _estimate(workload: Workload, row: Mapping[str, str], gpu: Gpu, *, whole: bo
     if not whole:
         layers = tuple(op for op in graph.operators if op.part.value == "layer")
         graph = OperatorGraph(operators=layers, tokens=graph.tokens)
-    return estimate(graph, gpu, known(gpu.name)[1], clock=Clock.BOOST, details=False)
+    return estimate(graph, gpu, load_calibration(gpu, workload.dtype), clock=Clock.BOOST, details=False)
 
 
 def _done(

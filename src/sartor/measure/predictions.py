@@ -115,8 +115,9 @@ def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
     """Why one target is predicted as it is: what bounds it, and for a product its tile and waves."""
     targets = predicted.targets
     words, sizes = targets.words(i), targets.sizes(i)
-    gpu, calibration = known(str(words["gpu"]))
+    gpu = known(str(words["gpu"]))
     work = _work(targets.kind.name, words, sizes, gpu)
+    calibration = calibration_of(gpu, _main(work))
     cost = max((cost_of(op, work, gpu, calibration, predicted.clock) for op in work.operators), key=_time)
     details = {k: cost.details[k] for k in ("tile_m", "tile_n", "split_k", "waves") if k in cost.details}
     return {"bound_by": cost.bound_by.value, **{k: round(float(v), 6) for k, v in details.items()}}
@@ -127,14 +128,18 @@ def _time(cost: Cost) -> float:
 
 
 @cache
-def known(name: str) -> tuple[Gpu, Calibration]:
-    """A device and what is known of it. Raises ``Unexpressed`` for a name the catalogue lacks, with the nearest."""
+def known(name: str) -> Gpu:
+    """A device by a source's label. Raises ``Unexpressed`` for a name the catalogue lacks, with the nearest."""
     try:
-        gpu = load_gpu(_spelled(name))
+        return load_gpu(_spelled(name))
     except InputError as error:
         nearest = f"; nearest: {error.nearest}" if error.nearest else ""
         raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None
-    return gpu, load_calibration(gpu)
+
+
+def calibration_of(gpu: Gpu, main: Operator) -> Calibration:
+    """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it."""
+    return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
 
 
 def _spelled(name: str) -> str:
@@ -173,7 +178,7 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, dict[str, Any]]]:
 
 
 def _fill(out: _Filling, targets: Targets, rows: Index, words: Mapping[str, Any], clock: Clock) -> None:
-    gpu, calibration = known(str(words["gpu"]))
+    gpu = known(str(words["gpu"]))
     sizes = {name: values[rows] for name, values in targets.numbers.items()}
     for mask, reason in outside(targets.kind.name, words, sizes, gpu):
         out.refuse(rows[np.broadcast_to(mask, rows.shape)], reason)
@@ -185,6 +190,7 @@ def _fill(out: _Filling, targets: Targets, rows: Index, words: Mapping[str, Any]
         except Unexpressed as why:
             out.refuse(part, str(why))
             continue
+        calibration = calibration_of(gpu, _main(work))
         time_s, sigma = _seconds(work, gpu, calibration, clock)
         roofline, least, amount = _bounds(work, gpu)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
@@ -247,12 +253,17 @@ def _bus(op: Collective) -> Any:
     return (2 if op.kind is CollectiveKind.ALL_REDUCE else 1) * (n - 1) / n
 
 
+def _main(work: Work) -> Operator:
+    """The operator whose fit counts: a product where there is one."""
+    return next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
+
+
 _SECTIONS = {"attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
 
 
 def _owner(kind: str, work: Work, calibration: Calibration) -> str:
     """``own``, ``kin NAME`` or ``generation``: whose fit the main operator's coefficients are."""
-    main = next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
+    main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
     if section in calibration.calibrated:
