@@ -49,6 +49,10 @@ def schedule(
 
     if solver not in tuple(Solver):
         raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")
+    if figure:
+        from sartor.report.gantt import check_figure_name, write_gantt
+
+        check_figure_name(figure)
     found = solve(read_schedule_problem(instance), time_limit, Solver(solver))
     c.answer("schedule", schedule_body(found), as_json=json, out=out)
     if trace:
@@ -56,8 +60,6 @@ def schedule(
 
         write_atomic(trace, schedule_trace(found))
     if figure:
-        from sartor.report.gantt import write_gantt
-
         write_gantt(found, figure)
     if not json:
         c.show(schedule_view(found))

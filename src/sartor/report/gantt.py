@@ -33,6 +33,7 @@ MAX_LINES = 16
 """Cores of a kind that are drawn; the others are counted."""
 FILLS = {Mode.SINGLE: "=", Mode.INTRA_OP: "#"}
 WORDS = {Mode.SINGLE: "on one core", Mode.INTRA_OP: "split over all cores, alone"}
+FORMATS = (".svg", ".png", ".html")
 STYLES = ("cyan", "green", "magenta", "blue")
 
 
@@ -141,23 +142,24 @@ def draw_gantt(points: Gantt, frame: Frame = FILE) -> Any:
     return finish(alt, bars + names, points.title, frame, height=max(22 * len(points.cores), 60))
 
 
+def write_gantt(result: ScheduleResult, path: Path) -> Path:
+    """Write the figure in the format its name ends in: ``.svg``, ``.png``, or ``.html`` (one offline page)."""
+    check_figure_name(path)
+    chart = draw_gantt(gantt(result))
+    if path.suffix.lower() == ".png":
+        return write_atomic(path, to_png(chart))
+    if path.suffix.lower() == ".svg":
+        return write_atomic(path, to_svg(chart).encode())
+    return write_atomic(path, str(vl_convert().vegalite_to_html(json.dumps(chart.to_dict()), bundle=True)).encode())
+
+
+def check_figure_name(path: Path) -> None:
+    """Raise `InputError` on a name that ends in no format figures are written in."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError("--figure", str(path), f"must end in {', '.join(FORMATS)}", f"{path.stem}.svg")
+
+
 def label(id_: OperatorId) -> str:
     """An operator's id as it may be shown: nothing that moves a cursor, at most 30 characters."""
     text = printable(str(id_))
     return text if len(text) <= 30 else text[:27] + "..."
-
-
-def write_gantt(result: ScheduleResult, path: Path) -> Path:
-    """Write the figure in the format its name ends in: ``.svg``, ``.png``, or ``.html`` (one offline page)."""
-    makers = {".svg": _svg, ".png": to_png, ".html": _page}
-    if path.suffix.lower() not in makers:
-        raise InputError("--figure", str(path), f"must end in {', '.join(makers)}", f"{path.stem}.svg")
-    return write_atomic(path, makers[path.suffix.lower()](draw_gantt(gantt(result))))
-
-
-def _svg(chart: Any) -> bytes:
-    return to_svg(chart).encode()
-
-
-def _page(chart: Any) -> bytes:
-    return str(vl_convert().vegalite_to_html(json.dumps(chart.to_dict()), bundle=True)).encode()
