@@ -54,10 +54,10 @@ shapes whose work differs by less than 10%. *noise*: median over shapes of how f
 prediction can be better than that. *roofline*: MAPE of max(FLOPs / peak, bytes / bandwidth) on the same shapes.
 
 **What was fitted and what was not.** Figures are over *all* rows of the development tables, at the boost clock (the
-tables are short runs), with the coefficients that ship. The last column says where those come from: a device's own fit, with
-the figures of the part that was held out when the fit was tried (whole weights for products, whole curves for the other
-families; the coefficients that ship for products are refitted on all rows afterwards); another device's (*kin*); or
-assumptions of the generation, where nothing was fitted at all.
+tables are short runs), with the coefficients that ship. The last column says where those come from: a device's own
+fit, with the figures of the part that was held out when the fit was tried (whole weights for products, whole curves
+for the other families; the coefficients that ship for products are refitted on all rows afterwards); another device's
+(*kin*); or assumptions of the generation, where nothing was fitted at all.
 """
 
 
