@@ -21,10 +21,13 @@ from typing import Any
 import numpy as np
 
 from sartor.interop.placement_json import read_placement
+from sartor.placement.check_terms import price_with_terms
 from sartor.placement.pipeline import resync_s_per_byte, slots
 from sartor.placement.plain import solve
 from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, Width
 from sartor.placement.tabulate import find_states, tabulate
+from sartor.placement.terms import DeviceType, PlacementTerms, Tier
+from sartor.placement.with_terms import solve_with_terms
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "placement"
 NAIVE_LIMIT = 100
@@ -42,6 +45,10 @@ def main() -> None:
             missed.append(expected["name"])
     for layers, devices in ((200, 4096), (400, 4096), (800, 8192)):
         report("generated, t in 1,2,4,8", generated(layers, devices), None)
+    for name in ("gpt3_t48_d1024_h32_rec", "llama405b126_t8_d2048"):
+        file = REFERENCE / f"{name}.json"
+        if file.exists():
+            report_terms(name, read_placement(file))
     if missed:
         sys.exit(f"less than 50 times the C++ program's speed: {', '.join(missed)}")
 
@@ -59,6 +66,34 @@ def report(name: str, problem: PlacementProblem, cpp_s: float | None) -> float:
         row += f"{seconds:9.3f}{seconds / ours:8.0f}"
     print(row, flush=True)
     return ratio
+
+
+def report_terms(name: str, problem: PlacementProblem) -> None:
+    """Richer terms: seconds, and how much faster than the plain plan in the same network."""
+    rate, devices = problem.link_bytes_per_s, problem.num_devices
+    tiers = (
+        Tier(size=8, bytes_per_s=300e9, latency_s=3e-6),
+        Tier(size=256, bytes_per_s=2 * rate, latency_s=8e-6),
+        Tier(size=devices, bytes_per_s=rate, latency_s=15e-6),
+    )
+    halves = (
+        DeviceType(name="new", num_devices=devices // 2, memory_bytes=problem.memory_bytes),
+        DeviceType(name="old", num_devices=devices // 2, memory_bytes=problem.memory_bytes / 1.25, slowdown=1.6),
+    )
+    tiered = PlacementTerms(resync_every_stage=True, tiers=tiers)
+    plain = solve(problem)
+    for words, terms in (
+        ("link tiers, every stage's resync", tiered),
+        ("and interleaving 1, 2, 4, ZeRO 0-3", replace(tiered, virtual_stages=(1, 2, 4), zero_stages=(0, 1, 2, 3))),
+        ("and two device types, ZeRO 0, 1", replace(tiered, zero_stages=(0, 1), device_types=halves)),
+    ):
+        seconds = best_of(1, lambda terms=terms: solve_with_terms(problem, terms))
+        plan = solve_with_terms(problem, terms)
+        row = f"{name:36}{words:36}{seconds:8.3f} s"
+        if plan and plain and not terms.device_types:
+            repriced = price_with_terms(problem, terms, plain).time_per_batch_s
+            row += f", {repriced / plan.time_per_batch_s:.4f} times as fast as the plain plan"
+        print(row, flush=True)
 
 
 def best_of(times: int, call: Callable[[], Any]) -> float:

@@ -23,7 +23,7 @@ from sartor.placement.problem import (
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
 MAX_BYTES = 100 * 1000 * 1000
-"""Largest instance that is read; 4,096 layers at eight widths take about 8 MB."""
+"""Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
 
 FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
 

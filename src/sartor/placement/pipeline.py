@@ -84,7 +84,9 @@ def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks
         return None
     row, column = np.unravel_index(bound.argmin(), bound.shape)
     incumbent = exact(np.array([row]), np.array([column])).min()
-    rows, columns = np.nonzero(bound <= min(incumbent, below_s))
+    open_ = bound < min(incumbent, below_s)
+    open_[row, column] = True
+    rows, columns = np.nonzero(open_)
     times = exact(rows, columns)
     at, first_end = np.unravel_index(times.argmin(), times.shape)
     if not times[at, first_end] < below_s:

@@ -136,9 +136,9 @@ class PlacementProblem:
 
 MAX_DEVICES = 10**7
 """More accelerators than any machine has had; a larger number is a slip of the pen."""
-MAX_MICROBATCHES = 10**9
-MAX_LAYERS = 4096
-"""Layers that are read: tables are quadratic in them (200 layers take 0.1 s, 1000 a few seconds)."""
+MAX_MICROBATCHES = 10**7
+MAX_LAYERS = 1024
+"""Layers that are read: tables are quadratic in them, the recurrence cubic (200 layers: 0.1 s, 1024: 10 s)."""
 
 
 def _positive(field: str, value: Any, unit: str) -> None:
