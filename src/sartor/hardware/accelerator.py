@@ -220,7 +220,9 @@ def _require(name: str, value: Any, *, positive: bool = True, whole: bool = Fals
 
 
 def _near_node(node: Any) -> str:
-    nearest = sorted(NODES_NM, key=lambda n: abs(n - node)) if isinstance(node, int | float) else NODES_NM
+    """The two nodes nearest in ratio."""
+    known = isinstance(node, int | float) and np.isfinite(node) and node > 0
+    nearest = sorted(NODES_NM, key=lambda n: max(n / node, node / n)) if known else NODES_NM
     return " or ".join(str(n) for n in nearest[:2])
 
 

@@ -55,9 +55,9 @@ def lower_layer(workload: Workload, dims: ParallelDims | None = None, run: int =
     forward, backward = _Wiring(), _Wiring()
     blocks = _blocks(setting, part)
     for block in blocks:
-        forward.block(block, block.piece.forward, residual_after=True)
-    for block in reversed(blocks):
-        backward.block(block, block.piece.backward, residual_after=True)
+        forward.block(block, backward=False)
+    for block in reversed(blocks) if setting.training else ():
+        backward.block(block, backward=True)
     tokens = workload.tokens
     return LayerGraph(forward=forward.graph(tokens), backward=backward.graph(tokens))
 
@@ -137,19 +137,18 @@ class _Wiring:
         self.frontier: tuple[int, ...] = ()
         self.regathered: tuple[int, ...] = ()
 
-    def block(self, block: _Block, inside: Sequence[Operator], *, residual_after: bool) -> None:
+    def block(self, block: _Block, *, backward: bool) -> None:
         """A block from the stream to the stream. Backward it is walked from its end: norms after it come first."""
         stream = self.frontier
-        backward = any(op.pass_ is not Pass.FORWARD for op in inside)
+        inside = _side_of(block.piece, backward)
         first, last = (block.after, block.before) if backward else (block.before, block.after)
         for piece in first:
-            self.chain(piece.backward if backward else piece.forward)
-        self.inside(inside, block)
+            self.chain(_side_of(piece, backward))
+        self.inside(inside, block, backward)
         for piece in last:
-            self.chain(piece.backward if backward else piece.forward)
-        if residual_after and inside:
-            for op in block.sum_.backward if backward else block.sum_.forward:
-                self.put(op, (*self.frontier, *stream))
+            self.chain(_side_of(piece, backward))
+        for op in _side_of(block.sum_, backward) if inside else ():
+            self.put(op, (*self.frontier, *stream))
 
     def chain(self, operators: Sequence[Operator]) -> None:
         for op in operators:
@@ -164,14 +163,13 @@ class _Wiring:
             self.frontier = (here,)
         return here
 
-    def inside(self, operators: Sequence[Operator], block: _Block) -> None:
+    def inside(self, operators: Sequence[Operator], block: _Block, backward: bool) -> None:
         """A block's operators: what all share first and last, and in between its branches side by side."""
         self.regathered = ()
         side = [op for op in operators if op.name.startswith(block.side)] if block.side else []
         rest = [op for op in operators if op not in side]
         lead, rest, tail = _ends(rest) if side else ([], rest, [])
         joins = [op for op in side if op.name.startswith("shared_add")]
-        backward = any(op.pass_ is not Pass.FORWARD for op in operators)
         if backward:
             self.chain(joins)
         self._branch(lead, block.siblings)
@@ -234,6 +232,10 @@ class _Wiring:
             edges=tuple(self.edges),
             tokens=tokens,  # type: ignore[arg-type]
         )
+
+
+def _side_of(piece: Piece, backward: bool) -> tuple[Operator, ...]:
+    return piece.backward if backward else piece.forward
 
 
 def _joined(open_ends: dict[str, tuple[int, ...]], fork: tuple[int, ...]) -> tuple[int, ...]:

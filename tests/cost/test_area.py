@@ -1,0 +1,179 @@
+"""Area: the published closed form and its grid; the fuller model's bounds; what a die costs."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelerators import TPU, accelerators
+from sartor.cost.area import (
+    GLOBAL_BUFFER_UM2,
+    SCALE_45_TO_22NM,
+    SRAM_UM2,
+    PublishedGrid,
+    buffer_area_um2,
+    die_area,
+    published_area_limit_mm2,
+    published_area_mm2,
+    published_grid,
+)
+from sartor.cost.die_cost import RETICLE_MM2, die_cost
+from sartor.cost.technology import logic_scale, mac_area_um2_45nm, sram_scale
+from sartor.hardware.accelerator import NODES_NM, Accelerator
+from sartor.hardware.accelerator_catalog import load_accelerator
+from sartor.operators import DType
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "published_area.csv"
+
+
+@pytest.fixture(scope="module")
+def grid() -> PublishedGrid:
+    return published_grid()
+
+
+def worst_relative_error(path: Path) -> float:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+    column = {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
+    whole = {key: values.astype(np.int64) for key, values in column.items()}
+    points = Accelerator.from_template(
+        num_tensor_cores=whole["num_tc"],
+        num_vector_cores=whole["num_vc"],
+        width=whole["tc_width"],
+        depth=whole["tc_depth"],
+        vector_lanes=whole["vc_width"],
+        global_buffer_mib=whole["glb_bytes"] / 2**20,
+    )
+    return float(np.abs(np.asarray(published_area_mm2(points)) * 1e6 / column["area_um2"] - 1).max())
+
+
+def test_published_areas_to_rounding() -> None:
+    assert worst_relative_error(GOLDEN) < 1e-12
+
+
+def test_every_reference_row_to_rounding(shared_dir: Path) -> None:
+    assert worst_relative_error(shared_dir / "reference" / "area.csv") < 1e-12
+
+
+def test_the_published_grid_has_the_published_counts(grid: PublishedGrid) -> None:
+    assert (grid.fits.size, grid.fits.sum(), grid.kept.sum()) == (75_712, 51_943, 29_360)  # type: ignore[union-attr]
+    assert distinct(grid, "num_tensor_cores", "array_rows", "array_cols", "global_buffer_bytes") == 4186
+    assert distinct(grid, "num_vector_cores", "vector_lanes", "global_buffer_bytes") == 697
+
+
+def distinct(grid: PublishedGrid, *names: str) -> int:
+    columns = [np.asarray(getattr(grid.accelerators, name))[grid.kept] for name in names]
+    return len(np.unique(np.stack(columns, axis=1), axis=0))
+
+
+def test_the_limit_is_the_tpu_like_point() -> None:
+    """8 (16384 x 760.041386 + S(256 KiB)) + 2 (128 x 759.823853 + S(2 KiB)) + G(128 MiB) um2, by hand."""
+    by_hand = 8 * (16384 * 760.041386 + 446565) + 2 * (128 * 759.823853 + 8248.43) + 175423000
+    assert published_area_limit_mm2() * 1e6 == pytest.approx(by_hand, rel=1e-14)
+    assert published_area_limit_mm2() * 1e6 == pytest.approx(278_826_676.31, abs=0.01)
+
+
+def test_the_published_scale_is_of_45_nm_tables() -> None:
+    """A multiply-accumulator without registers is 759.693333 um2 at 22 nm, 3495 + 137 um2 at 45 nm (Horowitz 2014)."""
+    assert pytest.approx(759.693333, rel=1e-8) == SCALE_45_TO_22NM * 3632
+
+
+def test_a_grid_entry_equals_the_call_with_numbers(grid: PublishedGrid) -> None:
+    for i in (0, 4711, 75_711):
+        a = grid.accelerators
+        values = {f.name: getattr(a, f.name) for f in fields(a)}
+        one = replace(a, **{k: v[i].item() for k, v in values.items() if np.ndim(v)})
+        assert published_area_mm2(one) == grid.area_mm2[i]
+
+
+@given(st.integers(1, 2**31), st.integers(1, 2**31), st.sampled_from((SRAM_UM2, GLOBAL_BUFFER_UM2)))
+def test_buffers_grow_with_their_bytes(a: int, b: int, table: dict[int, float]) -> None:
+    assert buffer_area_um2(min(a, b), table) <= buffer_area_um2(max(a, b), table)
+
+
+@pytest.mark.parametrize("table", [SRAM_UM2, GLOBAL_BUFFER_UM2])
+def test_between_table_entries_lies_their_geometric_mean(table: dict[int, float]) -> None:
+    (low, at_low), (high, at_high), *_ = table.items()
+    assert buffer_area_um2(np.sqrt(low * high), table) == pytest.approx(np.sqrt(at_low * at_high), rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- the fuller model
+
+
+@given(accelerators(), st.sampled_from(NODES_NM))
+def test_parts_add_up_and_none_is_negative(a: Accelerator, node: int) -> None:
+    area = die_area(replace(a, node_nm=node))
+    parts = [getattr(area, f.name) for f in fields(area)]
+    assert min(parts) >= 0
+    assert area.total_mm2 == pytest.approx(sum(parts))
+
+
+@given(accelerators())
+def test_a_newer_node_is_never_larger(a: Accelerator) -> None:
+    totals = [die_area(replace(a, node_nm=node)).total_mm2 for node in NODES_NM]
+    assert all(older >= newer for older, newer in pairwise(totals))
+
+
+def test_analog_parts_do_not_shrink() -> None:
+    old, new = die_area(replace(TPU, node_nm=22)), die_area(replace(TPU, node_nm=3))
+    assert new.arrays_mm2 == pytest.approx(old.arrays_mm2 * logic_scale(3))
+    assert new.global_buffer_mm2 == pytest.approx(old.global_buffer_mm2 * sram_scale(3))
+    assert new.memory_phys_mm2 > 4 * 10.45  # four stacks' physical layers alone
+
+
+def test_what_the_published_area_leaves_out_is_counted() -> None:
+    with_more = replace(TPU, num_stacks=6, num_links=12)
+    assert published_area_mm2(with_more) == published_area_mm2(TPU)
+    assert die_area(with_more).total_mm2 > die_area(TPU).total_mm2 + 2 * 10.45
+
+
+def test_multipliers_order_by_type() -> None:
+    """Horowitz 2014 at 45 nm: int8 282 + 137, fp16 1640 + 4184, fp32 7700 + 4184; bf16's is half of fp16's."""
+    assert mac_area_um2_45nm(DType.INT8) == 419
+    assert mac_area_um2_45nm(DType.FP16) == 5824
+    assert mac_area_um2_45nm(DType.BF16) == 820 + 4184
+    order = [DType.INT4, DType.INT8, DType.FP8, DType.BF16, DType.FP16, DType.FP32, DType.FP64]
+    areas = [mac_area_um2_45nm(dtype) for dtype in order]
+    assert areas == sorted(areas)
+
+
+@pytest.mark.parametrize(("name", "die_mm2", "tolerance"), [("a100_like", 826, 0.1), ("h100_like", 814, 0.5)])
+def test_known_dies_within_what_the_docs_say(name: str, die_mm2: float, tolerance: float) -> None:
+    """Die sizes: NVIDIA A100 and H100 whitepapers. docs/concepts/area.md states these errors."""
+    assert die_area(load_accelerator(name)).total_mm2 == pytest.approx(die_mm2, rel=tolerance)
+
+
+# -------------------------------------------------------------------------------------------------------------- cost
+
+
+def test_die_cost_by_hand() -> None:
+    """600 mm2 at 7 nm: pi 150^2 / 600 - pi 300 / sqrt(1200) = 117.81 - 27.21 = 90.60 dies; (1 + 600 x 0.0009 / 3)^-3 =
+    0.6086; 9346 / (90.60 x 0.6086) = 169.5 dollars."""
+    cost = die_cost(600, 7)
+    assert cost.dies_per_wafer == pytest.approx(90.60, abs=0.01)
+    assert cost.yield_share == pytest.approx(1.18**-3)
+    assert cost.die_usd == pytest.approx(9346 / (90.602 * 1.18**-3), rel=1e-4)
+
+
+@given(st.floats(1, RETICLE_MM2), st.floats(1, RETICLE_MM2), st.sampled_from(NODES_NM))
+def test_a_larger_die_never_costs_less(a: float, b: float, node: int) -> None:
+    costs: Any = die_cost(np.asarray([min(a, b), max(a, b)]), node).die_usd
+    assert costs[0] <= costs[1]
+
+
+def test_a_die_beyond_the_reticle_cannot_be_made() -> None:
+    assert die_cost(RETICLE_MM2 + 1, 7).die_usd == np.inf
+
+
+def test_prices_and_defects_are_parameters() -> None:
+    assert die_cost(100, 7, wafer_usd=2 * 9346).die_usd == pytest.approx(2 * die_cost(100, 7).die_usd)
+    assert die_cost(100, 7, defects_per_mm2=0).yield_share == 1
+    assert die_cost(100, 7, defects_per_mm2=0.01, clustering=1e9).yield_share == pytest.approx(np.exp(-1))

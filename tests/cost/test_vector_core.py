@@ -1,0 +1,251 @@
+"""Streaming operators, fused attention and collectives on the template: laws and hand-derived values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelerators import TPU, accelerators
+from sartor.cost.fused_attention import attention_cost, attention_products
+from sartor.cost.links import link_time_s
+from sartor.cost.operator_latency import Fused, fused_product, one_core, operator_latencies, operator_time_s
+from sartor.cost.vector_core import vector_cost, vector_work
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    Gemm,
+    GroupedGemm,
+    MemoryBound,
+    MemoryBoundKind,
+    Operator,
+    Pass,
+)
+
+FAST_MEMORY = replace(TPU, stack_bytes_per_s=1e18, bank_bytes_per_cycle=1e9)
+
+
+def streaming() -> st.SearchStrategy[MemoryBound]:
+    return st.builds(
+        lambda kind, rows, cols, per_element, pass_: MemoryBound(
+            name="x",
+            kind=kind,
+            rows=rows,
+            cols=cols,
+            bytes_moved=per_element * rows * cols,
+            flops=5.0 * rows * cols,
+            pass_=pass_,
+        ),
+        st.sampled_from(MemoryBoundKind),
+        st.integers(1, 5000),
+        st.integers(1, 20_000),
+        st.floats(1, 30),
+        st.sampled_from((Pass.FORWARD, Pass.BACKWARD)),
+    )
+
+
+def attentions() -> st.SearchStrategy[Attention]:
+    def build(kv_heads: int, group: int, seq_q: int, past: int, dim: int, causal: bool, pass_: Pass) -> Attention:
+        return Attention(
+            name="a",
+            batch=2,
+            num_heads=kv_heads * group,
+            num_kv_heads=kv_heads,
+            seq_q=seq_q,
+            seq_kv=seq_q + past,
+            head_dim=dim,
+            v_head_dim=dim,
+            causal=causal,
+            pass_=pass_,
+        )
+
+    sizes, passes = st.integers(1, 5000), st.sampled_from((Pass.FORWARD, Pass.BACKWARD))
+    dims = st.sampled_from((64, 80, 128))
+    return st.builds(
+        build, st.integers(1, 8), st.integers(1, 4), sizes, st.integers(0, 3000), dims, st.booleans(), passes
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- laws
+
+
+@given(streaming(), accelerators(), st.integers(1, 100), st.integers(1, 2**20))
+def test_more_vector_cores_bandwidth_and_buffer_are_never_slower(
+    op: MemoryBound, a: Accelerator, cores: int, size: int
+) -> None:
+    time = vector_cost(op, a).time_s
+    assert time >= op.bytes_moved / a.hbm_bytes_per_s
+    assert vector_cost(op, replace(a, num_vector_cores=a.num_vector_cores + cores)).time_s <= time
+    assert vector_cost(op, replace(a, vector_core_sram_bytes=a.vector_core_sram_bytes + size)).time_s <= time
+    assert vector_cost(op, replace(a, global_buffer_bytes=a.global_buffer_bytes + size)).time_s <= time
+    assert vector_cost(op, replace(a, num_stacks=a.num_stacks + 1)).time_s <= time
+
+
+@given(streaming(), accelerators(), st.integers(1, 500), st.integers(1, 500))
+def test_more_rows_and_columns_are_never_faster(op: MemoryBound, a: Accelerator, rows: int, cols: int) -> None:
+    per_element = op.bytes_moved / (op.rows * op.cols)
+    larger = replace(op, rows=op.rows + rows, cols=op.cols + cols)
+    elements = larger.rows * larger.cols
+    larger = replace(larger, bytes_moved=per_element * elements, flops=5.0 * elements)
+    assert vector_cost(larger, a).time_s >= vector_cost(op, a).time_s * (1 - 1e-12)
+
+
+@given(attentions(), accelerators(), st.integers(1, 100))
+def test_attention_obeys_the_roofline_and_uses_more_cores(op: Attention, a: Accelerator, more: int) -> None:
+    time = attention_cost(op, a).time_s
+    assert time >= op.flops / a.peak_flops_per_s * (1 - 1e-12)
+    assert time >= op.bytes_moved / a.hbm_bytes_per_s * (1 - 1e-12)
+    assert attention_cost(op, replace(a, num_tensor_cores=a.num_tensor_cores + more)).time_s <= time
+    assert attention_cost(op, replace(a, num_vector_cores=a.num_vector_cores + more)).time_s <= time
+    assert attention_cost(op, replace(a, global_buffer_bytes=2 * a.global_buffer_bytes)).time_s <= time
+
+
+@given(attentions())
+def test_the_products_of_attention_are_its_flops(op: Attention) -> None:
+    """Keys per query are rounded up, so products are at least the kernel's FLOPs and at most one key more."""
+    flops = sum(2 * p.macs for p in attention_products(op))
+    keys = op.pairs / op.seq_q
+    assert op.flops * (1 - 1e-12) <= flops <= op.flops * (keys + 1) / keys * (1 + 1e-12)
+
+
+@given(st.sampled_from(CollectiveKind), st.integers(1, 3000), st.floats(1, 1e10), st.floats(1, 8), accelerators())
+def test_collectives_move_their_bytes_and_profit_from_links(
+    kind: CollectiveKind, n: int, size: float, factor: float, a: Accelerator
+) -> None:
+    op = Collective(name="c", kind=kind, group_size=n, message_bytes=size)
+    time = link_time_s(op, a)
+    assert (time == 0) == (n == 1)
+    share = {CollectiveKind.ALL_REDUCE: 2 * (n - 1) / n, CollectiveKind.SEND_RECV: 1.0}.get(kind, (n - 1) / n)
+    if n > 1:
+        assert time >= min(share, 2.0) * size / a.network_bytes_per_s * (1 - 1e-9)
+    assert link_time_s(op, replace(a, link_bytes_per_s=a.link_bytes_per_s * factor)) <= time
+    assert link_time_s(replace(op, message_bytes=size * factor), a) >= time
+    fewer = replace(a, num_tensor_cores=1, num_vector_cores=1)
+    assert link_time_s(op, fewer) == time  # it occupies no core
+
+
+# ------------------------------------------------------------------------------------------------------ hand-derived
+
+
+def stream(kind: MemoryBoundKind, rows: int, cols: int, pass_: Pass = Pass.FORWARD, **more: Any) -> MemoryBound:
+    return MemoryBound(name="x", kind=kind, rows=rows, cols=cols, bytes_moved=4.0 * rows * cols, pass_=pass_, **more)
+
+
+def test_a_norm_by_hand() -> None:
+    """2048 rows of 12288 on two cores of 128 lanes: 1024 rows a core, each 96 steps of 4 cycles (sum, squares, scale,
+    affine), and root 15, division 10, two reductions over 128 lanes of 7 steps: 39 cycles. 1024 x (384 + 39)."""
+    cost = vector_cost(stream(MemoryBoundKind.NORM, 2048, 12288), FAST_MEMORY)
+    assert cost.compute_s * 1.05e9 == pytest.approx(1024 * (96 * 4 + 39))
+    backward = vector_cost(stream(MemoryBoundKind.NORM, 2048, 12288, Pass.BACKWARD), FAST_MEMORY)
+    assert backward.compute_s * 1.05e9 == pytest.approx(1024 * (96 * 9 + 39))
+
+
+def test_a_softmax_by_hand() -> None:
+    """1000 rows of 2048, one core of 128 lanes: 16 steps of 16 cycles, division 10, two reductions of 7."""
+    one = replace(FAST_MEMORY, num_vector_cores=1)
+    cost = vector_cost(stream(MemoryBoundKind.SOFTMAX, 1000, 2048), one)
+    assert cost.compute_s * 1.05e9 == pytest.approx(1000 * (16 * 16 + 24))
+
+
+def test_long_rows_are_read_again() -> None:
+    """A row of 2048 16-bit elements does not fit 2 KiB: softmax reads it three times, from the global buffer; memory is
+    read once. In 4 KiB it fits."""
+    op = stream(MemoryBoundKind.SOFTMAX, 1000, 2048)
+    elements = 1000 * 2048
+    assert vector_cost(op, TPU).buffer_bytes == (4 + 2 * 2) * elements
+    assert vector_cost(op, replace(TPU, vector_core_sram_bytes=4096)).buffer_bytes == 4 * elements
+    assert vector_cost(op, TPU).memory_s == pytest.approx(4 * elements / 1228.8e9)
+
+
+def test_an_addition_is_bound_by_memory_not_lanes() -> None:
+    """2048 x 12288 additions: 98304 cycles on two cores of 128 lanes are 93.6 us (what the published model counts); six
+    bytes an element through memory are 122.9 us."""
+    op = replace(stream(MemoryBoundKind.RESIDUAL, 2048, 12288), bytes_moved=6.0 * 2048 * 12288)
+    cost = vector_cost(op, TPU)
+    assert cost.compute_s == pytest.approx(98304 / 1.05e9)
+    assert cost.time_s == cost.memory_s == pytest.approx(6 * 2048 * 12288 / 1228.8e9)
+
+
+def test_every_kind_has_work_both_ways() -> None:
+    for kind in MemoryBoundKind:
+        for pass_ in (Pass.FORWARD, Pass.BACKWARD):
+            work = vector_work(stream(kind, 1, 1, pass_))
+            assert work.per_element + work.per_flop > 0
+
+
+def test_an_operator_without_elements_takes_no_time() -> None:
+    assert vector_cost(stream(MemoryBoundKind.OPTIMIZER, 1, 0), TPU).time_s == 0
+
+
+def test_a_ring_by_hand() -> None:
+    """All-reduce of 48 MiB over 4 at 6 x 50 GB/s and 1 us: 6 steps of 1 us and 12 MiB / 300e9."""
+    op = Collective(name="c", kind=CollectiveKind.ALL_REDUCE, group_size=4, message_bytes=48 * 2**20)
+    assert link_time_s(op, TPU) == pytest.approx(6 * (1e-6 + 12 * 2**20 / 300e9))
+    gather = replace(op, kind=CollectiveKind.ALL_GATHER)
+    assert link_time_s(gather, TPU) == pytest.approx(link_time_s(op, TPU) / 2)
+
+
+def test_small_messages_take_a_tree() -> None:
+    """8 bytes over 64: a tree has 2 x 6 steps, a ring 126."""
+    op = Collective(name="c", kind=CollectiveKind.ALL_REDUCE, group_size=64, message_bytes=8)
+    assert link_time_s(op, TPU) == pytest.approx(12 * (1e-6 + 8 / 300e9))
+
+
+def test_no_links_no_collective() -> None:
+    alone = replace(TPU, num_links=0)
+    op = Collective(name="c", kind=CollectiveKind.ALL_REDUCE, group_size=4, message_bytes=8)
+    assert link_time_s(op, alone) == np.inf
+    assert link_time_s(replace(op, group_size=1), alone) == 0
+
+
+# --------------------------------------------------------------------------------------------- one core and all cores
+
+OPERATORS: list[Operator | Fused] = [
+    Gemm(name="g", m=2048, n=4096, k=1024),
+    GroupedGemm(name="e", groups=8, rows=4096, n=1024, k=512),
+    Attention(name="a", batch=1, num_heads=8, num_kv_heads=2, seq_q=512, seq_kv=512, head_dim=128, v_head_dim=128),
+    stream(MemoryBoundKind.NORM, 2048, 4096),
+    Collective(name="c", kind=CollectiveKind.ALL_REDUCE, group_size=4, message_bytes=1e8),
+    Fused(product=Gemm(name="g", m=2048, n=4096, k=1024), epilogue=stream(MemoryBoundKind.ACTIVATION, 2048, 4096)),
+]
+
+
+def test_all_cores_are_never_slower_than_one() -> None:
+    single, together = operator_latencies(OPERATORS, TPU)
+    assert single.shape == together.shape == (len(OPERATORS),)
+    assert (together <= single).all()
+    assert single[4] == together[4]
+    assert single[0] == operator_time_s(OPERATORS[0], one_core(TPU))
+
+
+def test_a_grid_of_candidates_equals_one_at_a_time() -> None:
+    """Candidates of two axes; those that agree in what an operator uses are priced once and must not be mixed up."""
+    counts, lanes = np.asarray([1, 3, 8])[:, None], np.asarray([64, 128, 64, 256])
+    grid = replace(TPU, num_tensor_cores=counts, vector_lanes=lanes, num_vector_cores=np.asarray([1, 2, 1, 4]))
+    single, together = operator_latencies(OPERATORS, grid)
+    assert single.shape == (len(OPERATORS), 3, 4)
+    for i in range(3):
+        for j in range(4):
+            cores = int(np.asarray(grid.num_vector_cores)[j])
+            point = replace(TPU, num_tensor_cores=int(counts[i, 0]), vector_lanes=int(lanes[j]), num_vector_cores=cores)
+            one, all_ = operator_latencies(OPERATORS, point)
+            assert (single[:, i, j] == one).all()
+            assert (together[:, i, j] == all_).all()
+
+
+def test_an_epilogue_reads_nothing_back() -> None:
+    """The activation moves 4 bytes an element alone, reading 2 of them; fused it moves 2 more than the product."""
+    fused = OPERATORS[-1]
+    assert isinstance(fused, Fused)
+    product = fused_product(fused, TPU)
+    assert product.epilogue_bytes == 2.0
+    assert product.epilogue_cycles == vector_work(fused.epilogue).per_element
+    roomy = replace(TPU, vector_lanes=4096)
+    apart = operator_time_s(fused.product, roomy) + operator_time_s(fused.epilogue, roomy)
+    assert operator_time_s(fused, roomy) < apart
