@@ -196,3 +196,29 @@ def test_memory_grows_with_the_distance_from_the_end() -> None:
     assert plan is not None
     assert plan.num_stages == 2
     assert solve(replace(problem, memory_bytes=3.9)) is None
+
+
+def test_the_worked_example_of_the_docs() -> None:
+    # docs/concepts/placement.md derives every figure: two copies of the stages 0 1 and 2 3 take 9.5 x 3 + 10 = 38.5 s.
+    base = uniform_chain(4, num_devices=4, num_microbatches=4, memory_bytes=100.0, link_bytes_per_s=4.0)
+    width = base.widths[0]
+    layers = tuple(
+        replace(x, param_bytes=10.0, activation_bytes=4.0, forward_s=f, backward_s=2 * f)
+        for x, f in zip(width.layers, (1.0, 1.0, 2.0, 1.0), strict=True)
+    )
+    edges = tuple(replace(edge, size_bytes=2.0) for edge in width.edges)
+    problem = replace(base, widths=(replace(width, layers=layers, edges=edges),))
+    plan = solve(problem)
+    assert plan is not None
+    assert (plan.data_parallel, [stage.layers for stage in plan.stages]) == (2, [(0, 1), (2, 3)])
+    assert [stage.load_s for stage in plan.stages] == [6.5, 9.5]
+    assert plan.time_per_batch_s == 38.5
+    others = {
+        (1, ((0, 1, 2, 3),)): 60.0,
+        (4, ((0, 1, 2, 3),)): 45.0,
+        (1, ((0,), (1,), (2,), (3,))): 49.0,
+        (1, ((0, 1), (2,), (3,))): 42.0,
+    }
+    for (copies, stages), time_s in others.items():
+        assert price(problem, problem.widths[0], stages, copies).time_per_batch_s == time_s
+    assert price(problem, problem.widths[0], ((0, 1), (2, 3)), 2).memory_bytes == (56.0, 48.0)
