@@ -106,11 +106,11 @@ def _span(stage: Stage) -> str:
 
 def _picture(plan: Plan) -> Text:
     """Loads side by side, to scale: the wider a block, the longer the stage."""
-    total = sum(stage.load_s for stage in plan.stages) or 1.0
+    total = sum(stage.load_s for stage in plan.stages)
     text, until, drawn = Text("\n"), 0.0, 0
     for number, stage in enumerate(plan.stages):
         until += stage.load_s
-        columns = round(PICTURE * until / total) - drawn
+        columns = round(PICTURE * until / (total or 1.0)) - drawn
         drawn += columns
         text.append(SHADES[number % len(SHADES)] * columns)
     text.append(f"\none microbatch, first stage to last: {format_seconds(total)}", style="dim")
