@@ -9,35 +9,74 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from sartor.schedule.bounds import tails
 from sartor.schedule.split import Block, Timetable, bits
 
+Successors: TypeAlias = Sequence[Sequence[int]]
+
 TRIES_PER_STEP = 6
 """Values of a threshold that are tried; quantiles where there are more."""
+COMPANY_UP_TO = 100
+"""Operators up to which each is tried on one core together with what may run beside it."""
+FEWEST_TRIES, TRY_WORK = 6, 2_000_000
+"""Bound on operators placed before improving, so that large blocks get fewer tries."""
+STARTS = 4
+"""Schedules that are improved."""
 IMPROVE_WORK = 60_000
-"""Bound on operators placed while improving, so that its time does not grow with the block."""
+"""Bound on operators placed while improving one, so that its time does not grow with the block."""
 
 
 def best_greedy(block: Block) -> Timetable:
     """The best schedule found; never longer than running everything one after another in its shorter mode."""
     if block.size == 1:
         return Timetable(starts=(0,), split=block.may_split)
+    ahead, behind = _best_forward(block), _best_forward(_reversed(block))
+    return ahead if ahead.makespan(block) <= behind.makespan(_reversed(block)) else _mirrored(block, behind)
+
+
+def _reversed(block: Block) -> Block:
+    """The block with time turned around: positions, precedence and all."""
+    last = block.size - 1
+    return replace(
+        block,
+        core_types=block.core_types[::-1],
+        latency=block.latency[::-1],
+        intra_latency=block.intra_latency[::-1],
+        after=tuple(sum(1 << last - i for i in bits(mask)) for mask in reversed(block.before)),
+    )
+
+
+def _mirrored(block: Block, backwards: Timetable) -> Timetable:
+    """The schedule of a block that a schedule of its reverse is when read from its end."""
+    turned = _reversed(block)
+    makespan, ends = backwards.makespan(turned), backwards.ends(turned)
+    return Timetable(starts=tuple(makespan - end for end in reversed(ends)), split=backwards.split[::-1])
+
+
+def _best_forward(block: Block) -> Timetable:
+    direct = [tuple(bits(mask)) for mask in block.covers]
     ranks = tuple(_ranks(block))
     tries = [(modes, rank, drain) for modes in _mode_choices(block) for rank in ranks for drain in (False, True)]
-    found = [list_schedule(block, modes, rank, drain=drain) for modes, rank, drain in tries]
-    best = min(range(len(tries)), key=lambda k: found[k].makespan(block))
-    return _improved(block, found[best], tries[best][1], drain=tries[best][2])
+    tries = tries[: max(FEWEST_TRIES, TRY_WORK // block.size**2)]
+    found = [list_schedule(block, direct, modes, rank, drain=drain) for modes, rank, drain in tries]
+    best = sorted(range(len(tries)), key=lambda k: found[k].makespan(block))[:STARTS]
+    improved = (_improved(block, direct, found[k], tries[k][1], drain=tries[k][2]) for k in best)
+    return min(improved, key=lambda timetable: timetable.makespan(block))
 
 
-def list_schedule(block: Block, split: Sequence[bool], rank: Sequence[int], *, drain: bool) -> Timetable:
-    """Operators by ascending ``rank`` as cores allow; ``split`` ones alone.
+def list_schedule(
+    block: Block, direct: Successors, split: Sequence[bool], rank: Sequence[int], *, drain: bool
+) -> Timetable:
+    """Operators by ascending ``rank`` as cores allow; ``split`` ones alone. ``direct`` are the direct successors.
 
     When one that is split comes next while others run, ``drain`` holds the rest back for it; otherwise it waits.
     """
-    covers, waiting = block.covers, [0] * block.size
-    for mask in covers:
-        for j in bits(mask):
+    waiting = [0] * block.size
+    for targets in direct:
+        for j in targets:
             waiting[j] += 1
     ready = sorted((i for i in range(block.size) if not waiting[i]), key=rank.__getitem__)
     running: list[tuple[int, int]] = []
@@ -62,7 +101,7 @@ def list_schedule(block: Block, split: Sequence[bool], rank: Sequence[int], *, d
             i = heapq.heappop(running)[1]
             free_tc += block.core_types[i].needs_tensor_core
             free_vc += block.core_types[i].needs_vector_core
-            for j in bits(covers[i]):
+            for j in direct[i]:
                 waiting[j] -= 1
                 if not waiting[j]:
                     left.append(j)
@@ -81,25 +120,30 @@ def _ranks(block: Block) -> Iterator[list[int]]:
 
 
 def _mode_choices(block: Block) -> list[tuple[bool, ...]]:
-    """All split that gain, none, those longer than a threshold, those that gain more than a threshold."""
+    """All split that gain, none, those above a threshold of time or gain, all but one and what may run beside it."""
     gains = [i for i, may in enumerate(block.may_split) if may]
     choices = {block.may_split: None, (False,) * block.size: None}
+    related = [after | before for after, before in zip(block.after, block.before, strict=True)]
     for key in (lambda i: block.latency[i], lambda i: block.latency[i] / block.intra_latency[i]):
         values = sorted({key(i) for i in gains})
         for value in values[:: max(1, len(values) // TRIES_PER_STEP)]:
             chosen = {i for i in gains if key(i) > value}
             choices[tuple(i in chosen for i in range(block.size))] = None
+    for i in gains if block.size <= COMPANY_UP_TO else ():
+        for longer in (1, 2):
+            beside = {j for j in gains if not related[i] >> j & 1 and block.latency[j] <= longer * block.latency[i]}
+            choices[tuple(may and j not in beside for j, may in enumerate(block.may_split))] = None
     return list(choices)
 
 
-def _improved(block: Block, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
+def _improved(block: Block, direct: Successors, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
     """Change one operator's mode at a time while that shortens the schedule."""
     may, tries = [i for i, may in enumerate(block.may_split) if may], IMPROVE_WORK // block.size**2
     best, makespan, position, since = found, found.makespan(block), 0, 0
     while may and tries > 0 and since < len(may):
         i = may[position % len(may)]
         flipped = (*best.split[:i], not best.split[i], *best.split[i + 1 :])
-        other = list_schedule(block, flipped, rank, drain=drain)
+        other = list_schedule(block, direct, flipped, rank, drain=drain)
         position, tries, since = position + 1, tries - 1, since + 1
         if other.makespan(block) < makespan:
             best, makespan, since = other, other.makespan(block), 0
