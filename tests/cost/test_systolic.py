@@ -155,8 +155,7 @@ def test_an_epilogue_runs_beside_the_product() -> None:
 
 
 def test_against_an_outside_simulator() -> None:
-    """zigzag-dse searches mappings with a model of its own; its mapper misses one double-buffered order (128 rows, deep
-    k), where it is 16% slower; elsewhere the two agree within 2%."""
+    """zigzag-dse searches mappings with a model of its own; the two agree within 2%, at the median within 1%."""
     lines = [line for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
     errors = []
     for row in csv.DictReader(lines):
@@ -166,7 +165,7 @@ def test_against_an_outside_simulator() -> None:
         assert ours >= v["ideal_cycles"]
         errors.append(ours / v["cycles"] - 1)
     assert max(errors) < 0.01
-    assert min(errors) > -0.15
+    assert min(errors) > -0.02
     assert np.median(np.abs(errors)) < 0.01
 
 
