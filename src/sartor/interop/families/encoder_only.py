@@ -8,6 +8,14 @@ from functools import partial
 from sartor.interop.families import Reader, parts
 from sartor.interop.families.decoder import QkNorm
 from sartor.interop.families.encoders import Around, Encoder, around_encoder, read_encoder
+from sartor.interop.families.own_heads import (
+    averaged,
+    choice_without_dense,
+    question_aware,
+    summary_head,
+    unpooled_spans,
+    wide_answers,
+)
 from sartor.interop.families.parts import layer_norm, plain, rms
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
@@ -368,22 +376,30 @@ _ROWS: dict[str, Encoder] = {
     "megatron-bert": PRE_NORM,
     "xlm-roberta-xl": PRE_NORM,
     "roberta-prelayernorm": replace(BERT, final_norm=True),
-    "splinter": replace(BERT, pooler=False),
+    "splinter": replace(BERT, pooler=False, own_head=question_aware),
     "distilbert": Encoder(token_types=False, pooler=False, spare_bias=False),
     "electra": Encoder(embedding_size=("embedding_size",), pooler=False, spare_bias=False),
     "nomic_bert": Encoder(pooler=False, positions=False, gated=True, bias=False, mlp_bias=False),
     "jina_embeddings_v3": ROTARY,
     "gte": Encoder(pooler=False, positions=False, gated=True, up_bias=False),
-    "eurobert": LLAMA_LIKE,
+    "eurobert": replace(LLAMA_LIKE, own_head=averaged),
     "modernbert": MODERN,
-    "big_bird": Encoder(always_pools=True, classifies_unpooled=True, bias="use_bias", out_bias=True),
+    "big_bird": Encoder(
+        always_pools=True, classifies_unpooled=True, bias="use_bias", out_bias=True, own_head=wide_answers
+    ),
     "layoutlm": Encoder(always_pools=True, around=layoutlm_around),
     "mpnet": Encoder(token_types=False, around=mpnet_around),
     "longformer": Encoder(layer_around=longformer_layer),
     "nystromformer": Encoder(pooler=False, around=padded_positions, layer_around=nystrom_layer),
     "mra": Encoder(pooler=False, around=padded_positions),
     "yoso": Encoder(pooler=False, around=padded_positions),
-    "roformer": Encoder(positions=False, embedding_size=("embedding_size",), pooler=False, around=roformer_around),
+    "roformer": Encoder(
+        positions=False,
+        embedding_size=("embedding_size",),
+        pooler=False,
+        around=roformer_around,
+        own_head=choice_without_dense,
+    ),
     "roc_bert": Encoder(around=rocbert_around),
     "xmod": Encoder(layer_around=xmod_layer),
     "esmc": replace(
@@ -413,15 +429,37 @@ FAMILIES: dict[str, Reader] = {
     "esm": partial(read_esm, family=Encoder(token_types=False)),
     "xlm": partial(
         read_xlm,
-        family=Encoder(token_types=False, pooler=False, transform=False, spare_bias=False, ffn_factor=4, ffn=("none",)),
+        family=Encoder(
+            token_types=False,
+            pooler=False,
+            transform=False,
+            spare_bias=False,
+            ffn_factor=4,
+            ffn=("none",),
+            own_head=summary_head,
+        ),
     ),
     "flaubert": partial(
         read_xlm,
-        family=Encoder(token_types=False, pooler=False, transform=False, spare_bias=False, ffn_factor=4, ffn=("none",)),
+        family=Encoder(
+            token_types=False,
+            pooler=False,
+            transform=False,
+            spare_bias=False,
+            ffn_factor=4,
+            ffn=("none",),
+            own_head=summary_head,
+        ),
     ),
     "convbert": partial(
         read_convbert,
-        family=Encoder(embedding_size=("embedding_size",), pooler=False, spare_bias=False, layer_around=convbert_layer),
+        family=Encoder(
+            embedding_size=("embedding_size",),
+            pooler=False,
+            spare_bias=False,
+            layer_around=convbert_layer,
+            own_head=choice_without_dense,
+        ),
     ),
     "fnet": partial(read_fnet, family=Encoder(always_pools=True)),
     "squeezebert": partial(
@@ -441,6 +479,9 @@ FAMILIES: dict[str, Reader] = {
         family=Encoder(embedding_size=("input_embedding_size",), tied=False, spare_bias=False),
     ),
     "luke": partial(
-        read_luke, family=Encoder(always_pools=True, tied=False, spare_bias=False, layer_around=luke_layer)
+        read_luke,
+        family=Encoder(
+            always_pools=True, tied=False, spare_bias=False, layer_around=luke_layer, own_head=unpooled_spans
+        ),
     ),
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sartor.interop.families import parts
 from sartor.interop.families.decoder import Choice, QkNorm, choose
+from sartor.interop.families.own_heads import OwnHead
 from sartor.interop.families.parts import Head, group_layers, heads, layer_norm, num_labels, plain
 from sartor.interop.fields import Fields
 from sartor.model.shape import (
@@ -81,6 +82,8 @@ class Encoder:
     global_every: str = ""
     """Field with the period of full attention among windowed layers."""
     first_layer_norms: int | None = None
+    own_head: Callable[[Fields, Head, int], OwnHead] | None = None
+    """The parts of a head that is not as BERT's; None where it is."""
     around: Callable[[Fields, int], Around] | None = None
     layer_around: Callable[[Fields, int], Around] | None = None
 
@@ -173,7 +176,7 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
     head = parts.head_of(f)
     pretraining = f.architecture.endswith("ForPreTraining")
     extra = family.around(f, hidden) if family.around else Around()
-    has_lm_head = head is Head.LM and not (pretraining and f.model_type == "electra")
+    has_lm_head = head is Head.LM and not (pretraining and f.model_type in ("electra", "splinter"))
     vocab = f.essential(*parts.VOCAB)
     tied = choose(f, family.tied) if has_lm_head else True
     if pretraining and not has_lm_head:
@@ -185,7 +188,7 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
         vectors = (*vectors, Vectors(name="spare_bias", fixed=vocab))
     if table_width != hidden and family.projection:
         linears = (plain("embedding_projection", table_width, hidden, bias=family.token_types), *linears)
-    if pretraining:
+    if pretraining and f.model_type != "splinter":
         linears = (*linears, *pretraining_parts(f, family, hidden))
     norm_width = hidden if family.norm_after_projection else table_width
     return TransformerShape(
@@ -217,6 +220,8 @@ def head_parts(
     f: Fields, family: Encoder, head: Head, hidden: int, table_width: int
 ) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """Linear layers and norms of the head; what reads only the first token has one row per sequence."""
+    if family.own_head and (own := family.own_head(f, head, hidden)):
+        return own
     pooler = plain("pooler", hidden, hidden, bias=True, rows=1)
     norm = family.transform_norm
     dense = replace(

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sartor.interop.families import Reader, parts
-from sartor.interop.families.parts import group_layers, rms
+from sartor.interop.families.parts import Head, group_layers, num_labels, plain, rms
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, Layer, MoeFfn, Stack, TransformerShape, Vectors
+from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Stack, TransformerShape, Vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
     """T5 and its kin: relative bias tables, key and value width apart from the hidden size, RMS norms."""
     hidden, count = f.essential("d_model", *parts.HIDDEN), f.layers("num_layers", *parts.LAYERS)
     decoder_count = f.optional_size("num_decoder_layers") or count
-    encoder_only = "EncoderModel" in f.architecture
+    encoder_only = f.architecture.endswith(("EncoderModel", "ForTokenClassification"))
     counts = (count,) if encoder_only else (count, decoder_count)
     stacks = tuple(t5_stack(f, kind, hidden, n, cross=bool(i)) for i, n in enumerate(counts))
     vocab = f.essential(*parts.VOCAB)
@@ -46,9 +46,24 @@ def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
         lm_head=has_head,
         stored_head=has_head and tied and not says_tied,
         encoder_only=encoder_only,
+        linears=t5_head(f, hidden),
         vectors=() if tied else (copies,),
         model_type=f.model_type,
     )
+
+
+def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
+    """What stands on top where the class is no language model."""
+    match parts.head_of(f):
+        case Head.SEQUENCE_CLASSIFICATION:
+            dense = plain("classifier_dense", hidden, hidden, bias=True, rows=1)
+            return (dense, plain("classifier", hidden, num_labels(f), bias=True, rows=1))
+        case Head.TOKEN_CLASSIFICATION:
+            return (plain("classifier", hidden, num_labels(f), bias=True),)
+        case Head.QUESTION_ANSWERING:
+            return (plain("qa_outputs", hidden, num_labels(f), bias=True),)
+        case _:
+            return ()
 
 
 def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -> Stack:
