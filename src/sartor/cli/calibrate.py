@@ -1,0 +1,143 @@
+"""``sartor calibrate``: fit the cost model to my own measurements, or say which are worth making."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from sartor.hardware.calibration_file import CalibrationFile
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    records: Annotated[
+        Path | None,
+        typer.Argument(metavar="RECORDS", help="CSV or Parquet of products, or a calibration file to compare."),
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Which device, where there are several.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Which precision, where there are several.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Shapes to fit on, the most telling. [default: up to 400]")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="GPU", help="Begin at this device's coefficients. [default: its own or kin's]")
+    ] = None,
+    date: Annotated[
+        str, typer.Option(metavar="YYYY-MM-DD", help="When it was measured, if the file has no date.")
+    ] = "",
+    compare: Annotated[
+        Path | None, typer.Option(metavar="OTHER.toml", help="What changed since this calibration, by region.")
+    ] = None,
+    plan: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="No RECORDS: write the N products worth measuring on --gpu.")
+    ] = None,
+    json: c.AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the calibration (TOML) or the plan (CSV).")
+    ] = None,
+) -> None:
+    """Fit the model of products to measurements of my own; use it with `--calibration FILE`.
+
+    Example: `sartor calibrate gemms.csv --gpu h100_sxm --samples 100 --out h100.toml`
+    """
+    if plan is not None:
+        _plan(plan, gpu, dtype, json, out)
+    elif records is None:
+        raise InputError("RECORDS", "nothing", "must be a file of measurements; --plan N says what to measure")
+    elif records.suffix.lower() == ".toml":
+        _compare_files(records, compare, json)
+    else:
+        _fit(
+            records, gpu, {"dtype": dtype, "samples": samples, "start": start, "date": _date(date)}, compare, json, out
+        )
+
+
+def _fit(
+    records: Path, gpu: str | None, words: dict[str, Any], compare: Path | None, json: bool, out: Path | None
+) -> None:
+    from sartor.hardware.calibration_file import CalibrationFile
+    from sartor.measure.calibrate import calibrate as fit_records
+    from sartor.measure.calibration_toml import as_body, as_toml
+
+    found = fit_records(records, gpu, **words)
+    after = CalibrationFile(gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance={})
+    changed = _changed(compare, after, str(out or records), gpu) if compare else None
+    if out is not None:
+        from sartor.report.files import write_atomic
+
+        write_atomic(out, as_toml(found).encode())
+    body = as_body(found, str(out) if out else None) | ({"compared": changed} if changed else {})
+    c.answer("calibrate", body, as_json=json, out=None)
+    if not json:
+        from sartor.report.calibrate_view import calibration_view, change_view
+
+        c.show(calibration_view(body))
+        if changed:
+            c.show(change_view(changed))
+
+
+def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path | None) -> None:
+    if gpu is None:
+        raise InputError("--gpu", "nothing", "must name the device that --plan is for")
+    from sartor.hardware.catalog import load_gpu
+    from sartor.measure.plan import as_csv, plan_body, plan_samples
+    from sartor.measure.rows import Unexpressed, dtype_of
+
+    device = load_gpu(gpu)
+    try:
+        kind = dtype_of(dtype) if dtype else device.default_dtype
+    except Unexpressed as why:
+        raise InputError("--dtype", dtype, str(why)) from None
+    products = plan_samples(device, kind, count)
+    if out is not None:
+        from sartor.report.files import write_atomic
+
+        write_atomic(out, as_csv(products).encode())
+    c.answer("calibrate", plan_body(products, str(out) if out else None), as_json=json, out=None)
+    if not json:
+        if out is None:
+            print(as_csv(products), end="")
+        else:
+            c.say(f"wrote {out}: {len(products)} products; measure them and run sartor calibrate on the times")
+
+
+def _compare_files(path: Path, compare: Path | None, json: bool) -> None:
+    if compare is None:
+        raise InputError("RECORDS", str(path), "is a calibration; --compare OTHER.toml says what to compare it with")
+    from sartor.hardware.calibration_file import read_calibration_file
+
+    changed = _changed(compare, read_calibration_file(path), str(path), None)
+    c.answer("calibrate", {"compared": changed}, as_json=json, out=None)
+    if not json:
+        from sartor.report.calibrate_view import change_view
+
+        c.show(change_view(changed))
+
+
+def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) -> dict[str, Any]:
+    from sartor.hardware.calibration_file import read_calibration_file
+    from sartor.hardware.catalog import load_gpu
+    from sartor.measure.calibration_toml import change_body, compare_calibrations
+
+    before = read_calibration_file(compare)
+    device = load_gpu(gpu or after.gpu)
+    return change_body(compare_calibrations(before, after, device, names=(str(compare), name)))
+
+
+def _date(text: str) -> str:
+    import datetime
+
+    try:
+        return datetime.date.fromisoformat(text).isoformat() if text else ""
+    except ValueError:
+        raise InputError("--date", text, "must be a day as YYYY-MM-DD", "2026-11-21") from None

@@ -1,0 +1,121 @@
+"""A calibration of one's own: the TOML that ``sartor calibrate`` writes, read back as what is known of a device.
+
+The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
+Only products are calibrated; the rest stays as the package knows it.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration, GemmCoefficients, load_calibration
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+SIXTEEN_BITS = (DType.BF16, DType.FP16)
+"""One set of units at one rate: a fit of either serves both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFile:
+    """Coefficients of one dtype on one device, and where they come from."""
+
+    gpu: str
+    dtype: DType
+    gemm: GemmCoefficients
+    provenance: Mapping[str, Any]
+
+
+def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
+    """What is known of ``gpu`` with the products' coefficients of a file in place of the package's.
+
+    Raises ``InputError`` when the file cannot be read, lacks a coefficient, or is of another device.
+    """
+    own = read_calibration_file(path)
+    if own.gpu != gpu.name:
+        raise InputError("calibration", str(path), f"is of {own.gpu} and the device asked about is {gpu.name}", own.gpu)
+    known = load_calibration(gpu, own.dtype)
+    served = SIXTEEN_BITS if own.dtype in SIXTEEN_BITS else (own.dtype,)
+    gemm = {dtype: own.gemm if dtype in served else each for dtype, each in known.gemm.items()}
+    sections = [f"gemm.{dtype.value}" for dtype in served if dtype in gemm]
+    return replace(
+        known,
+        gemm=gemm,
+        calibrated=known.calibrated | set(sections),
+        provenance={**known.provenance, **dict.fromkeys(sections, own.provenance)},
+    )
+
+
+def read_calibration_file(path: str | Path) -> CalibrationFile:
+    """The coefficients of a calibration file, each checked. Raises ``InputError``."""
+    table = _toml(Path(path))
+    for key in ("gpu", "dtype"):
+        if not isinstance(table.get(key), str):
+            raise InputError("calibration", str(path), f"must name its {key}, as sartor calibrate writes it")
+    if table["dtype"] not in {dtype.value for dtype in DType}:
+        raise InputError("dtype", table["dtype"], f"in {path} must be one of {', '.join(d.value for d in DType)}")
+    values = table.get("gemm")
+    if not isinstance(values, dict):
+        raise InputError("calibration", str(path), "must have a [gemm] section, as sartor calibrate writes it")
+    provenance = table.get("provenance", {})
+    record = provenance.get("gemm", {}) if isinstance(provenance, dict) else {}
+    return CalibrationFile(
+        gpu=table["gpu"],
+        dtype=DType(table["dtype"]),
+        gemm=_coefficients(values, path),
+        provenance=record if isinstance(record, dict) else {},
+    )
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        reason = " ".join(str(error).split())[:120]
+        raise InputError("calibration", str(path), f"must be a TOML file that can be read ({reason})") from None
+
+
+def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:
+    known = {field.name: field for field in fields(GemmCoefficients)}
+    for name in values:
+        if name not in known:
+            raise InputError(f"gemm.{name}", values[name], f"in {path} is no coefficient of a product")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise InputError("calibration", str(path), f"its [gemm] must have {', '.join(missing)}")
+    return GemmCoefficients(**{name: _checked(name, value, path) for name, value in values.items()})
+
+
+_STEPS = ("input_penalty", "output_penalty")
+_MAY_BE_ZERO = ("step_s", "wave_s", "tile_s", "split_s", "l2_share", "overlap", "throttle", "throttle_s",
+                "quantize_s", "quantize_bytes")  # fmt: skip
+
+
+def _checked(name: str, value: Any, path: str | Path) -> Any:
+    if name == "tiles":
+        rows: list[Any] = value if isinstance(value, list) else []
+        if not rows or not all(
+            isinstance(row, list) and len(row) == 3 and all(_above(v, 0) for v in row) for row in rows
+        ):
+            raise InputError("gemm.tiles", value, f"in {path} must be rows of tile_m, tile_n and a share above 0")
+        return tuple((int(m), int(n), float(share)) for m, n, share in rows)
+    if name in _STEPS:
+        if not (isinstance(value, list) and len(value) == 8 and all(_above(v, 0, equal=True) for v in value)):
+            raise InputError(f"gemm.{name}", value, f"in {path} must be 8 numbers of at least 0")
+        return tuple(float(v) for v in value)
+    zero = name in _MAY_BE_ZERO
+    if not _above(value, 0, equal=zero):
+        raise InputError(f"gemm.{name}", value, f"in {path} must be a number {'of at least' if zero else 'above'} 0")
+    return int(value) if name == "step_bytes" else float(value)
+
+
+def _above(value: Any, least: float, *, equal: bool = False) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    return value >= least if equal else value > least

@@ -1,0 +1,328 @@
+"""From a user's own measured products to a calibration file: read, choose, fit, and say how well it does unseen.
+
+Held-out errors come from four-fold cross-validation over contiguous regions of whole weights: each fold is fitted
+without the region and scored on all of the region's rows, chosen or not. The interval's width is the one that covers
+80% of those errors. The coefficients written are fitted on every chosen row. docs/howto/calibrate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.cost import Z80
+from sartor.cost.gemm import peak_flops_per_s
+from sartor.errors import InputError, MissingExtraError
+from sartor.hardware.calibration import GemmCoefficients, load_calibration
+from sartor.hardware.catalog import canonical, load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.measure.fit import Array, Index, Products, fit, seconds
+from sartor.measure.predictions import known
+from sartor.measure.rows import Unexpressed, dtype_of
+from sartor.measure.samples import choose, regions
+from sartor.measure.tables import Table, read_table
+from sartor.measure.targets import targets_of
+from sartor.operators import DType, Layout
+
+LEAST_ROWS = 10
+MOST_SAMPLES = 400
+"""Rows fitted on when nobody says; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
+
+ABOVE_PEAK = 1.1
+"""Clocks run above the datasheet's boost by this much at most; a faster rate is no measurement of that product."""
+
+FAR_OFF = 200.0
+"""A median time this many times what is predicted is in other units: nanoseconds, or a loop's total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The usable products of a file, one entry per shape (median of its rows)."""
+
+    source: str
+    products: Products
+    measured_s: Array
+    rows: int
+    """Rows of the file behind them."""
+    date: str
+    """The newest of the file's ``date`` column; empty where it has none."""
+    left_out: Mapping[str, int]
+    """Reason -> rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFit:
+    """Coefficients, what they were made from, and their errors: rows, mape, median, p90, bias."""
+
+    gpu: Gpu
+    dtype: DType
+    coefficients: GemmCoefficients
+    start: str
+    """Whose coefficients the fit began at."""
+    source: str
+    date: str
+    rows: int
+    shapes: int
+    samples: int
+    left_out: Mapping[str, int]
+    fit: Mapping[str, float]
+    held_out: Mapping[str, float]
+    before: Mapping[str, float]
+    """Errors of the start on the same shapes."""
+    coverage_80: float
+    """Share of held-out errors inside the interval written."""
+    remarks: tuple[str, ...] = field(default=())
+
+
+def calibrate(
+    path: str | Path,
+    gpu: str | None = None,
+    *,
+    dtype: str | None = None,
+    samples: int | None = None,
+    start: str | None = None,
+    date: str = "",
+) -> CalibrationFit:
+    """Fit the products of a CSV or Parquet file.
+
+    ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on, chosen for what
+    they tell; ``start`` is the device whose coefficients the fit begins at (default: what is known of the device
+    itself). ``date`` is written as the measurements' date where the file has none. Raises ``InputError``.
+    """
+    records = read_records(path, gpu, dtype)
+    device = records.products.gpu
+    donor = load_gpu(start) if start else device
+    begun = starting_point(donor, records.products.dtype)
+    _check_units(records, begun)
+    if samples is not None and samples < LEAST_ROWS:
+        raise InputError("--samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
+    return _fitted(records, begun, donor.name, min(samples or MOST_SAMPLES, len(records.products)), date)
+
+
+def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
+    """What is known of a device's products: its own fit, its kin's, or its generation's assumptions."""
+    return load_calibration(gpu, dtype).gemm[dtype]
+
+
+def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int, date: str) -> CalibrationFit:
+    products, measured_s = records.products, records.measured_s
+    chosen = choose(products, samples, begun)
+    freedom, predicted = _freedom(products, measured_s, chosen, begun)
+    final = fit(products.part(chosen), measured_s[chosen], begun, freedom=freedom)
+    sigma = _sigmas(predicted, measured_s, final.launch_s)
+    final = replace(final, log_sigma=sigma[0], log_sigma_small=sigma[1])
+    inside = np.abs(np.log(measured_s / predicted)) <= Z80 * np.where(_short(predicted, final.launch_s), *sigma[::-1])
+    where_from = "" if date or records.date else "date: the records have no date column and --date was not given"
+    return CalibrationFit(
+        gpu=products.gpu,
+        dtype=products.dtype,
+        coefficients=final,
+        start=donor,
+        source=records.source,
+        date=date or records.date,
+        rows=records.rows,
+        shapes=len(products),
+        samples=samples,
+        left_out=records.left_out,
+        fit=errors(seconds(products.part(chosen))(final), measured_s[chosen]),
+        held_out=errors(predicted, measured_s),
+        before=errors(seconds(products)(begun), measured_s),
+        coverage_80=float(inside.mean()),
+        remarks=(where_from,) if where_from else (),
+    )
+
+
+def _freedom(products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients) -> tuple[float, Array]:
+    """How freely coefficients should leave the start, and the held-out predictions then: the start may be this
+    device's own fit, which few rows can only spoil, or another generation's."""
+    tried = [(each, held_out_seconds(products, measured_s, chosen, start, freedom=each)) for each in FREEDOMS]
+    return min(tried, key=lambda one: float(np.abs(np.log(one[1] / measured_s)).mean()))
+
+
+FREEDOMS = (1.0, 0.3, 0.1)
+
+
+def held_out_seconds(
+    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, *, freedom: float = 1.0
+) -> Array:
+    """Predictions of every product from a fit on the chosen ones outside its region."""
+    fold = regions(products)
+    out = seconds(products)(start)
+    for each in np.unique(fold):
+        learned = chosen[fold[chosen] != each]
+        where = np.flatnonzero(fold == each)
+        if learned.size and where.size:
+            out[where] = seconds(products.part(where))(
+                fit(products.part(learned), measured_s[learned], start, freedom=freedom)
+            )
+    return out
+
+
+def errors(predicted_s: Array, measured_s: Array) -> dict[str, float]:
+    """rows, mape, median, p90 of |predicted / measured - 1|, and bias, the median of predicted / measured."""
+    ratio = predicted_s / measured_s
+    error = np.abs(ratio - 1)
+    figures = error.mean(), np.median(error), np.quantile(error, 0.9), np.median(ratio)
+    names = ("mape", "median", "p90", "bias")
+    return {"rows": int(ratio.size), **{name: float(value) for name, value in zip(names, figures, strict=True)}}
+
+
+def _short(predicted_s: Array, launch_s: float) -> Any:
+    return predicted_s < 8 * launch_s
+
+
+def _sigmas(predicted_s: Array, measured_s: Array, launch_s: float) -> tuple[float, float]:
+    """Standard deviations whose 80% interval covers 80% of errors of long and short products; of all where there are
+    fewer than 20 of a kind. The rank is the one that covers a further error with 80% (n + 1 in place of n)."""
+    error = np.abs(np.log(predicted_s / measured_s))
+    short = _short(predicted_s, launch_s)
+
+    def sigma(part: Array) -> float:
+        rank = min(part.size, int(np.ceil(0.8 * (part.size + 1))))
+        return max(float(np.sort(part)[rank - 1]) / Z80, 0.005)
+
+    kinds = [error[~short], error[short]]
+    return sigma(kinds[0] if kinds[0].size >= 20 else error), sigma(kinds[1] if kinds[1].size >= 20 else error)
+
+
+# ------------------------------------------------------------------------------------------- reading records
+
+
+def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = None) -> Records:
+    """The usable products of one device and dtype in a file; the rest is counted with its reason.
+
+    Raises ``InputError`` for a file that cannot be read, lacks columns or usable rows, or holds several devices or
+    dtypes and none is chosen.
+    """
+    table = _table(Path(path))
+    targets = targets_of([table])
+    left_out = dict(table.left_out)
+    words = [targets.words(i) for i in range(len(targets))]
+    device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path).name)
+    kind, of_dtype = _dtype([str(w["dtype"]) for w in words], of_gpu, dtype, Path(path).name, left_out, targets.rows)
+    layouts = np.asarray([_layout(w) for w in words])
+    numbers = targets.numbers
+    rate = 2.0 * numbers["batch"] * numbers["m"] * numbers["n"] * numbers["k"] / targets.measured_s
+    usable = of_gpu & of_dtype
+    possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
+    for good, reason in ((possible, TOO_FAST), (layouts != "", "layout is not TN, NN or NT")):
+        if lost := int(targets.rows[usable & ~good].sum()):
+            left_out[reason] = lost
+    if (usable & ~possible).sum() > 0.5 * usable.sum():
+        share = (usable & ~possible).sum() / usable.sum()
+        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
+        raise InputError("latency_us", Path(path).name, must)
+    others = int(targets.rows[~of_gpu].sum())
+    left_out |= {f"gpu is not {device.name}": others} if others else {}
+    usable &= possible & (layouts != "")
+    if usable.sum() < LEAST_ROWS:
+        why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
+        must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {usable.sum()}"
+        raise InputError("records", Path(path).name, must + (f" ({why})" if why else ""))
+    sizes = {name: numbers[name][usable].astype(np.int64) for name in ("batch", "m", "n", "k")}
+    return Records(
+        source=Path(path).name,
+        products=Products(gpu=device, dtype=kind, layouts=layouts[usable], **sizes),
+        measured_s=targets.measured_s[usable],
+        rows=int(targets.rows[usable].sum()),
+        date=_newest(table),
+        left_out=left_out,
+    )
+
+
+TOO_FAST = "a rate above the device's peak"
+
+
+def _table(path: Path) -> Table:
+    try:
+        import pyarrow  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise MissingExtraError("reading tables of measurements", "data") from None
+    if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
+    table = read_table(path, ("date",))
+    if table.kind.name != "gemm":
+        raise InputError("records", path.name, f"must be a gemm table (m, n, k) and is a {table.kind.name} table")
+    return table
+
+
+def _device(labels: Sequence[str], asked: str | None, rows: Index, file: str) -> tuple[Gpu, Any]:
+    """The one device of a file, or the one asked for, and which entries are its."""
+    named = {label: _name(label) for label in dict.fromkeys(labels)}
+    names = sorted(set(named.values()))
+    if asked is None:
+        if len(names) > 1:
+            must = f"holds {len(names)} devices; choose one with --gpu"
+            raise InputError("gpu", file, must, ", ".join(names[:8]))
+        return load_gpu(names[0]), np.ones(len(labels), dtype=bool)
+    device = load_gpu(asked)
+    mine = {label for label in labels if named[label] == device.name or canonical(label) == canonical(device.name)}
+    where = np.asarray([label in mine for label in labels])
+    if not where.any():
+        raise InputError("--gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
+    return device, where
+
+
+def _name(label: str) -> str:
+    """The catalogue's name of a label; the label itself where the catalogue has none."""
+    try:
+        return known(label).name
+    except Unexpressed:
+        return label
+
+
+def _dtype(
+    labels: Sequence[str], of_gpu: Any, asked: str | None, file: str, left_out: dict[str, int], rows: Index
+) -> tuple[DType, Any]:
+    read: dict[str, DType | None] = {}
+    for label in dict.fromkeys(labels):
+        try:
+            read[label] = dtype_of(label)
+        except Unexpressed as why:
+            read[label] = None
+            left_out[str(why)] = int(rows[np.asarray([each == label for each in labels]) & of_gpu].sum())
+    found = sorted({kind.value for kind in (read[labels[int(i)]] for i in np.flatnonzero(of_gpu)) if kind})
+    if asked is not None:
+        try:
+            wanted = dtype_of(asked)
+        except Unexpressed as why:
+            raise InputError("--dtype", asked, str(why), ", ".join(found)) from None
+        if wanted.value not in found:
+            raise InputError("--dtype", asked, f"has no row in {file}", ", ".join(found))
+    elif len(found) == 1:
+        wanted = DType(found[0])
+    elif not found:
+        raise InputError("dtype", file, "holds no dtype that a product can have", ", ".join(d.value for d in DType))
+    else:
+        raise InputError("dtype", file, "holds several; choose one with --dtype", ", ".join(found))
+    where = np.asarray([read[label] is wanted for label in labels])
+    if (others := int(rows[of_gpu & ~where].sum())) and len(found) > 1:
+        left_out[f"dtype is not {wanted.value}"] = others
+    return wanted, where
+
+
+def _layout(words: Mapping[str, Any]) -> str:
+    """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched products; empty for no layout."""
+    given = str(words.get("layout", "")).upper()
+    if not given:
+        return "NN" if words.get("op") == "bmm" else "TN"
+    return given if given in Layout.__members__ else ""
+
+
+def _newest(table: Table) -> str:
+    column = table.coded.get("date")
+    if column is None:
+        return ""
+    return max((str(column.values[code])[:10] for code in np.unique(column.codes)), default="")
+
+
+def _check_units(records: Records, start: GemmCoefficients) -> None:
+    """Refuses times that are a unit or more away from anything the device could take."""
+    factor = float(np.median(records.measured_s / seconds(records.products)(start)))
+    if factor > FAR_OFF:
+        must = f"must be microseconds: its median is {factor:,.0f} times what is predicted (nanoseconds?)"
+        raise InputError("latency_us", records.source, must)

@@ -1,0 +1,40 @@
+"""A calibration for people: its errors, and what changed since another. Made from the bodies of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+
+def calibration_view(body: Mapping[str, Any]) -> Group:
+    """What was fitted and how well it does, seen and unseen."""
+    table = Table(title=f"{body['gpu']} {body['dtype']}: {body['source']}", title_justify="left")
+    for name in ("errors of", "shapes", "mean", "median", "p90", "bias"):
+        table.add_column(name, justify="left" if name == "errors of" else "right")
+    start = "what was known" if body["start"] == body["gpu"] else body["start"]
+    kinds = {"before": f"start ({start})", "fit": "shapes fitted on", "held_out": "held-out regions"}
+    for key, words in kinds.items():
+        e = body[key]
+        table.add_row(
+            words, f"{e['rows']:,}", *(f"{e[name]:.1%}" for name in ("mape", "median", "p90")), f"{e['bias']:.3f}"
+        )
+    lines = [f"{body['rows']:,} rows, {body['shapes']:,} shapes, {body['samples']:,} fitted on"]
+    lines += [f"80% intervals cover {body['coverage_80']:.0%} of held-out shapes"]
+    lines += [f"left out {each['rows']:,} rows: {each['reason']}" for each in body["left_out"]]
+    lines += [*body["remarks"], *([f"wrote {body['file']}"] if body["file"] else [])]
+    return Group(table, "\n".join(lines))
+
+
+def change_view(change: Mapping[str, Any]) -> Group:
+    """Predicted times after over before, by region; coefficients that moved."""
+    table = Table(title=f"{change['after']} against {change['before']}", title_justify="left")
+    for name in ("rows (m)", "weights", "products", "time x", "p10", "p90"):
+        table.add_column(name, justify="left" if name in ("rows (m)", "weights") else "right")
+    for each in change["regions"]:
+        ratios = (f"{each[name]:.3f}" for name in ("ratio", "least", "greatest"))
+        table.add_row(each["rows"], each["weights"], f"{each['products']:,}", *ratios)
+    moved = [f"{each['name']}: {each['before']:.4g} -> {each['after']:.4g}" for each in change["coefficients"]]
+    return Group(table, "\n".join(moved) if moved else "no coefficient moved by more than 2%")
