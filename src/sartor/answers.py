@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sartor.cost.cost import Cost
 from sartor.cost.estimate import Estimate
 from sartor.cost.gemm import GemmAlternative
+from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
@@ -29,6 +30,8 @@ class Question:
     dims: ParallelDims
     gpu: Gpu
     assumptions: tuple[str, ...]
+    calibration: Calibration | None = None
+    """Of the user's own; None: what the catalogue knows of the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

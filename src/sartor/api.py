@@ -2,8 +2,8 @@
 
 >>> import sartor
 >>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
->>> advice.search.candidates[0].changed
-{'num_heads': (32, 20)}
+>>> dict(advice.search.best_per_gpu["a100_sxm"].changed)["num_heads"]
+(32, 20)
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
 from sartor.errors import InputError
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.hardware.calibration_file import load_own_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.interop.hub import fetch_config
@@ -55,15 +56,19 @@ def ask(
     dtype: str | None = None,
     attention: str = "flash",
     set: Mapping[str, Any] | None = None,
+    calibration: str | Path | None = None,
 ) -> Question:
     """Read a model and a device and settle what is asked, saying each thing that was assumed.
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file;
-    ``set`` changes fields of the shape. Sizes are in sequences and tokens. Raises ``InputError``.
+    ``set`` changes fields of the shape; ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and
+    tokens. Raises ``InputError``.
     """
     reading = read(model, set)
     device = _device(gpu)
     phase_ = _word(Phase, "phase", phase)
+    if phase_ is Phase.DECODE and reading.shape.encoder_only:
+        raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
     dtype_, dtype_notes = _precision(dtype, device)
     limit = reading.shape.max_positions or DEFAULT_SEQ_LEN
     seq = _size("seq_len", seq_len, min(DEFAULT_SEQ_LEN, limit))
@@ -89,7 +94,15 @@ def ask(
         workload=workload,
         dims=dims,
         gpu=device,
-        assumptions=(*reading.assumptions, *reading.notes, *dtype_notes, *notes, *long, *_fit_note(workload, dims, device, reading)),
+        calibration=_own(calibration, device),
+        assumptions=(
+            *reading.assumptions,
+            *reading.notes,
+            *dtype_notes,
+            *notes,
+            *long,
+            *_fit_note(workload, dims, device, reading),
+        ),
     )
 
 
@@ -104,7 +117,8 @@ def estimate(model: Model, gpu: GpuLike = "h100_sxm", **question: Any) -> ModelE
 def answer_question(question: Question) -> ModelEstimate:
     """Lower the question's workload and price it on the question's device."""
     graph = lower(question.workload, question.dims)
-    found = estimate_graph(graph, question.gpu, sigma_factor=question.reading.interval_factor)
+    factor = question.reading.interval_factor
+    found = estimate_graph(graph, question.gpu, question.calibration, sigma_factor=factor)
     return ModelEstimate(question=question, graph=graph, estimate=found)
 
 
@@ -118,10 +132,12 @@ def gemm(
     dtype: str | None = None,
     layout: str = "TN",
     clock: str = "boost",
+    calibration: str | Path | None = None,
 ) -> GemmAnswer:
     """One product C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
 
-    ``clock`` is ``boost`` (a short run, as benchmark tables time it) or ``sustained``. Raises ``InputError``.
+    ``clock`` is ``boost`` (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file
+    of ``sartor calibrate``. Raises ``InputError``.
     """
     device = _device(gpu)
     dtype_, _ = _precision(dtype, device)
@@ -134,13 +150,13 @@ def gemm(
         dtype=dtype_,
         layout=_word(Layout, "layout", layout),
     )
-    calibration = load_calibration(device, dtype_)
+    known = _own(calibration, device) or load_calibration(device, dtype_)
     clock_ = _word(Clock, "clock", clock)
     return GemmAnswer(
         gemm=product,
         gpu=device,
-        cost=gemm_cost(product, device, calibration, clock=clock_),
-        alternatives=gemm_alternatives(product, device, calibration, clock=clock_),
+        cost=gemm_cost(product, device, known, clock=clock_),
+        alternatives=gemm_alternatives(product, device, known, clock=clock_),
     )
 
 
@@ -149,7 +165,8 @@ def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), 
     from sartor.rules.rule import Context, run_rules
 
     asked = ask(model, gpu, **question)
-    context = Context.of(asked.workload, asked.gpu, asked.dims, sigma_factor=asked.reading.interval_factor)
+    factor = asked.reading.interval_factor
+    context = Context.of(asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=factor)
     base = ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
     return Lint(base=base, findings=run_rules(context, allow=tuple(allow)))
 
@@ -187,6 +204,7 @@ def advise(
         freeze=tuple(freeze),
         top=top,
         guard=guard,
+        calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
         sigma_factor=asked.reading.interval_factor,
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
@@ -227,6 +245,10 @@ def _exists(path: Path) -> bool:
 
 def _device(gpu: GpuLike) -> Gpu:
     return gpu if isinstance(gpu, Gpu) else load_gpu(str(gpu))
+
+
+def _own(path: str | Path | None, gpu: Gpu) -> Calibration | None:
+    return None if path is None else load_own_calibration(path, gpu)
 
 
 def _word(enum: Any, field: str, word: str) -> Any:

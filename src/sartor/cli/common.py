@@ -83,6 +83,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON to a file as well.")]
 
 
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="Products as `sartor calibrate` fitted them on this device."),
+]
+
+
 def parse_sets(words: list[str] | None) -> dict[str, str]:
     """``["num_heads=20"]`` -> ``{"num_heads": "20"}``."""
     out: dict[str, str] = {}

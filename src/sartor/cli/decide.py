@@ -45,6 +45,7 @@ def advise(
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
+    calibration: c.CalibrationFile = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
     ] = None,
@@ -77,6 +78,7 @@ def advise(
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),
+        calibration=calibration,
     )
     if html is not None:
         from sartor.report.files import write_atomic
@@ -116,6 +118,7 @@ def lint(
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
+    calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -144,6 +147,7 @@ def lint(
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),
+        calibration=calibration,
     )
     as_json = json or format == "json"
     body = contract.lint_body(found)

@@ -26,6 +26,7 @@ def estimate(
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
+    calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -47,6 +48,7 @@ def estimate(
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),
+        calibration=calibration,
     )
     c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)
     if not json:
@@ -70,6 +72,7 @@ def gemm(
     clock: Annotated[
         str, typer.Option(metavar="boost|sustained", help="boost: a short run, as benchmarks time it.")
     ] = "boost",
+    calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -80,7 +83,7 @@ def gemm(
     from sartor import api
     from sartor.report import contract
 
-    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, clock=clock)
+    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, clock=clock, calibration=calibration)
     c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
     if not json:
         from sartor.report import table

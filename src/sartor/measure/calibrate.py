@@ -110,7 +110,7 @@ def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
 
 def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int, date: str) -> CalibrationFit:
     products, measured_s = records.products, records.measured_s
-    chosen = choose(products, samples, begun)
+    chosen = choose(products, samples)
     freedom, predicted = _freedom(products, measured_s, chosen, begun)
     final = fit(products.part(chosen), measured_s[chosen], begun, freedom=freedom)
     sigma = _sigmas(predicted, measured_s, final.launch_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sartor.hardware.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.measure.fit import Products
 from sartor.measure.samples import choose, grid
@@ -14,9 +13,9 @@ COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
 
 
 def plan_samples(gpu: Gpu, dtype: DType, count: int) -> Products:
-    """The ``count`` products of the grid whose times say most about all others, most telling first."""
+    """The ``count`` products of the grid that tell most of all others, most telling first."""
     pool = grid(gpu, dtype)
-    return pool.part(choose(pool, count, load_calibration(gpu, dtype).gemm[dtype]))
+    return pool.part(choose(pool, count))
 
 
 def plan_rows(products: Products) -> list[dict[str, Any]]:

@@ -1,34 +1,29 @@
 """Which products to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
 
-A choice is good when, once measured, the times of all other products are known. What is not known before is the
-formula's coefficients (through the sensitivity of each time to each of them) and a smooth misfit of the formula over
-(log m, log n, log k, waves). Both together make a covariance of ln(time) over the pool; the next product is the one
-whose measurement takes most of the variance off the whole pool (greedy A-optimal design; Krause et al. 2008).
+Products are spread as far from each other as they can be over (log m, log n, log k, log waves): the first is the middle
+one, each further one the farthest from all before it (maximin; Johnson, Moore and Ylvisaker 1990). Choosing by what the
+formula's own sensitivities say (D- and A-optimal) was tried and held out worse: the formula misses what it does not
+know of, and products far apart find that. docs/howto/calibrate.md has the figures.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from sartor.hardware.calibration import GemmCoefficients
 from sartor.hardware.gpu import Gpu
-from sartor.measure.fit import NOISE, Array, Index, Products, Unknowns, log_seconds, sensitivities
+from sartor.measure.fit import Array, Index, Products
 from sartor.operators import DType
 
 POOL = 1500
 """Products a choice is made among; larger pools are thinned evenly along the order of their work."""
 
-MISFIT, REACH = 0.2, 0.5
-"""Standard deviation of what the formula misses, and how far it carries over, in standard deviations of the pool."""
 
-
-def choose(products: Products, count: int, start: GemmCoefficients) -> Index:
+def choose(products: Products, count: int) -> Index:
     """Positions of the ``count`` products that tell most, most telling first; all of them where there are no more."""
     if count >= len(products):
         return np.arange(len(products), dtype=np.int64)
-    pool = _thinned(products, max(POOL, min(3 * count, 4000)))
-    covariance = _covariance(products.part(pool), start)
-    return pool[_most_telling(covariance, count)]
+    pool = _thinned(products, max(POOL, 4 * count))
+    return pool[_farthest(places(products.part(pool)), count)]
 
 
 def choose_at_random(products: Products, count: int, seed: int) -> Index:
@@ -37,29 +32,14 @@ def choose_at_random(products: Products, count: int, seed: int) -> Index:
     return drawn[:count].astype(np.int64)
 
 
-def _most_telling(covariance: Array, count: int) -> Index:
-    """Greedy: each choice lowers the sum of variances most; then the covariance is conditioned on it."""
-    left = covariance.copy()
-    chosen: list[int] = []
-    for _ in range(count):
-        gain = (left**2).sum(axis=0) / (np.diag(left) + NOISE**2)
-        gain[chosen] = -1.0
-        best = int(gain.argmax())
-        chosen.append(best)
-        left -= np.outer(left[:, best], left[best]) / (left[best, best] + NOISE**2)
+def _farthest(at: Array, count: int) -> Index:
+    """The point nearest the middle, then always the one farthest from those chosen."""
+    chosen = [int(((at - at.mean(axis=0)) ** 2).sum(axis=1).argmin())]
+    nearest = np.full(len(at), np.inf)
+    for _ in range(count - 1):
+        nearest = np.minimum(nearest, ((at - at[chosen[-1]]) ** 2).sum(axis=1))
+        chosen.append(int(nearest.argmax()))
     return np.asarray(chosen, dtype=np.int64)
-
-
-def _covariance(products: Products, start: GemmCoefficients) -> Array:
-    unknowns = Unknowns.of(start, penalties=products.misaligned)
-    origin = np.clip(np.zeros(unknowns.sd.size), unknowns.low, unknowns.high)
-    log_s = log_seconds(products, unknowns)
-    jacobian = sensitivities(log_s, origin, unknowns, log_s(origin))
-    at = places(products)
-    squares = (at**2).sum(axis=1)
-    apart = squares[:, None] + squares - 2 * at @ at.T
-    covariance: Array = jacobian @ jacobian.T + MISFIT**2 * np.exp(-np.maximum(apart, 0) / (2 * REACH**2))
-    return covariance
 
 
 def places(products: Products) -> Array:
