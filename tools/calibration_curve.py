@@ -79,7 +79,12 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
         alt.Chart(alt.Data(values=points), width=150, height=180)
         .mark_line(point=True)
         .encode(
-            x=alt.X("samples:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=list(COUNTS)), title="products"),
+            x=alt.X(
+                "samples:Q",
+                scale=alt.Scale(type="log", domain=[15, 260]),
+                axis=alt.Axis(values=list(COUNTS)),
+                title="products",
+            ),
             y=alt.Y("mape:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=True), title="held-out mean error"),
             color=alt.Color("choice:N", title=None),
             strokeDash=alt.StrokeDash("choice:N", title=None),

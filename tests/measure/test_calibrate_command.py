@@ -1,0 +1,77 @@
+"""``sartor calibrate`` as people and scripts call it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from measure.made_tables import gemm_rows, write_csv
+from sartor.cli import run
+
+SHAPES = [(m, n, k) for m in (16, 128, 512, 2048, 8192) for n in (1024, 4096, 8192) for k in (1024, 4096)]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run_words(*words: object) -> tuple[int, str, str]:
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_words
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "mine.csv", gemm_rows(1.2, shapes=SHAPES))
+
+
+def test_json_has_the_fit_and_its_errors_and_out_is_the_calibration(
+    records: Path, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    out = tmp_path / "mine.toml"
+    code, text, _ = call("calibrate", records, "--date", "2026-11-21", "--out", out, "--json")
+    body = json.loads(text)
+    assert (code, body["schema"], body["gpu"], body["dtype"]) == (0, "sartor/calibrate/1", "a100_sxm", "bf16")
+    assert {"rows", "mape", "median", "p90", "bias"} <= set(body["held_out"])
+    assert body["held_out"]["mape"] < body["before"]["mape"]
+    code, text, _ = call("gemm", 4096, 4096, 4096, "--gpu", "a100", "--calibration", out, "--json")
+    after = json.loads(text)
+    before = json.loads(call("gemm", 4096, 4096, 4096, "--gpu", "a100", "--json")[1])
+    assert "error" not in after
+    assert json.dumps(after) != json.dumps(before)
+
+
+def test_people_get_errors_and_what_changed(records: Path, tmp_path: Path, call: Callable[..., Any]) -> None:
+    out = tmp_path / "mine.toml"
+    assert call("calibrate", records, "--out", out)[0] == 0
+    code, text, _ = call("calibrate", records, "--compare", out)
+    assert code == 0
+    assert "held-out regions" in text
+    assert "no coefficient moved" in text
+    assert max(map(len, text.splitlines())) <= 100
+    code, text, _ = call("calibrate", out, "--compare", out, "--json")
+    assert all(region["ratio"] == 1 for region in json.loads(text)["compared"]["regions"])
+
+
+def test_a_plan_is_written_as_csv(tmp_path: Path, call: Callable[..., Any]) -> None:
+    out = tmp_path / "shapes.csv"
+    code, text, _ = call("calibrate", "--plan", 12, "--gpu", "h200_sxm", "--out", out, "--json")
+    assert code == 0
+    assert len(json.loads(text)["plan"]) == 12
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 13
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("none.csv",), ("--plan", 5), ("--plan", 5, "--gpu", "h2000"), ("--plan", 5, "--gpu", "h200", "--dtype", "x")],
+)
+def test_bad_words_get_one_sentence_and_exit_code_two(words: tuple[Any, ...], call: Callable[..., Any]) -> None:
+    code, out, err = call("calibrate", *words)
+    assert code == 2
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
