@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = int | npt.NDArray[Any]
@@ -32,6 +33,12 @@ def round_up(a: Any, multiple: Any) -> Any:
 def is_multiple(a: Any, of: int) -> Any:
     """Whether ``a`` is a whole multiple of ``of``, elementwise."""
     return a % of == 0
+
+
+def distinct(values: Any) -> Any:
+    """Sorted distinct values: ``np.unique`` without the 15 ms its first call takes to load masked arrays."""
+    ordered = np.sort(np.ravel(values))
+    return ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if ordered.size else ordered
 
 
 def largest_power_of_two_dividing(a: Any) -> Any:

@@ -19,7 +19,7 @@ from sartor.placement.pipeline import slots
 from sartor.placement.problem import PlacementProblem
 from sartor.placement.tabulate import Array
 from sartor.placement.terms import DeviceType, Network
-from sartor.units import ceil_div
+from sartor.units import ceil_div, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class _Masked:
         if device.name not in self._fits:
             fits = self.case.microbatches_that_fit(device.memory_bytes)
             fits = np.where(self.case.resync_s <= self.limit, fits, 0)
-            self._fits[device.name] = fits, np.unique(fits)
+            self._fits[device.name] = fits, distinct(fits)
         fits, limits = self._fits[device.name]
         level = int(np.searchsorted(limits, in_flight))
         if level == len(limits):

@@ -16,7 +16,7 @@ import numpy as np
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
 from sartor.placement.problem import PlacementProblem
 from sartor.placement.tabulate import Array, StageTable
-from sartor.units import ceil_div
+from sartor.units import ceil_div, distinct
 
 RESYNC_FACTOR = 4.0
 """Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
@@ -40,8 +40,8 @@ def useful_copies(num_microbatches: int, num_devices: int) -> Array:
     most = min(num_devices, num_microbatches)
     root = isqrt(num_microbatches) + 1
     few = np.arange(1, min(root, most) + 1)
-    per_copy = np.unique(np.concatenate([ceil_div(num_microbatches, few), np.arange(1, root + 1)]))
-    copies = np.unique(ceil_div(num_microbatches, per_copy))
+    per_copy = distinct(np.concatenate([ceil_div(num_microbatches, few), np.arange(1, root + 1)]))
+    copies = distinct(ceil_div(num_microbatches, per_copy))
     return np.asarray(copies[copies <= most])
 
 

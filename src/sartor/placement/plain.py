@@ -15,6 +15,7 @@ from sartor.placement.pipeline import best_choice, time_bound
 from sartor.placement.plan import Plan
 from sartor.placement.problem import PlacementProblem, Width
 from sartor.placement.tabulate import Array, StageTable, States, find_states, tabulate
+from sartor.units import distinct
 
 
 def solve(problem: PlacementProblem) -> Plan | None:
@@ -78,7 +79,7 @@ def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
 
 def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
     """Costs at a position: infinite where ``positions`` ends before it. Positions between two limits share a table."""
-    limits = np.unique(positions)
+    limits = distinct(positions)
 
     @lru_cache(maxsize=2)
     def beyond(level: int) -> Array:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sartor.placement.graph import downsets, is_chain
 from sartor.placement.problem import Layer, PlacementProblem, Width
+from sartor.units import distinct
 
 Array = npt.NDArray[Any]
 
@@ -253,7 +254,7 @@ def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
     release, sizes, inside = _releases(arrivals, members), members.sum(axis=1), members.astype(float)
     finish = np.full((len(members),) * 2, np.inf)
     for i, (mine, ready) in enumerate(zip(members, release, strict=True)):
-        levels = np.unique(ready[~mine])
+        levels = distinct(ready[~mine])
         late = (ready[:, None] >= levels) & ~mine[:, None]
         lasts = inside @ (late * seconds[:, None])
         some = inside @ late > 0

@@ -25,6 +25,7 @@ from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import PlacementProblem
 from sartor.placement.tabulate import find_states
 from sartor.placement.terms import DeviceType, PlacementTerms, network_of, types_of
+from sartor.units import distinct
 
 
 def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan | None:
@@ -119,7 +120,7 @@ def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Fo
     resyncs there are; then the limit is lowered to where it could pay for a longer bottleneck.
     """
     sums, v = case.tables.sums, case.virtual_stages
-    values = np.unique(case.resync_s[sums.is_stage])
+    values = distinct(case.resync_s[sums.is_stage])
     best: _Found | None = None
     high = len(values) - 1
     while high >= 0:
