@@ -12,8 +12,12 @@ import pytest
 from sartor.cost.estimate import estimate
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.model.edit import edit_fields
 from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
 from sartor.model.shape import EDITABLE
+from sartor.model.workload import Phase, Workload
+from sartor.model.zoo import load_model
 from sartor.operators import Pass
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.pricing import LEAST_GAIN, changed
@@ -301,3 +305,15 @@ def test_gpus_of_every_generation_have_an_alignment() -> None:
             assert 1 <= alignment.minimum <= alignment.preferred
             assert alignment.preferred % alignment.minimum == 0
             assert alignment.source
+
+
+@pytest.mark.parametrize("model", ["pythia-2.8b", "opt-1.3b", "gpt2-xl", "phi-2", "qwen2.5-1.5b", "gemma-2b"])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_fix_can_be_asked_about_as_it_is_printed(model: str, phase: Phase) -> None:
+    workload = Workload(shape=load_model(model), phase=phase, microbatch_size=4, context_len=2048)
+    for finding in run_rules(Context.of(workload, load_gpu("a100"), ParallelDims())):
+        sizes = {name: value for name, value in finding.fix.items() if name in EDITABLE}
+        shape, _ = edit_fields(workload.shape, sizes)
+        assert {name: shape.fields()[name] for name in sizes} == sizes
+        coupled = workload.shape.num_heads * workload.shape.head_dim == workload.shape.hidden_size
+        assert not coupled or shape.num_heads * shape.head_dim == shape.hidden_size

@@ -44,6 +44,12 @@ def llama(objective: Phase = Phase.TRAIN) -> ShapeSearch:
     return search_shapes(workload("llama-3.1-8b"), gpus, objective=objective)
 
 
+@cache
+def deepseek() -> ShapeSearch:
+    """Latent attention and experts; decoding, where fewer experts or heads may pay."""
+    return search_shapes(workload("deepseek-v2-lite", phase=Phase.DECODE, context_len=4096), [A100])
+
+
 def all_candidates(found: ShapeSearch) -> list[Candidate]:
     extra = [found.smallest_edit, found.minimax, *found.best_per_gpu.values()]
     return [*found.candidates, *(c for c in extra if c is not None)]
@@ -128,6 +134,32 @@ def test_candidates_are_best_first_within_tolerance_and_change_what_they_say() -
             assert {n: (own[n], v) for n, v in shape.items() if own[n] != v} == candidate.changed
             assert candidate.speedup_low <= candidate.speedup <= candidate.speedup_high
             assert 0 <= candidate.confidence <= 1
+
+
+def test_no_shown_shape_carries_an_edit_that_gains_nothing() -> None:
+    for answer in (gpt3(), gpt3(AttentionKernel.FLASH), llama()):
+        heads = ("num_heads", "num_kv_heads", "head_dim")
+        for one, other in itertools.permutations(answer.candidates, 2):
+            alike = all(one.fields[name] == other.fields[name] for name in heads)
+            if alike and one.changed.keys() < other.changed.keys():
+                assert other.time_s < one.time_s
+
+
+def test_a_mixture_of_experts_is_not_called_faster_for_being_used_less() -> None:
+    answer = deepseek()
+    active = count_params(answer.workload.shape).active
+    for candidate in answer.candidates:
+        used = min(1.0, float(count_params(candidate.shape).active / active))
+        assert candidate.time_s / answer.baseline.time_s < used
+
+
+def test_latent_attention_keeps_as_many_key_value_heads_as_heads() -> None:
+    others = ("num_layers", "hidden_size", "vocab_size", "num_experts", "expert_ffn_hidden_size")
+    answer = search_shapes(workload("deepseek-v3"), [A100], freeze=others)
+    assert any("num_heads" in candidate.changed for candidate in all_candidates(answer))
+    for candidate in all_candidates(answer):
+        assert candidate.fields["num_kv_heads"] == candidate.fields["num_heads"]
+        assert candidate.fields == candidate.shape.fields()
 
 
 def test_the_same_question_gets_the_same_answer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,6 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
-    if hasattr(value, "value") and not isinstance(value, (int, str)):
+    if isinstance(value, Enum):
         return value.value
     return _record(value) if hasattr(value, "__dataclass_fields__") else value

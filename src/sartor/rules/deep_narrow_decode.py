@@ -27,10 +27,11 @@ codesign.md sections 3 (R16) and 5; arXiv 2401.14489 (2024-01) covers inference.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
+from math import log, sqrt
 
 from sartor.model.shape import AttentionMixer
 from sartor.model.workload import Phase
+from sartor.rules.candidates import HEAD_DIMS
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 SHARES = (0.75, 2 / 3, 0.5)
@@ -64,16 +65,30 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
     for share in SHARES:
         fewer = max(1, round(layers * share))
         wider = round(hidden * sqrt(layers / fewer) / GRAIN) * GRAIN
-        heads = max(tp, round(int(mixer.num_heads) * wider / hidden / tp) * tp)
+        heads = _heads(mixer, hidden, wider, tp)
+        if not heads:
+            continue
         fix = {
             "num_layers": fewer,
             "hidden_size": wider,
-            "num_heads": heads,
+            **heads,
             "ffn_hidden_size": max(GRAIN, round(int(part.ffn_hidden_size) * wider / hidden / GRAIN) * GRAIN),
         }
         grouped = mixer.num_kv_heads != mixer.num_heads
-        if not grouped or heads % int(mixer.num_kv_heads) == 0:
+        if not grouped or heads["num_heads"] % int(mixer.num_kv_heads) == 0:
             yield fix
+
+
+def _heads(mixer: AttentionMixer, hidden: int, wider: int, tp: int) -> Fix:
+    """Heads in proportion. Where they fill the hidden size they go on doing so, as wide as before or as nearly as a
+    multiple of 64 allows; empty where none does."""
+    old = int(mixer.head_dim)
+    if int(mixer.num_heads) * old != hidden:
+        return {"num_heads": max(tp, round(int(mixer.num_heads) * wider / hidden / tp) * tp)}
+    for width in sorted({old, *HEAD_DIMS}, key=lambda width: abs(log(width / old))):
+        if wider % (width * tp) == 0:
+            return {"num_heads": wider // width} | ({"head_dim": width} if width != old else {})
+    return {}
 
 
 RULE = Rule(code="R16", check=deep_narrow_decode, worst=Grade.INFO, page=__doc__ or "")

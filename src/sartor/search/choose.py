@@ -57,18 +57,27 @@ def shown(points: Points, found: Changes, score: FloatArray, baseline: int, top:
     """Positions of at most ``top`` points to show, best first.
 
     First the fastest of every set of edits, without those that a subset of their edits equals; if that leaves room,
-    the fastest of every combination of heads within those sets. ``score`` is time over the baseline's, which is the
-    point at ``baseline``. A shape of fewer parameters must save more than they explain.
+    the fastest of every combination of heads within those sets, again without edits that gain nothing. ``score`` is
+    time over the baseline's, which is the point at ``baseline``. A shape of fewer parameters, or of fewer that a
+    token uses, must save more than they explain.
     """
     smaller = np.minimum(1.0, points.num_params / points.num_params[baseline])
+    smaller = np.minimum(smaller, points.num_active_params / points.num_active_params[baseline])
     better = np.flatnonzero(score <= smaller * (1 - MIN_GAIN))
     if not len(better) or top <= 0:
         return np.zeros(0, dtype=np.int64)
     better = better[np.lexsort((found.count[better], score[better]))]
     kinds, times = found.kinds[better], score[better]
     needed = [i for i in fastest_of_each(kinds, times) if not _has_better_subset(int(kinds[i]), times[i], kinds, times)]
-    finer = kinds * (int(points.index[2].max()) + 1) + points.index[2][better]
-    rest = [i for i in fastest_of_each(finer, times) if i not in set(needed)]
+    heads = points.index[2][better]
+    finer = kinds * (int(points.index[2].max()) + 1) + heads
+    alike = {head: heads == head for head in np.unique(heads).tolist()}
+    rest = [
+        i
+        for i in fastest_of_each(finer, times)
+        if i not in set(needed)
+        and not _has_better_subset(int(kinds[i]), times[i], kinds[alike[heads[i]]], times[alike[heads[i]]])
+    ]
     chosen = [*needed, *rest][:top]
     return np.asarray(better[sorted(chosen)], dtype=np.int64)
 

@@ -67,8 +67,8 @@ def _sizes(layer: Layer) -> Iterator[tuple[str, Any]]:
 def _latent(shape: TransformerShape) -> dict[str, str]:
     if not isinstance(shape.attention, LatentAttentionMixer):
         return {}
-    why = "latent attention keeps its ranks and head dimensions"
-    return {"head_dim": why, "num_kv_heads": why}
+    # Every head has keys and values of its own: their number follows the heads', so there is nothing to say of it.
+    return {"head_dim": "latent attention keeps its ranks and head dimensions", "num_kv_heads": ""}
 
 
 def _experts(shape: TransformerShape) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Priced:
         return {name: int(value) for name, value in self.workload.shape.fields().items()}
 
     def fields(self, i: int) -> dict[str, int]:
-        """All of a point's fields."""
+        """All of a point's fields as the grid holds them; what follows from others is in its shape."""
         axes = zip(self.points.space.axes, self.points.index, strict=True)
         return self.own() | {n: int(v[index[i]]) for axis, index in axes for n, v in axis.values.items()}
 
@@ -100,15 +100,16 @@ class Priced:
 
     def candidate(self, i: int) -> Candidate:
         """A point in full: priced once more the plain way, with interval, confidence and quality."""
-        changed, fields = self.changed(i), self.fields(i)
-        shape = edit(self.workload.shape, **{name: new for name, (_, new) in changed.items()})
+        own = self.own()
+        shape = edit(self.workload.shape, **{name: new for name, (_, new) in self.changed(i).items()})
+        fields = {name: int(value) for name, value in shape.fields().items()}
         priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
         gain = compare(self.baseline, priced)
         num_params = int(count_params(shape).total)
         return Candidate(
             shape=shape,
             fields=fields,
-            changed=changed,
+            changed={name: (own[name], new) for name, new in fields.items() if own[name] != new},
             num_changes=int(self.found.count[i]),
             num_params=num_params,
             params_change=self.params_change(i),
@@ -122,7 +123,7 @@ class Priced:
             confidence=float(gain.probability),
             phase_s=self.phase_s(i),
             per_gpu=self.per_gpu(i),
-            quality=quality_of(self.guard, fields, self.own(), num_params),
+            quality=quality_of(self.guard, fields, own, num_params),
         )
 
     def front_point(self, i: int) -> FrontPoint:

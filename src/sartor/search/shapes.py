@@ -127,7 +127,7 @@ def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ..
         regret=float(prices.regret[fair]),
         best_per_gpu={name: told[i] for name, i in own_best.items()},
         single_edits=tuple(priced.single_edit(name, i) for name, i in single.items()),
-        stability=stability(priced.workload, priced.gpus[0], priced.evaluator, [told[i].fields for i in chosen]),
+        stability=stability(priced.workload, priced.gpus[0], priced.evaluator, [priced.fields(i) for i in chosen]),
         grid_size=priced.points.space.size,
         evaluated=priced.points.size,
         wall_s=time.perf_counter() - started,

@@ -77,11 +77,13 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Combinations of a space that are the same size as the baseline: positions [N] on every axis, and counts [N]."""
+    """Combinations of a space that are the same size as the baseline: positions [N] on every axis, and counts [N] of
+    parameters, all and those one token uses."""
 
     space: Space
     index: tuple[IntArray, ...]
     num_params: IntArray
+    num_active_params: IntArray
 
     @property
     def size(self) -> int:
@@ -91,7 +93,12 @@ class Points:
         return self.space.at(self.index)
 
     def take(self, chosen: Any) -> Points:
-        return Points(space=self.space, index=tuple(i[chosen] for i in self.index), num_params=self.num_params[chosen])
+        return Points(
+            space=self.space,
+            index=tuple(i[chosen] for i in self.index),
+            num_params=self.num_params[chosen],
+            num_active_params=self.num_active_params[chosen],
+        )
 
 
 def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: QualityGuard | None = None) -> Points:
@@ -106,7 +113,7 @@ def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: 
     parts = []
     for layers in _chunks(space):
         before = _before_width(space, guard, layers)
-        index = _expand(before, _bisect(space, before, low), _bisect(space, before, high + 1))
+        index = _expand(before, *_widths_between(space, before, low, high))
         parts.append(_checked_points(space, index, dims, guard))
     return _joined(parts)
 
@@ -133,16 +140,25 @@ def _before_width(space: Space, guard: QualityGuard, layers: IntArray) -> tuple[
     return tuple(i[mask] for i in index)
 
 
-def _bisect(space: Space, before: tuple[IntArray, ...], bound: int) -> IntArray:
-    """For every combination, how many widths give fewer parameters than ``bound`` (parameters grow with the width)."""
-    low = np.zeros(before[0].shape, dtype=np.int64)
-    high = np.full_like(low, space.axes[-1].size)
-    while np.any(low < high):
-        middle = (low + high) // 2
-        probe = np.minimum(middle, space.axes[-1].size - 1)
-        fewer = (_count(space, (*before, probe)).total < bound) & (middle < high)
-        low, high = np.where(fewer, middle + 1, low), np.where(fewer, high, np.minimum(high, middle))
-    return low
+def _widths_between(space: Space, before: tuple[IntArray, ...], low: int, high: int) -> tuple[IntArray, IntArray]:
+    """For every combination the first width of at least ``low`` parameters, and the first of more than ``high``.
+
+    Parameters are linear in the width of the feed-forward parts, so two counts give them at every width.
+    """
+    last = space.axes[-1].size - 1
+    widths = next(iter(space.axes[-1].values.values())) if space.axes[-1].values else np.zeros(1, dtype=np.int64)
+    narrow, wide = (
+        np.broadcast_to(_count(space, (*before, np.full_like(before[0], at))).total, before[0].shape)
+        for at in (0, last)
+    )
+    slope = (wide - narrow) // max(int(widths[last] - widths[0]), 1)
+
+    def first(bound: int) -> IntArray:
+        beyond = -((narrow - bound) // np.maximum(slope, 1))  # ceil: how much wider than the narrowest it must be
+        found: IntArray = np.searchsorted(widths - widths[0], beyond)
+        return np.where(slope > 0, found, np.where(narrow < bound, last + 1, 0))
+
+    return first(low), first(high + 1)
 
 
 def _count(space: Space, index: Sequence[IntArray]) -> ParamCounts:
@@ -167,8 +183,15 @@ def _checked_points(space: Space, index: tuple[IntArray, ...], dims: ParallelDim
         mask = mask & (np.abs(counts.active - active) <= max(guard.active * guard.width, 1e-12) * active)
     is_baseline = np.all([fields[name] == own[name] for name in own], axis=0)
     chosen = np.flatnonzero(np.broadcast_to(mask | is_baseline, index[0].shape))
-    total = np.broadcast_to(np.asarray(counts.total, dtype=np.int64), index[0].shape)
-    return Points(space=space, index=tuple(i[chosen] for i in index), num_params=total[chosen])
+    total, used = (
+        np.broadcast_to(np.asarray(count, dtype=np.int64), index[0].shape) for count in (counts.total, counts.active)
+    )
+    return Points(
+        space=space,
+        index=tuple(i[chosen] for i in index),
+        num_params=total[chosen],
+        num_active_params=used[chosen],
+    )
 
 
 def _joined(parts: Sequence[Points]) -> Points:
@@ -176,4 +199,5 @@ def _joined(parts: Sequence[Points]) -> Points:
         space=parts[0].space,
         index=tuple(np.concatenate(columns) for columns in zip(*(part.index for part in parts), strict=True)),
         num_params=np.concatenate([part.num_params for part in parts]),
+        num_active_params=np.concatenate([part.num_active_params for part in parts]),
     )
