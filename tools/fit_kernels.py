@@ -1,4 +1,4 @@
-"""Fit attention, memory-bound kernels and collectives and write ``hardware/calibration/<gpu>.toml``.
+"""Fit attention and write its section of ``hardware/calibration/<gpu>.toml``.
 
 Development only (scipy, pandas, pyarrow, the shared data): ``python tools/fit_kernels.py SHARED [gpu ...]``.
 The functions of ``sartor.cost`` themselves are fitted. A fifth of each table is held out (by a hash of the fields
@@ -19,20 +19,17 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+from fit_grouped import put_text
 from sartor.cost.attention import attention_cost
-from sartor.cost.collective import collective_cost
-from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import (
     AttentionCoefficients,
     Calibration,
     Clock,
-    CollectiveCoefficients,
-    MemoryBoundCoefficients,
     load_calibration,
 )
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention, Collective, CollectiveKind, MemoryBound, MemoryBoundKind
+from sartor.operators import Attention
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "hardware" / "calibration"
 AIC = "(ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0)"
@@ -60,7 +57,7 @@ def main(shared: Path, wanted: list[str]) -> None:
         known = load_calibration(gpu)
         sections: dict[str, list[str]] = {}
         records: list[str] = []
-        for make in (prefill_parts, decode_parts, memory_parts, collective_parts):
+        for make in (prefill_parts, decode_parts):
             part = make(shared, name, gpu, known)
             if part is None or len(part.rows) < 40:
                 continue
@@ -70,11 +67,20 @@ def main(shared: Path, wanted: list[str]) -> None:
             print(name, part.section, part.prefix, record[-1], flush=True)
         if not sections:
             continue
-        head = ["# Written by tools/fit_kernels.py. Seconds end in _s; shares are of the datasheet's rates."]
-        head += ["# Symbols: docs/concepts/attention.md, memory-bound.md, collectives.md."]
-        body = [f"[{section}]\n" + "\n".join(lines) for section, lines in sections.items()]
         path = OUT / f"{name}.toml"
-        path.write_text("\n".join([*head, "", *records, "", "\n\n".join(body)]) + "\n", encoding="utf-8")
+        blocks = {key: "\n".join(lines) for key, lines in sections.items()}
+        put_text(path, blocks, _by_header(records), "attention")
+
+
+def _by_header(lines: list[str]) -> dict[str, str]:
+    """Records by the name in their header."""
+    out: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("["):
+            current = out.setdefault(line.strip("[]").removeprefix("provenance."), [])
+        else:
+            current.append(line)
+    return {key: "\n".join(each) for key, each in out.items()}
 
 
 def fit(part: Part, known: Calibration) -> tuple[Calibration, list[str], list[str]]:
@@ -220,124 +226,6 @@ def _attention_op(rows: pd.DataFrame, causal: bool) -> Attention:
     )
 
 
-_KINDS = {
-    "rmsnorm": MemoryBoundKind.NORM,
-    "layernorm": MemoryBoundKind.NORM,
-    "softmax": MemoryBoundKind.SOFTMAX,
-    "silu_and_mul": MemoryBoundKind.ACTIVATION,
-    "gelu": MemoryBoundKind.ACTIVATION,
-    "gelu_new": MemoryBoundKind.ACTIVATION,
-    "relu": MemoryBoundKind.ACTIVATION,
-    "tanh": MemoryBoundKind.ACTIVATION,
-    "rope": MemoryBoundKind.ROTARY,
-    "rope_partial": MemoryBoundKind.ROTARY,
-    "add": MemoryBoundKind.RESIDUAL,
-    "mul": MemoryBoundKind.RESIDUAL,
-}
-_TABLES = {"a100_sxm": ("a100_80gb_unspecified",)}
-"""vidur does not say which A100 80 GB it ran on; its times have 1 us resolution."""
-
-
-def memory_parts(shared: Path, name: str, gpu: Gpu, known: Calibration) -> Part | None:
-    table = pd.read_parquet(shared / "data" / "measured" / "memory_bound.parquet")
-    table = table[table.gpu.isin(_TABLES.get(name, (name,))) & (table.flag == 0) & table.op.isin(_KINDS)]
-    if table.empty:
-        return None
-    eager = bool((table.source == "sitar-lab/NeuSight").any())
-    rows = (
-        table.groupby(["op", "dtype", "rows", "cols", "bytes"], observed=True)
-        .latency_us.median()
-        .rename("us")
-        .reset_index()
-    )
-    rows = rows.assign(held_out=(rows.cols * 7919 + (rows.rows // 7) * 31) % 5 == 0)
-    kinds = sorted({_KINDS[op].value for op in rows.op.unique()})
-    launch = "eager_launch_s" if eager else "launch_s"
-    spans: dict[str, Span] = {launch: (2.5e-5, 2e-6, 8e-5) if eager else (2e-6, 2e-7, 2e-5)}
-    spans |= {"l2_part": (0.4, 0.01, 1.0), "l2_speedup": (2.0, 1.0, 6.0)}
-    spans |= {f"share_{kind}": (0.8, 0.1, 1.0) for kind in kinds} | {
-        f"start_{kind}": (1e-6, 1e-8, 2e-5) for kind in kinds
-    }
-
-    def seconds(part: pd.DataFrame, calibration: Calibration) -> Any:
-        out = np.empty(len(part))
-        kind = np.array([_KINDS[op].value for op in part.op])
-        for each in kinds:
-            where = np.flatnonzero(kind == each)
-            if where.size:
-                size = part.bytes.to_numpy(dtype=np.float64)[where]
-                op = MemoryBound(name="fit", kind=MemoryBoundKind(each), rows=1, cols=1, bytes_moved=size)
-                out[where] = memory_bound_cost(op, gpu, calibration, eager=eager).time_s
-        return out
-
-    def build(values: dict[str, float]) -> MemoryBoundCoefficients:
-        listed = tuple((kind, values[f"share_{kind}"], values[f"start_{kind}"]) for kind in kinds)
-        plainest = MemoryBoundKind.RESIDUAL.value if MemoryBoundKind.RESIDUAL.value in kinds else kinds[0]
-        shares = values[f"share_{plainest}"]  # for kinds that were not measured
-        plain = {key: value for key, value in values.items() if not key.startswith(("share_", "start_"))}
-        return replace(known.memory_bound, kinds=listed, hbm_share=shares, **plain)
-
-    sources = ", ".join(sorted(set(table.source)))
-    how = "eager, the host waits for each kernel" if eager else "kernel times"
-    return Part(
-        section="memory_bound",
-        rows=rows,
-        spans=spans,
-        build=build,
-        seconds=seconds,
-        source=f"data/measured/memory_bound.parquet ({sources}), {'/'.join(_TABLES.get(name, (name,)))}, {how}",
-    )
-
-
-_OPS = {
-    "all_reduce": CollectiveKind.ALL_REDUCE,
-    "all_gather": CollectiveKind.ALL_GATHER,
-    "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
-    "alltoall": CollectiveKind.ALL_TO_ALL,
-}
-
-
-def collective_parts(shared: Path, name: str, gpu: Gpu, known: Calibration) -> Part | None:
-    table = pd.read_parquet(shared / "data" / "measured" / "collectives.parquet")
-    table = table[
-        (table.gpu == name) & (table.flag == 0) & table.library.isin(["NCCL", "oneCCL"]) & table.op.isin(_OPS)
-    ]
-    if table.empty:
-        return None
-    rows = table.groupby(["op", "n_gpus", "bytes"], observed=True).latency_us.median().rename("us").reset_index()
-    size = np.log2(rows.bytes).astype(int)
-    rows = rows.assign(held_out=(rows.n_gpus * 3 + size * 7 + rows.op.astype(str).map(len)) % 5 == 0)
-    spans: dict[str, Span] = {
-        "link_share": (0.7, 0.05, 1.0),
-        "all_reduce_share": (0.8, 0.05, 1.5),
-        "hop_s": (1e-6, 5e-8, 2e-5),
-        "launch_s": (5e-6, 5e-7, 4e-5),
-        "pipeline": (0.5, 0.01, 3.0),
-    }
-
-    def seconds(part: pd.DataFrame, calibration: Calibration) -> Any:
-        out = np.empty(len(part))
-        for label, kind in _OPS.items():
-            where = np.flatnonzero(part.op.to_numpy() == label)
-            if where.size:
-                chosen = part.iloc[where]
-                size, group = chosen.bytes.to_numpy(dtype=np.float64), chosen.n_gpus.to_numpy(dtype=np.int64)
-                op = Collective(name="fit", kind=kind, group_size=group, message_bytes=size)
-                out[where] = collective_cost(op, gpu, calibration).time_s
-        return out
-
-    loss = 0.8 if gpu.link_bytes_per_s > 1.5e11 else -1.5
-
-    return Part(
-        section="collective",
-        rows=rows,
-        spans=spans,
-        build=lambda values: CollectiveCoefficients(small_group_loss=loss, **values),
-        seconds=seconds,
-        source=f"data/measured/collectives.parquet {AIC}, {name} NCCL, one node",
-    )
-
-
 def _lines(coefficients: Any, names: list[str]) -> list[str]:
     plain = [name for name in names if not name.startswith(("share_", "start_"))]
     lines = [f"{name} = {_number(getattr(coefficients, name))}" for name in plain]
@@ -345,12 +233,6 @@ def _lines(coefficients: Any, names: list[str]) -> list[str]:
         lines += [f"tile_q = {coefficients.tile_q}", f"efficiency = {_number(coefficients.efficiency)}"]
     if isinstance(coefficients, AttentionCoefficients) and "decode_block_s" in names:
         lines += [f"decode_tile_q = {coefficients.decode_tile_q}"]
-    if isinstance(coefficients, MemoryBoundCoefficients):
-        lines += [f"hbm_share = {_number(coefficients.hbm_share)}", "kinds = ["]
-        lines += [f'  ["{kind}", {_number(share)}, {_number(start)}],' for kind, share, start in coefficients.kinds]
-        lines += ["]"]
-    if isinstance(coefficients, CollectiveCoefficients):
-        lines += [f"small_group_loss = {_number(coefficients.small_group_loss)}"]
     return lines
 
 

@@ -98,6 +98,15 @@ class CollectiveKind(Enum):
     SEND_RECV = "send_recv"
 
 
+class CollectiveLibrary(Enum):
+    """Whose kernels a collective runs. ``NCCL``: NCCL and its kin (RCCL, oneCCL). ``CUSTOM``: the all-reduce that vLLM
+    and SGLang run inside a node for messages up to 8 MiB, beyond that NCCL. ``TRTLLM``: TensorRT-LLM's."""
+
+    NCCL = "nccl"
+    CUSTOM = "custom"
+    TRTLLM = "trtllm"
+
+
 class MemoryBoundKind(Enum):
     """Kernels whose time is their traffic."""
 
@@ -165,6 +174,8 @@ class GroupedGemm:
     pass_: Pass = Pass.FORWARD
     layout: Layout = Layout.TN
     skew: Floats = 1.0
+    masked_rows: Ints = 0
+    """Rows of other devices' experts that a kernel without an exchange of tokens still walks over."""
     part: Part = Part.LAYER
 
     @property
@@ -242,6 +253,8 @@ class MemoryBound:
     count: Ints = 1
     kernels: Ints = 1
     """Launches for one execution."""
+    kernel: str = ""
+    """Which kernel of its kind (``gelu``, ``layernorm``, ...), where a calibration may know it apart; else empty."""
     dtype: DType = DType.BF16
     pass_: Pass = Pass.FORWARD
     part: Part = Part.LAYER
@@ -256,6 +269,9 @@ class Collective:
     group_size: Ints
     message_bytes: Floats
     count: Ints = 1
+    library: CollectiveLibrary = CollectiveLibrary.NCCL
+    eager: bool = False
+    """Launched by the host call by call, not queued or replayed from a graph."""
     pass_: Pass = Pass.FORWARD
     part: Part = Part.LAYER
 

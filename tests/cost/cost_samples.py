@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sartor.cost.residual import without_residuals
 from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -114,12 +115,18 @@ def quicker(calibration: Calibration, factor: float) -> Calibration:
     def part(coefficients: Any) -> Any:
         delays = {f.name: getattr(coefficients, f.name) / factor for f in fields(coefficients) if f.name.endswith("_s")}
         if hasattr(coefficients, "kinds"):
-            delays["kinds"] = tuple((kind, share, start / factor) for kind, share, start in coefficients.kinds)
+            delays["kinds"] = tuple((*row[:2], *(s / factor for s in row[2:-1]), row[-1]) for row in coefficients.kinds)
+        if hasattr(coefficients, "direct"):
+            delays["direct"] = tuple(
+                (name, launch / factor, peer / factor, one, second / factor, two, sigma)
+                for name, launch, peer, one, second, two, sigma in coefficients.direct
+            )
         return replace(coefficients, **delays)
 
     return replace(
         calibration,
         gemm={dtype: part(c) for dtype, c in calibration.gemm.items()},
+        grouped=part(calibration.grouped),
         attention=part(calibration.attention),
         memory_bound=part(calibration.memory_bound),
         collective=part(calibration.collective),
@@ -127,4 +134,5 @@ def quicker(calibration: Calibration, factor: float) -> Calibration:
 
 
 def calibration_of(gpu: Gpu) -> Calibration:
-    return load_calibration(gpu)
+    """The formula alone: laws are stated for it, measurements need not obey them."""
+    return without_residuals(load_calibration(gpu))

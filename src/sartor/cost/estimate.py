@@ -18,6 +18,7 @@ from sartor.cost.attention import attention_cost
 from sartor.cost.collective import collective_cost
 from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.grouped import grouped_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.gpu import Gpu
@@ -95,13 +96,15 @@ def estimate(
     """
     known = calibration or load_calibration(gpu)
     operators = graph.operators
-    products = [i for i, op in enumerate(operators) if isinstance(op, (Gemm, GroupedGemm))]
-    gemms = [op for op in operators if isinstance(op, (Gemm, GroupedGemm))]
+    products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
+    gemms = [op for op in operators if isinstance(op, Gemm)]
     costs: dict[int, Cost] = dict(
         zip(products, gemm_costs(gemms, gpu, known, clock=clock, details=details), strict=True)
     )
     for i, op in enumerate(operators):
-        if isinstance(op, Attention):
+        if isinstance(op, GroupedGemm):
+            costs[i] = grouped_cost(op, gpu, known, clock=clock)
+        elif isinstance(op, Attention):
             costs[i] = attention_cost(op, gpu, known, clock=clock)
         elif isinstance(op, MemoryBound):
             costs[i] = memory_bound_cost(op, gpu, known)

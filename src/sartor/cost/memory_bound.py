@@ -22,7 +22,8 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
     costs when the host waits for each kernel, as some benchmarks do.
     """
     c = calibration.memory_bound
-    share, start_s = next(((share, s) for kind, share, s in c.kinds if kind == op.kind.value), (c.hbm_share, 0.0))
+    known = {name: (share, start, sigma) for name, share, start, sigma in c.kinds}
+    share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
     rate = share * gpu.hbm_bytes_per_s
     bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)
     near = np.minimum(bytes_moved, c.l2_part * gpu.l2_bytes)
@@ -32,7 +33,7 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
         time_s=_plain(memory + overhead),
         memory_s=_plain(memory),
         overhead_s=_plain(overhead),
-        log_sigma=c.log_sigma,
+        log_sigma=sigma,
         source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
     )
 

@@ -76,6 +76,34 @@ class GemmCoefficients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedCoefficients:
+    """Grouped products of experts; symbols and fit in docs/concepts/moe.md."""
+
+    tile_n: int = 128
+    tile_m_most: int = 256
+    """Tallest tile."""
+    efficiency: float = 0.85
+    """Share of peak of a tile of unbounded height; one of ``half_tile`` rows reaches half of it."""
+    half_tile: float = 16.0
+    feed_bytes_per_clock: float = 64.0
+    """Operand bytes one SM can take in per cycle of the boost clock."""
+    tile_s: float = 1.0e-6
+    """Fill and epilogue of a 128 x 128 tile; others in proportion."""
+    tail: float = 0.7
+    """Share of a started wave that is paid."""
+    hbm_share: float = 0.85
+    overlap: float = 0.1
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    masked: float = 0.3
+    """Part of the traffic of rows of other devices' experts that is paid where a kernel only masks them."""
+    launch_s: float = 1.0e-5
+    """One product's launch with its share of sorting tokens by expert."""
+    log_sigma: float = 0.3
+    log_sigma_small: float = 0.3
+    """The same of products shorter than five launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCoefficients:
     """Flash attention on a device; symbols and fit in docs/concepts/attention.md."""
 
@@ -111,8 +139,8 @@ class MemoryBoundCoefficients:
 
     hbm_share: float = 0.85
     """Share of HBM bandwidth where ``kinds`` says nothing else."""
-    kinds: tuple[tuple[str, float, float], ...] = ()
-    """(kind, share of HBM bandwidth, seconds on top of a launch) of kernels that were measured apart."""
+    kinds: tuple[tuple[str, float, float, float], ...] = ()
+    """(kind or kernel, share of HBM bandwidth, s on top of a launch, log_sigma) of what was measured apart."""
     l2_part: float = 0.5
     """Part of L2 that serves a kernel's first bytes."""
     l2_speedup: float = 2.0
@@ -137,6 +165,16 @@ class CollectiveCoefficients:
     hop_s: float = 1.0e-6
     launch_s: float = 5.0e-6
     pipeline: float = 0.6
+    kinds: tuple[tuple[str, float, float, float, float], ...] = ()
+    """(kind, share of the link rate, s of a launch, s of a hop, log_sigma) of collectives fitted one by one."""
+    direct: tuple[tuple[str, float, float, float, float, float, float], ...] = (
+        ("custom", 4.2e-6, 7e-8, 0.55, 3e-6, 0.6, 0.3),
+        ("trtllm", 2.9e-6, 7e-8, 0.55, 5e-6, 0.6, 0.3),
+    )
+    """All-reduce kernels that read peers' memory: (library, launch s, s per peer, share of the link rate in one shot,
+    s of a second synchronisation, share in two shots, log_sigma). Default: the H200's fit, rounded."""
+    eager_s: float = 2.1e-5
+    """Least time of a custom all-reduce that the host launches: the call, its checks and a copy."""
     log_sigma: float = 0.3
 
 
@@ -146,6 +184,10 @@ class Calibration:
 
     gpu: str
     gemm: Mapping[DType, GemmCoefficients]
+    grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
+    """Of the middle of frameworks."""
+    grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
+    """The same by whose kernels run."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
@@ -155,6 +197,12 @@ class Calibration:
     """Device that stands in where this one has no fit of its own; empty when there is none."""
     provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
+
+    def with_kernels(self, family: str = "") -> Calibration:
+        """The same with a framework family's grouped kernels (``trtllm``, ``sglang_triton``, ...) in place of the
+        middle of frameworks; unchanged where it has none of that name."""
+        found = self.grouped_families.get(family)
+        return replace(self, grouped=found) if found else self
 
 
 def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
@@ -173,10 +221,11 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         if owner == gpu.name:
             calibrated.add(f"gemm.{each.value}")
     sections = {}
-    for name in ("attention", "memory_bound", "collective"):
+    for name in _DEVICE_SECTIONS:
         sections[name], owner, provenance[name] = _section(gpu.name, kin, widen, name, base[name])
         if owner == gpu.name:
             calibrated.add(name)
+    sections["grouped_families"] = _families(gpu.name, kin, widen)
     return Calibration(
         gpu=gpu.name, gemm=gemm, kin=kin, calibrated=frozenset(calibrated), provenance=provenance, **sections
     )
@@ -192,10 +241,14 @@ def calibration_files() -> dict[str, dict[str, Any]]:
 
 _SECTIONS: dict[str, type] = {
     "gemm": GemmCoefficients,
+    "grouped": GroupedCoefficients,
     "attention": AttentionCoefficients,
     "memory_bound": MemoryBoundCoefficients,
     "collective": CollectiveCoefficients,
 }
+
+_DEVICE_SECTIONS = ("grouped", "attention", "memory_bound", "collective")
+"""Sections of a device's own file, whatever the dtype."""
 
 _SIBLINGS: dict[DType, tuple[DType, ...]] = {
     DType.FP16: (DType.BF16,),
@@ -226,6 +279,15 @@ def _gemm(
     return base, "", {}
 
 
+def _families(gpu: str, kin: str, widen: float) -> dict[str, GroupedCoefficients]:
+    for owner in (gpu, kin):
+        table = (_read(f"{owner}.toml") if owner else None) or {}
+        if "grouped_families" in table:
+            found = {name: _coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
+            return {name: _widened(each, 1.0 if owner == gpu else widen) for name, each in found.items()}
+    return {}
+
+
 def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[Any, str, Mapping[str, Any]]:
     for owner in (gpu, kin):
         table = _read(f"{owner}.toml") if owner else None
@@ -238,7 +300,14 @@ def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[An
 def _widened(found: Any, factor: float) -> Any:
     """The same coefficients with every standard deviation ``factor`` times as wide."""
     wider = {f.name: getattr(found, f.name) * factor for f in fields(found) if f.name.startswith("log_sigma")}
+    for name in _WITH_SIGMA:
+        if hasattr(found, name):
+            wider[name] = tuple((*row[:-1], row[-1] * factor) for row in getattr(found, name))
     return replace(found, **wider)
+
+
+_WITH_SIGMA = ("kinds", "direct")
+"""Fields of rows that end in a standard deviation of their own."""
 
 
 def _kin(gpu: str) -> tuple[str, float]:

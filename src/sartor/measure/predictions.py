@@ -15,6 +15,7 @@ from sartor.cost.collective import collective_cost
 from sartor.cost.cost import Cost
 from sartor.cost.estimate import estimate
 from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
+from sartor.cost.grouped import grouped_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
@@ -154,7 +155,9 @@ def _spelled(name: str) -> str:
 
 def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True) -> Cost:
     """Cost of one operator as its row was timed."""
-    if isinstance(op, (Gemm, GroupedGemm)):
+    if isinstance(op, GroupedGemm):
+        return grouped_cost(op, gpu, calibration, clock=clock)
+    if isinstance(op, Gemm):
         if details:
             return gemm_cost(op, gpu, calibration, clock=clock)
         return gemm_costs([op], gpu, calibration, clock=clock, details=False)[0]
@@ -214,8 +217,9 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
     if len(work.operators) == 1:
         cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
         return cost.time_s, cost.log_sigma
-    found = estimate(OperatorGraph(operators=work.operators), gpu, calibration, clock=clock, details=False)
-    return found.time_s, found.log_sigma
+    graph = OperatorGraph(operators=work.operators)
+    found = [estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False) for each in work.kernels]
+    return np.median([each.time_s for each in found], axis=0), np.median([each.log_sigma for each in found], axis=0)
 
 
 def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
@@ -258,7 +262,7 @@ def _main(work: Work) -> Operator:
     return next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
 
 
-_SECTIONS = {"attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
+_SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
 
 
 def _owner(kind: str, work: Work, calibration: Calibration) -> str:

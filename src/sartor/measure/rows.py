@@ -18,6 +18,7 @@ from sartor.operators import (
     Attention,
     Collective,
     CollectiveKind,
+    CollectiveLibrary,
     DType,
     Gemm,
     GroupedGemm,
@@ -39,6 +40,8 @@ class Work:
 
     operators: tuple[Operator, ...]
     eager: bool = False
+    kernels: tuple[str, ...] = ("",)
+    """Families of grouped kernels the target is the median over; empty: not told."""
 
 
 Words = Mapping[str, Any]
@@ -164,7 +167,12 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     if kind is None:
         raise Unexpressed(f"op {str(words['op'])[:40]}: no memory-bound kernel of that name")
     kernel = MemoryBound(
-        name=kind.value, kind=kind, rows=sizes["rows"], cols=sizes["cols"], bytes_moved=sizes["bytes"] * 1.0
+        name=kind.value,
+        kind=kind,
+        rows=sizes["rows"],
+        cols=sizes["cols"],
+        bytes_moved=sizes["bytes"] * 1.0,
+        kernel=str(words["op"]).lower(),
     )
     return Work(operators=(kernel,), eager=bool(words.get("eager", False)))
 
@@ -177,21 +185,26 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
 
     With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and does what ``num_tokens`` x topk
     routed rows leave it; the exchange between devices is not part of the row. With ``moe_tp_size``, the experts' width
-    is split. Under a power law the loads of a row are not known (they were drawn): its mean load is expressed, and
-    ``distribution`` is grouped by so that the difference is seen.
+    is split. Under a power law the rows of each expert were drawn for each row of the table and the most loaded device
+    was timed: what is expected of such draws is expressed (``_drawn_loads``).
     """
     dtype = dtype_of(words["dtype"])
     tokens, hidden, k, experts = (sizes[name] for name in ("num_tokens", "hidden_size", "topk", "num_experts"))
     width, ep = ceil_div(sizes["inter_size"], sizes["moe_tp_size"]), sizes["moe_ep_size"]
     routed = ceil_div(tokens * k, ep)
     local = ceil_div(experts, ep)
-    groups = np.minimum(local, routed)
+    groups: Any = np.minimum(local, routed)
+    skew: Any = 1.0
     gated = bool(words.get("gated", True))
-    _known_routing(str(words["distribution"]))
+    if _drawn(str(words["distribution"])):
+        groups, routed, skew = _drawn_loads(tokens, k, experts, ep)
+    masked = np.maximum(tokens * k - routed, 0)
     wide = 2.0 if dtype.bytes < 2 else dtype.bytes
 
     def grouped(name: str, n: Any, d_in: Any) -> GroupedGemm:
-        return GroupedGemm(name=name, groups=groups, rows=routed, n=n, k=d_in, dtype=dtype)
+        return GroupedGemm(
+            name=name, groups=groups, rows=routed, n=n, k=d_in, skew=skew, masked_rows=masked, dtype=dtype
+        )
 
     def stream(name: str, kind: MemoryBoundKind, rows: Any, cols: Any, moved: Any) -> MemoryBound:
         return MemoryBound(name=name, kind=kind, rows=rows, cols=cols, bytes_moved=1.0 * moved * wide)
@@ -205,17 +218,64 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
             stream("expert_activation", MemoryBoundKind.ACTIVATION, routed, width, (inputs + 1) * routed * width),
             grouped("expert_down", hidden, width),
             stream("unpermute", MemoryBoundKind.ROUTING, routed, hidden, moved),
-        )
+        ),
+        kernels=tuple(str(words.get("kernels", "")).split("+")),
     )
 
 
-def _known_routing(distribution: str) -> None:
-    """Routings a row may have: ``balanced``, or ``power_law_<alpha>`` (loads drawn from a power law, another draw for
-    every row). Raises ``Unexpressed``."""
+def kernel_family(kernel: str) -> str:
+    """Whose grouped kernels a label names, as calibrations call them; empty where it names none.
+
+    Examples
+    --------
+    >>> kernel_family("sglang_fused_moe_triton")
+    'sglang_triton'
+    """
+    label = kernel.lower()
+    if label.startswith("moe_torch_flow"):
+        return "trtllm"
+    framework = next((each for each in ("sglang", "vllm") if label.startswith(each)), "")
+    if label == "vllm_fused_moe":
+        return "vllm_triton"
+    kind = next((each for each in ("triton", "cutlass", "trtllm", "xpu") if each in label.removeprefix("vllm")), "")
+    return f"{framework}_{kind}" if framework and kind else ""
+
+
+def _drawn(distribution: str) -> bool:
+    """Whether loads are drawn from a power law, ``power_law_<alpha>`` (another draw for every row), or ``balanced``.
+    Raises ``Unexpressed`` for any other routing."""
     name, _, alpha = distribution.rpartition("_")
     drawn = name == "power_law" and alpha.replace(".", "", 1).isdigit()
     if not (drawn or distribution in ("balanced", "uniform", "")):
         raise Unexpressed(f"distribution {distribution[:30]}: must be balanced or power_law_<alpha>")
+    return drawn
+
+
+SPAN = 0.8
+"""Loads are drawn between one row and this share of the tokens (aiconfigurator's collector, 095f58a5, 2026-08-21);
+between 0.01 and 2 rows where there are fewer routed rows than experts."""
+
+
+def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any) -> tuple[Any, Any, Any]:
+    """Experts with rows, rows over them all and the largest's rows over the mean's, as expected of the most loaded of
+    ``ep`` devices where loads are log-uniform (a power law of exponent 1, near enough to 1.01)."""
+    mean = tokens * k / experts
+    span = np.where(tokens * k > experts, np.maximum(SPAN * tokens, 2.0), 200.0)
+    log_span = np.log(span)
+    largest = np.minimum(span * log_span / (span - 1), experts / k)  # over the mean; no expert takes a token twice
+    local = ceil_div(experts, ep)
+    spread = np.maximum((span + 1) * log_span / (2 * (span - 1)) - 1, 0.0) / local  # (deviation / mean)^2 of a device
+    deviation = np.sqrt(np.log1p(spread))
+    worst = np.sqrt(2 * np.log(np.maximum(ep, 1.0))) * 0.8  # of ep standard normals, nearly
+    busiest = np.clip(np.exp(deviation * worst - deviation**2 / 2), 1.0, np.maximum(largest, 1.0))
+    busiest = np.where(ep > 1, busiest, 1.0)
+    rows = np.maximum(mean * busiest * local, 1.0)
+    # Loads below half a row are rounded away.
+    touched = np.clip(np.log(np.maximum(2 * mean * largest, 1.0001)) / log_span, 0.0, 1.0)
+    touched = np.minimum(touched * np.where(ep > 1, np.maximum(busiest, 1.0) ** 0.5, 1.0), 1.0)
+    groups = np.minimum(np.maximum(local * touched, 1.0), rows)
+    skew = np.maximum(largest / busiest * groups / local, 1.0)
+    return groups, rows, skew
 
 
 def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -239,10 +299,26 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     kind = COLLECTIVES.get(str(words["op"]).lower())
     if kind is None:
         raise Unexpressed(f"op {str(words['op'])[:40]}: no collective of that name")
-    if "eager" in str(words.get("library", "")).lower():
-        raise Unexpressed("library launched eagerly: its rows carry 20 to 45 us of host launch")
-    op = Collective(name=kind.value, kind=kind, group_size=sizes["n_gpus"], message_bytes=sizes["bytes"] * 1.0)
+    op = Collective(
+        name=kind.value,
+        kind=kind,
+        group_size=sizes["n_gpus"],
+        message_bytes=sizes["bytes"] * 1.0,
+        library=_library(str(words.get("library", ""))),
+        eager="eager" in str(words.get("library", "")).lower(),
+    )
     return Work(operators=(op,))
+
+
+BRIDGE_BYTES_PER_S = 1.2e11
+"""No bridge between two NVLink cards is faster than this one way (A40 and A30: 56 to 100 GB/s; an SXM module: 300 and
+more), so a table of bridged pairs under an SXM device's name is of its PCIe sibling."""
+
+
+def _library(label: str) -> CollectiveLibrary:
+    if "custom" in label.lower():
+        return CollectiveLibrary.CUSTOM
+    return CollectiveLibrary.TRTLLM if label.lower() == "trtllm" else CollectiveLibrary.NCCL
 
 
 def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -252,6 +328,10 @@ def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str
     return [
         (n > reach, "group spans nodes: a collective here stays inside one scale-up network"),
         (pairs & (n > 2), "links join pairs of devices: a collective here has one link rate for all"),
+        (
+            pairs & (n == 2) & (gpu.link_bytes_per_s > BRIDGE_BYTES_PER_S),
+            "bridged pair of cards: not this device's links",
+        ),
         (n < 2, "group of one device"),
     ]
 
@@ -260,8 +340,9 @@ ASSUMED: Mapping[str, str] = {
     "gemm": "layout, where none is given: bmm NN, everything else TN (a linear layer's forward)",
     "attention": "values as wide as keys; the mask of the phase where no causal column says otherwise",
     "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
-    "moe": "gated unless a kernel of that shape says nongated; mean load per expert; router and top-k are not in a row",
-    "collectives": "message_bytes = bytes; all libraries replayed from a graph",
+    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over; "
+    "power-law loads as expected of their draw; router and top-k are not in a row",
+    "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager",
     "layer_and_model": "",
     "max_matmul": "TN; sustained clock",
 }

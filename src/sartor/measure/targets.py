@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.measure.rows import kernel_family
 from sartor.measure.tables import Column, Floats64, Index, Table, TableKind
 
 
@@ -46,20 +47,34 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     if kind.name == "memory_bound":
         _replace(coded, "framework", "eager", _mapped(coded["framework"], lambda word: word == "torch"), group_by)
     if kind.name == "moe":
+        labels = coded["kernel"]
         _replace(coded, "kernel", "gated", _gated(coded["kernel"], numbers), group_by)
+        families = _mapped(labels, kernel_family)
     keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
     order, starts = _grouped(keys, measured_s)
     first, counts = order[starts], np.diff(np.append(starts, order.size))
     median = _middle(measured_s[order], starts, counts)
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
+    words = {name: column.take(first) for name, column in coded.items()}
+    if kind.name == "moe":
+        words["kernels"] = _together(families, order, starts)
     return Targets(
         kind=kind,
-        coded={name: column.take(first) for name, column in coded.items()},
+        coded=words,
         numbers={name: values[first] for name, values in numbers.items()},
         measured_s=median,
         rows=counts,
         spread=np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
     )
+
+
+def _together(column: Column, order: Index, starts: Index) -> Column:
+    """For every run of rows, the distinct values in it, joined by ``+``."""
+    names = sorted(str(value) for value in column.values)
+    bits = np.asarray([1 << names.index(str(value)) for value in column.values], dtype=np.int64)
+    sets, codes = np.unique(np.bitwise_or.reduceat(bits[column.codes[order]], starts), return_inverse=True)
+    joined = ["+".join(name for i, name in enumerate(names) if each >> i & 1) for each in sets.tolist()]
+    return Column(codes=codes.astype(np.int64), values=tuple(joined))
 
 
 def _replace(coded: dict[str, Column], label: str, name: str, column: Column, group_by: Sequence[str]) -> None:

@@ -18,7 +18,17 @@ from collections.abc import Sequence
 
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.shape import Linear, Split
-from sartor.operators import Collective, CollectiveKind, DType, Gemm, Layout, MemoryBound, MemoryBoundKind, Pass
+from sartor.operators import (
+    Collective,
+    CollectiveKind,
+    CollectiveLibrary,
+    DType,
+    Gemm,
+    Layout,
+    MemoryBound,
+    MemoryBoundKind,
+    Pass,
+)
 from sartor.units import Ints, ceil_div
 
 
@@ -149,4 +159,6 @@ def region(setting: Setting, name: str, inside: Piece, gathered: Ints | None = N
 def _collective(
     setting: Setting, name: str, kind: CollectiveKind, message: float | Ints, pass_: Pass = Pass.FORWARD
 ) -> Collective:
-    return Collective(name=name, kind=kind, group_size=setting.tp, message_bytes=message, pass_=pass_)
+    """Serving engines replay their own all-reduce from a graph where it is faster than NCCL; training runs NCCL."""
+    library = CollectiveLibrary.NCCL if setting.training else CollectiveLibrary.CUSTOM
+    return Collective(name=name, kind=kind, group_size=setting.tp, message_bytes=message, library=library, pass_=pass_)

@@ -21,6 +21,7 @@ def streamed(
     backward_bytes: Floats = 0.0,
     flops: Floats = 0.0,
     kernels: Ints = 1,
+    kernel: str = "",
 ) -> Piece:
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
     ``rows`` x ``cols``. ``flops`` per element too: vector work, told for completeness; the backward does twice that."""
@@ -33,6 +34,7 @@ def streamed(
         bytes_moved=elements * forward_bytes,
         flops=elements * flops,
         kernels=kernels,
+        kernel=kernel,
         dtype=setting.wide,
     )
     if not setting.training:
@@ -45,6 +47,7 @@ def streamed(
         bytes_moved=elements * backward_bytes,
         flops=2 * elements * flops,
         kernels=kernels,
+        kernel=kernel,
         dtype=setting.wide,
         pass_=Pass.BACKWARD,
     )
@@ -68,9 +71,9 @@ def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str)
     """Forward reads one tensor (gated: gate and up) and writes one; backward reads those and the output's gradient and
     writes a gradient for each. ``cols`` is the width of the output. The bias is added on the way."""
     e, inputs = setting.element, 2 if gated else 1
-    return streamed(
-        setting, name, MemoryBoundKind.ACTIVATION, rows, cols, (inputs + 1) * e, (2 * inputs + 1) * e, flops=8
-    )
+    moved, back = (inputs + 1) * e, (2 * inputs + 1) * e
+    kernel = "silu_and_mul" if gated else "gelu"
+    return streamed(setting, name, MemoryBoundKind.ACTIVATION, rows, cols, moved, back, flops=8, kernel=kernel)
 
 
 def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:

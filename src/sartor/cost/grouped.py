@@ -1,0 +1,131 @@
+"""Time of a grouped product: every expert's rows in tiles of their own, its weights from HBM once.
+
+An expert with r rows takes ceil(r / tile_m) tiles down and ceil(n / tile_n) across, so what counts is the rows of each
+expert, not their mean. The library is taken to choose the tile height that is fastest. Symbols, fit and accuracy:
+docs/concepts/moe.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.cost import Cost, Source
+from sartor.cost.gemm import gemm_costs, peak_flops_per_s
+from sartor.hardware.calibration import Calibration, Clock, GroupedCoefficients
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType, GroupedGemm, Pass
+
+TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])
+"""Tile heights of the grouped kernels of CUTLASS, Triton and TensorRT-LLM."""
+
+_QUANTILES = (np.arange(16) + 0.5) / 16
+
+
+def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
+    """Cost of one grouped product; sizes may be arrays.
+
+    ``calibration.with_kernels`` chooses whose kernels run; else it is the middle of frameworks. A weight
+    gradient contracts an expert's rows: it is a batch of plain products.
+    """
+    if op.pass_ is Pass.WGRAD:
+        return gemm_costs([op], gpu, calibration, clock=clock)[0]
+    c = calibration.grouped
+    terms = grouped_terms(op, gpu, c, clock_factor(op, calibration, clock))
+    time_s = terms["time_s"]
+    sigma = np.where(time_s < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
+    details = {key: _plain(terms[key]) for key in ("tile_m", "tile_n", "waves")}
+    return Cost(
+        time_s=_plain(time_s),
+        compute_s=_plain(terms["compute_s"]),
+        memory_s=_plain(terms["memory_s"]),
+        overhead_s=_plain(np.broadcast_to(c.launch_s, np.shape(time_s))),
+        log_sigma=_plain(sigma),
+        source=_source(op.dtype, calibration),
+        details=details,
+    )
+
+
+_SHORT = 5
+"""Products shorter than so many launches have an interval of their own."""
+
+
+def clock_factor(op: GroupedGemm, calibration: Calibration, clock: Clock) -> float:
+    """How much longer compute takes at the sustained clock; the measured tables ran at boost."""
+    if clock is Clock.BOOST:
+        return 1.0
+    of = calibration.gemm.get(op.dtype)
+    return 1.0 + (of.throttle if of else 0.0)
+
+
+def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, slower: float = 1.0) -> dict[str, Any]:
+    """Seconds of compute, memory and all, with the tile height chosen; the sizes' broadcast shape."""
+    sizes = (op.groups, op.rows, op.n, op.k, op.skew, op.masked_rows)
+    groups, rows, n, k, skew, masked = (np.asarray(v, dtype=np.float64)[..., None] for v in sizes)
+    tiles_m = TILES_M[: max(1, int(np.searchsorted(TILES_M, c.tile_m_most, side="right")))]
+    active = np.maximum(np.minimum(groups, rows), 1)
+    blocks = tiles_down(rows / active, active, skew, tiles_m) * np.ceil(n / c.tile_n)
+    rate = peak_flops_per_s(gpu, op.dtype) / gpu.num_sms * c.efficiency * tiles_m / (tiles_m + c.half_tile)
+    feed = c.feed_bytes_per_clock * gpu.boost_clock_hz
+    per_k = np.maximum(2 * tiles_m * c.tile_n / rate, (tiles_m + c.tile_n) * op.dtype.bytes / feed)
+    waves = blocks / gpu.num_sms
+    waves = waves + c.tail * (np.ceil(waves) - waves)
+    compute = waves * (k * per_k * slower + c.tile_s * (tiles_m * c.tile_n) / 16384)
+    best = np.argmin(compute, axis=-1)[..., None]
+    compute = np.take_along_axis(compute, best, axis=-1)[..., 0]
+    out = max(2.0, op.dtype.bytes)
+    traffic = op.dtype.bytes * (active * n * k + rows * k) + out * rows * n
+    traffic = traffic + c.masked * op.dtype.bytes * masked * (n + k)
+    memory = (traffic / (c.hbm_share * gpu.hbm_bytes_per_s))[..., 0]
+    time_s = np.maximum(compute, memory) + c.overlap * np.minimum(compute, memory) + c.launch_s
+    return {
+        "time_s": time_s,
+        "compute_s": compute,
+        "memory_s": memory,
+        "tile_m": tiles_m[best][..., 0],
+        "tile_n": np.broadcast_to(float(c.tile_n), time_s.shape),
+        "waves": np.take_along_axis(np.broadcast_to(waves, (*time_s.shape, tiles_m.size)), best, axis=-1)[..., 0],
+    }
+
+
+def tiles_down(mean: Any, groups: Any, skew: Any, tiles_m: Any = TILES_M) -> Any:
+    """Row tiles of all groups, for every tile height on the last axis, where the largest group has ``skew`` x ``mean``.
+
+    Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``least_load`` up to it.
+    """
+    if not np.any(np.asarray(skew) > 1):
+        return groups * np.ceil(mean / tiles_m - 1e-9)
+    least = least_load(skew)
+    total = 0.0
+    weight = 0.0
+    for q in _QUANTILES:
+        load = least * (np.maximum(skew, 1.0) / least) ** q
+        weight = weight + load
+    scale = _QUANTILES.size / weight
+    for q in _QUANTILES:
+        load = least * (np.maximum(skew, 1.0) / least) ** q * scale
+        total = total + np.ceil(mean * load / tiles_m - 1e-9)
+    return groups * total / _QUANTILES.size
+
+
+def least_load(skew: Any) -> Any:
+    """Rows of the smallest group over the mean's, where rows are log-uniform up to ``skew`` x mean.
+
+    The mean of a log-uniform variable on [a, K] is (K - a) / ln(K / a); with mean 1, a - ln a = K - ln K (a <= 1),
+    solved by Newton's method from below.
+    """
+    k = np.maximum(np.asarray(skew, dtype=np.float64), 1 + 1e-9)
+    a = np.maximum(k * np.exp(-k), 1e-12)
+    for _ in range(12):
+        a = np.minimum(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), 1.0)
+    return a
+
+
+def _source(dtype: DType, calibration: Calibration) -> Source:
+    own = "grouped" in calibration.calibrated and dtype in (DType.BF16, DType.FP16)
+    return Source.CALIBRATED if own else Source.ANALYTIC
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
