@@ -37,6 +37,7 @@ def operators(
         str, typer.Option(metavar="boost|sustained", help="What the tables ran at: short runs are at boost.")
     ] = "boost",
     worst: Worst = 5,
+    calibration: c.CalibrationFile = None,
     html: Html = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
@@ -48,7 +49,9 @@ def operators(
     from sartor.measure.accuracy import validate_operators
     from sartor.measure.answer import accuracy_body, error_rows, scatter_rows
 
-    found = validate_operators(data, group_by=_columns(group_by), clock=_clock(clock), worst=worst)
+    found = validate_operators(
+        data, group_by=_columns(group_by), clock=_clock(clock), worst=worst, calibration=calibration
+    )
     body = accuracy_body(found)
     charts = [
         {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)}

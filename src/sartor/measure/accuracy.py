@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.cost import Z80
-from sartor.hardware.calibration import Clock
+from sartor.hardware.calibration import Calibration, Clock
+from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
+from sartor.hardware.catalog import load_gpu
 from sartor.measure.heuristics import heuristics_s
 from sartor.measure.predictions import Predicted, explain, predict
 from sartor.measure.rows import ASSUMED
@@ -85,15 +87,21 @@ class Accuracy:
 
 
 def validate_operators(
-    data: str | Path, *, group_by: Sequence[str] = (), clock: Clock = Clock.BOOST, worst: int = WORST
+    data: str | Path,
+    *,
+    group_by: Sequence[str] = (),
+    clock: Clock = Clock.BOOST,
+    worst: int = WORST,
+    calibration: str | Path | None = None,
 ) -> Accuracy:
     """Compare predictions with the tables of a folder or file.
 
     ``group_by`` are columns of the tables (or ``table``, ``size``, ``calibration``); without any, each kind of table
-    has its own. A column that tells frameworks apart gives each its own targets. Raises ``InputError`` when nothing
-    can be used.
+    has its own. A column that tells frameworks apart gives each its own targets. ``calibration`` is a file of
+    ``sartor calibrate``, used for targets of its device. Raises ``InputError`` when nothing can be used.
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
+    own = _own(calibration)
     reading = read_tables(data, asked)
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
@@ -101,7 +109,7 @@ def validate_operators(
     for kind in dict.fromkeys(table.kind.name for table in reading.tables):
         tables = [table for table in reading.tables if table.kind.name == kind]
         targets = targets_of(tables, [name for name in asked if name not in DERIVED])
-        predicted = predict(targets, clock)
+        predicted = predict(targets, clock, own)
         groups += groups_of(predicted, asked or targets.kind.groups, worst=worst)
         for code, reason in enumerate(predicted.reasons):
             rows = int(targets.rows[predicted.reason == code].sum()) if code else 0
@@ -122,6 +130,10 @@ def validate_operators(
         assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in kept},
         predicted=tuple(kept),
     )
+
+
+def _own(path: str | Path | None) -> Calibration | None:
+    return None if path is None else load_own_calibration(path, load_gpu(read_calibration_file(path).gpu))
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:
