@@ -40,7 +40,9 @@ class MissingExtraError(InputError):
     """A feature needs a package that is not installed; the sentence names the command that installs it."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(feature, "not installed", f"run: pip install 'sartor[{extra}]'")
+        command = f"pip install 'sartor[{extra}]'"
+        super().__init__(feature, "not installed", f"needs the extra {extra}", command)
+        self.args = (f"{feature}: not installed here; run: {command}",)
 
 
 def _show(value: Any, limit: int = 60) -> str:

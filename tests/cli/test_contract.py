@@ -197,3 +197,11 @@ def test_help_shows_an_example_for_every_command(sartor) -> None:
         ran = sartor(command, "--help")
         assert ran.code == 0
         assert f"sartor {command}" in ran.out
+
+
+@pytest.mark.parametrize("words", [(), ("validate",)])
+def test_asking_for_nothing_prints_the_help_and_no_complaint(sartor, words: tuple[str, ...]) -> None:
+    ran = sartor(*words)
+    assert "Commands" in ran.out
+    assert ran.err == ""
+    assert ran.code == (2 if words else 0)

@@ -70,6 +70,8 @@ def run(words: list[str]) -> int:
         complain(error, as_json=as_json, command=_command(words))
         return 2
     except _UsageError as error:
+        if not error.format_message().strip():  # asked for nothing: the help has been printed in answer
+            return 2 if words else 0
         complain(_from_usage(error), as_json=as_json, command=_command(words))
         return 2
     except typer.Exit as exit_:
