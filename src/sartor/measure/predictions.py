@@ -59,6 +59,8 @@ class Predicted:
     calibration: Column
     """Whose coefficients were used: ``own``, ``kin NAME`` or ``generation``."""
     clock: Clock
+    own: Calibration | None = None
+    """The user's, used for targets of its device."""
 
     @property
     def expressed(self) -> Any:
@@ -85,17 +87,18 @@ class _Filling:
         self.reason[rows] = self.reasons.setdefault(reason, len(self.reasons))
 
 
-def predict(targets: Targets, clock: Clock = Clock.BOOST) -> Predicted:
+def predict(targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | None = None) -> Predicted:
     """Predictions for all targets of one kind of table.
 
     Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is what the table ran at: short
-    runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained.
+    runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained. ``own`` stands in for what
+    the catalogue knows of its device.
     """
     clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
     out = _Filling(len(targets))
     for rows, words in _alike(targets):
         try:
-            _fill(out, targets, rows, words, clock)
+            _fill(out, targets, rows, words, clock, own)
         except Unexpressed as why:
             out.refuse(rows, str(why))
     time_s, sigma, roofline, work = out.values
@@ -109,6 +112,7 @@ def predict(targets: Targets, clock: Clock = Clock.BOOST) -> Predicted:
         reasons=tuple(out.reasons),
         calibration=Column(codes=out.owner, values=tuple(out.owners)),
         clock=clock,
+        own=own,
     )
 
 
@@ -118,7 +122,7 @@ def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
     words, sizes = targets.words(i), targets.sizes(i)
     gpu = known(str(words["gpu"]))
     work = _work(targets.kind.name, words, sizes, gpu)
-    calibration = calibration_of(gpu, _main(work))
+    calibration = calibration_of(gpu, _main(work), predicted.own)
     cost = max((cost_of(op, work, gpu, calibration, predicted.clock) for op in work.operators), key=_time)
     details = {k: cost.details[k] for k in ("tile_m", "tile_n", "split_k", "waves") if k in cost.details}
     return {"bound_by": cost.bound_by.value, **{k: round(float(v), 6) for k, v in details.items()}}
@@ -138,8 +142,11 @@ def known(name: str) -> Gpu:
         raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None
 
 
-def calibration_of(gpu: Gpu, main: Operator) -> Calibration:
-    """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it."""
+def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
+    """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it; the
+    user's own where it is of this device and knows the dtype."""
+    if own and own.gpu == gpu.name and (not isinstance(main, (Gemm, GroupedGemm)) or main.dtype in own.gemm):
+        return own
     return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
 
 
@@ -180,7 +187,14 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, dict[str, Any]]]:
         yield rows, targets.words(int(rows[0]))
 
 
-def _fill(out: _Filling, targets: Targets, rows: Index, words: Mapping[str, Any], clock: Clock) -> None:
+def _fill(
+    out: _Filling,
+    targets: Targets,
+    rows: Index,
+    words: Mapping[str, Any],
+    clock: Clock,
+    own: Calibration | None,
+) -> None:
     gpu = known(str(words["gpu"]))
     sizes = {name: values[rows] for name, values in targets.numbers.items()}
     for mask, reason in outside(targets.kind.name, words, sizes, gpu):
@@ -193,7 +207,7 @@ def _fill(out: _Filling, targets: Targets, rows: Index, words: Mapping[str, Any]
         except Unexpressed as why:
             out.refuse(part, str(why))
             continue
-        calibration = calibration_of(gpu, _main(work))
+        calibration = calibration_of(gpu, _main(work), own)
         time_s, sigma = _seconds(work, gpu, calibration, clock)
         roofline, least, amount = _bounds(work, gpu)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
