@@ -58,6 +58,13 @@ def test_people_get_errors_and_what_changed(records: Path, tmp_path: Path, call:
     assert all(region["ratio"] == 1 for region in json.loads(text)["compared"]["regions"])
 
 
+def test_a_file_that_does_worse_than_the_package_is_told(tmp_path: Path, call: Callable[..., Any]) -> None:
+    records = write_csv(tmp_path / "as_known.csv", gemm_rows(shapes=SHAPES))
+    body = json.loads(call("calibrate", records, "--start", "h200_sxm", "--json")[1])
+    assert body["catalogue"]["mape"] < 1e-6 < body["held_out"]["mape"]
+    assert any("better than with it" in remark for remark in body["remarks"])
+
+
 def test_a_plan_is_written_as_csv(tmp_path: Path, call: Callable[..., Any]) -> None:
     out = tmp_path / "shapes.csv"
     code, text, _ = call("calibrate", "--plan", 12, "--gpu", "h200_sxm", "--out", out, "--json")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.cost import Z80
-from sartor.cost.gemm import peak_flops_per_s
+from sartor.cost.gemm import gemm_cost, peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.calibration import GemmCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.measure.fit import Array, Index, Products, fit, seconds
@@ -26,7 +26,7 @@ from sartor.measure.rows import Unexpressed, dtype_of
 from sartor.measure.samples import choose, regions
 from sartor.measure.tables import Table, read_table
 from sartor.measure.targets import targets_of
-from sartor.operators import DType, Layout
+from sartor.operators import DType, Gemm, Layout
 
 LEAST_ROWS = 10
 MOST_SAMPLES = 400
@@ -73,6 +73,8 @@ class CalibrationFit:
     held_out: Mapping[str, float]
     before: Mapping[str, float]
     """Errors of the start on the same shapes."""
+    catalogue: Mapping[str, float]
+    """Errors of what sartor predicts without the file, residuals included."""
     coverage_80: float
     """Share of held-out errors inside the interval written."""
     remarks: tuple[str, ...] = field(default=())
@@ -116,7 +118,13 @@ def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int,
     sigma = _sigmas(predicted, measured_s, final.launch_s)
     final = replace(final, log_sigma=sigma[0], log_sigma_small=sigma[1])
     inside = np.abs(np.log(measured_s / predicted)) <= Z80 * np.where(_short(predicted, final.launch_s), *sigma[::-1])
-    where_from = "" if date or records.date else "date: the records have no date column and --date was not given"
+    remarks = [] if date or records.date else ["date: the records have no date column and --date was not given"]
+    held_out = errors(predicted, measured_s)
+    catalogue = errors(packaged_seconds(products), measured_s)
+    if catalogue["mape"] < held_out["mape"]:
+        remarks += [
+            f"without a calibration file sartor is {catalogue['mape']:.1%} off on the same shapes: better than with it"
+        ]
     return CalibrationFit(
         gpu=products.gpu,
         dtype=products.dtype,
@@ -129,10 +137,11 @@ def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int,
         samples=samples,
         left_out=records.left_out,
         fit=errors(seconds(products.part(chosen))(final), measured_s[chosen]),
-        held_out=errors(predicted, measured_s),
+        held_out=held_out,
+        catalogue=catalogue,
         before=errors(seconds(products)(begun), measured_s),
         coverage_80=float(inside.mean()),
-        remarks=(where_from,) if where_from else (),
+        remarks=tuple(remarks),
     )
 
 
@@ -159,6 +168,18 @@ def held_out_seconds(
             out[where] = seconds(products.part(where))(
                 fit(products.part(learned), measured_s[learned], start, freedom=freedom)
             )
+    return out
+
+
+def packaged_seconds(products: Products) -> Array:
+    """What is predicted of every product with what the package knows of the device."""
+    known_of = load_calibration(products.gpu, products.dtype)
+    out = np.empty(len(products))
+    for layout in sorted(set(products.layouts.tolist())):
+        where = np.flatnonzero(products.layouts == layout)
+        sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
+        product = Gemm(name="gemm", dtype=products.dtype, layout=Layout[layout], **sizes)
+        out[where] = gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST).time_s
     return out
 
 

@@ -66,6 +66,7 @@ def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
         "fit": dict(found.fit),
         "held_out": dict(found.held_out),
         "before": dict(found.before),
+        "catalogue": dict(found.catalogue),
         "coverage_80": found.coverage_80,
         "coefficients": {f.name: getattr(c, f.name) for f in fields(c)},
         "remarks": list(found.remarks),

@@ -15,7 +15,12 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
     for name in ("errors of", "shapes", "mean", "median", "p90", "bias"):
         table.add_column(name, justify="left" if name == "errors of" else "right")
     start = "what was known" if body["start"] == body["gpu"] else body["start"]
-    kinds = {"before": f"start ({start})", "fit": "shapes fitted on", "held_out": "held-out regions"}
+    kinds = {
+        "catalogue": "without a file",
+        "before": f"start ({start})",
+        "fit": "shapes fitted on",
+        "held_out": "held-out regions",
+    }
     for key, words in kinds.items():
         e = body[key]
         table.add_row(
