@@ -6,7 +6,7 @@ the sizes that matter, and the cost model knows the device's L2.
 
 from __future__ import annotations
 
-from sartor.model.lower.setting import Piece, Setting
+from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
 from sartor.units import Floats, Ints
 
@@ -84,9 +84,11 @@ def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Pi
 
 def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax") -> Piece:
     """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
-    gradient and writes the scores'. Dropout is a kernel of its own: read, write, and a one-byte mask each way."""
-    e, drop = setting.element, 2 * setting.element + 1 if setting.dropout else 0.0
-    kernels = 2 if setting.dropout else 1
-    return streamed(
-        setting, name, MemoryBoundKind.SOFTMAX, rows, cols, 2 * e + drop, 3 * e + drop, flops=5, kernels=kernels
-    )
+    gradient and writes the scores'. Dropout is an elementwise kernel after it: read, write, and a one-byte mask each
+    way."""
+    e = setting.element
+    probabilities = streamed(setting, name, MemoryBoundKind.SOFTMAX, rows, cols, 2 * e, 3 * e, flops=5)
+    if not setting.dropout:
+        return probabilities
+    dropped = streamed(setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, 2 * e + 1, 2 * e + 1, flops=1)
+    return chain(probabilities, dropped)
