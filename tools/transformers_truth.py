@@ -42,7 +42,7 @@ TOWER = re.compile(
     r"abstractor|siglip|conformer|encoder_projector|mlp_AR|vpm)",
     re.I,
 )
-TOWER_NOT_TEXT = re.compile(r"(cross_attn|visual_bert|vilt)")
+TOWER_NOT_TEXT = re.compile(r"^(?!.*projector).*(cross_attn|visual_bert|vilt)")
 STACK = re.compile(
     r"(^|\.)(layers|h|block|blocks|layer|decoder_layers|resblocks|albert_layer_groups|attentions|layer_module|model_layers)$"
 )
@@ -287,7 +287,7 @@ class Products(TorchDispatchMode):
         if re.search(r"Expert", kind):
             return "linear"
         if re.search(
-            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|LinearAttention|LightningAttention|Indexer|Rwkv|Rglru|Hyper|mLSTM|sLSTM|Rotary",
+            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|DeltaAttention|(?<!Kimi)LinearAttention|LightningAttention|Indexer|Rwkv|Rglru|Hyper|mLSTM|sLSTM|Rotary",
             kind,
         ):
             return "other"

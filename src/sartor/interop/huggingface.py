@@ -16,6 +16,7 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.interop.config_text import parse_config, read_config
 from sartor.interop.families import readers
+from sartor.interop.families.tabled import is_tabled, with_table
 from sartor.interop.families.unknown import read_unknown
 from sartor.interop.fields import Fields, Ledger
 from sartor.interop.published import default_class, is_published_class
@@ -62,6 +63,8 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
     built = _built_class(architecture, model_type, ledger) if reader else architecture
     fields = Fields(config, model_type, "", ledger, built)
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
+    if reader and is_tabled(model_type):
+        shape = with_table(fields, shape)
     shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
     reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
     return ModelReading(

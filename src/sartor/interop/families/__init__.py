@@ -30,6 +30,7 @@ _MODULES = (
     "unusual",
     "audio",
     "composed",
+    "composites",
     "documents",
     "encoder_decoder",
     "encoder_only",

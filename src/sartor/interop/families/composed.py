@@ -108,5 +108,6 @@ def _from_width(layer: Layer, width: int) -> Layer:
 FAMILIES: dict[str, Reader] = {
     "encoder-decoder": read_composed,
     "vision-encoder-decoder": read_composed,
+    "speech-encoder-decoder": read_composed,
     "trocr": read_trocr,
 }

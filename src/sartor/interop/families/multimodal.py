@@ -9,6 +9,7 @@ from functools import partial
 from sartor.interop.families import Reader, readers
 from sartor.interop.families.decoder import Family, QkNorm, read_decoder
 from sartor.interop.families.parts import group_layers, layer_norm, plain
+from sartor.interop.families.tabled import is_tabled
 from sartor.interop.families.towers import TOWERS, read_tower
 from sartor.interop.fields import Fields
 from sartor.model.shape import AttentionMixer, Linear, Stack, TransformerShape, Vectors
@@ -66,7 +67,8 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     """The language model, exact, and what stands beside it, exact where its tower is known."""
     t = text_fields(f, family)
     if family.projector is None:
-        f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
+        if not is_tabled(f.model_type):
+            f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
         return read_text(f, t)
     shape = read_text(f, t, text_says_tied=family.text_says_tied)
     first = Beside(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
@@ -448,7 +450,7 @@ def read_kosmos_text(f: Fields) -> TransformerShape:
 
 
 _TEXT_ALONE = (
-    "aria", "blip", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
+    "aria", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
     "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr",
     "got_ocr2", "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl",
     "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kosmos-2.5",
