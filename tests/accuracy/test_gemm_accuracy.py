@@ -31,7 +31,9 @@ NARROW = (
 def test_unseen_weights_are_predicted_as_well_as_the_calibration_file_says(
     shared_dir: Path, gpu: str, dtype: str
 ) -> None:
-    """Final coefficients, so the file's held-out error (fitted without these weights) is an upper mark."""
+    """Final coefficients, so the file's held-out error (fitted without these weights) is an upper mark. The residual
+    that ships has seen these weights, so its interval, made for unseen ones, covers more than 80% of them; coverage of
+    weights it had not seen is in residuals.toml."""
     measured = gemm_targets(shared_dir, gpu, dtype)
     held = {key: value[measured["held"]] for key, value in measured.items()}
     device = load_gpu(gpu)
@@ -44,7 +46,7 @@ def test_unseen_weights_are_predicted_as_well_as_the_calibration_file_says(
     assert error.mean() <= record["mape"] * 1.05 + 0.002
     assert np.median(error) <= record["median"] * 1.1 + 0.002
     inside = np.abs(np.log(cost.time_s / held["seconds"])) <= Z80 * cost.log_sigma
-    assert 0.75 <= inside.mean() <= 0.87
+    assert 0.75 <= inside.mean() <= 0.92
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_every_operator_kind_gives_the_same_alone_and_in_a_grid(data: st.DataObj
     sizes = [name for name in ("m", "rows", "batch", "message_bytes") if hasattr(op, name)]
     field = sizes[0]
     values = np.array([getattr(op, field), 3 * getattr(op, field)])
-    both = estimate(OperatorGraph(operators=(replace(op, **{field: values}),)), gpu).time_s
+    both = estimate(OperatorGraph(operators=(replace(op, **{field: values}),)), gpu, calibration_of(gpu)).time_s
     if field == "rows" and not hasattr(op, "groups"):
         return  # a streaming kernel's time follows its bytes, not its rows
     for i, value in enumerate(values):

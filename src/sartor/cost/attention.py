@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.attention_residual import correct_attention
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import peak_flops_per_s
 from sartor.hardware.calibration import AttentionCoefficients, Calibration, Clock
@@ -38,12 +39,14 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
     time = np.maximum(compute, memory) + overlap * np.minimum(compute, memory) + launch
     sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
+    time, sigma, factor = correct_attention(op, time, sigma, peak_flops_per_s(gpu, op.dtype), gpu, calibration)
     return Cost(
         time_s=_plain(time),
         compute_s=_plain(compute),
         memory_s=_plain(memory),
         overhead_s=_plain(launch),
         log_sigma=_plain(sigma),
+        details={} if factor is None else {"residual": _plain(factor)},
         source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.cost import Cost, Source
+from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
 from sartor.hardware.calibration import Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
@@ -45,13 +46,19 @@ def gemm_costs(
                 for name in Problems.__slots__
             }
         )
-        result = evaluate(flat, machine, coefficients, details)
+        formula = evaluate(flat, machine, coefficients, details)
+        tabled = np.repeat([_tabled(gemms[i]) for i in chosen], [int(np.prod(shape)) for _, shape in problems])
+        single = tabled & (flat.batch == 1)
+        short = formula["time_s"] < _SHORT * coefficients.launch_s
+        sigma = np.where(short, coefficients.log_sigma_small, coefficients.log_sigma)
+        result, sigma = correct_gemms(formula, sigma, short, single, flat, machine, gpu, calibration, coefficients)
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):
             stop = start + int(np.prod(shape))
             widen = GROUPED_SIGMA if isinstance(gemms[i], GroupedGemm) else 1.0
-            costs[i] = _cost({key: v[start:stop] for key, v in result.items()}, shape, coefficients, source, widen)
+            part = {key: v[start:stop] for key, v in result.items()}
+            costs[i] = _cost(part, sigma[start:stop] * widen, shape, source)
             start = stop
     return [cost for cost in costs if cost is not None]
 
@@ -182,16 +189,17 @@ _SHORT = 8
 """Products shorter than so many launches have an interval of their own (tools/fit_gemm.py measures both)."""
 
 
-def _cost(flat: dict[str, Array], shape: tuple[int, ...], c: GemmCoefficients, source: Source, widen: float) -> Cost:
+def _tabled(gemm: Gemm | GroupedGemm) -> bool:
+    """Whether measured tables hold its kind: a linear layer's forward product, which residuals were fitted on."""
+    return isinstance(gemm, Gemm) and gemm.layout is Layout.TN and not gemm.accumulates
+
+
+def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: Source) -> Cost:
     values: dict[str, Any] = {key: v.reshape(shape) if shape else float(v[0]) for key, v in flat.items()}
+    log_sigma: Floats = sigma.reshape(shape) if shape else float(sigma[0])
     time = values.pop("time_s")
-    sigma: Floats = (
-        np.where(time < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
-        if shape
-        else (c.log_sigma_small if time < _SHORT * c.launch_s else c.log_sigma)
-    )
     terms = {key: values.pop(key) for key in ("compute_s", "memory_s", "overhead_s") if key in values}
-    return Cost(time_s=time, log_sigma=sigma * widen, source=source, details=values, **terms)
+    return Cost(time_s=time, log_sigma=log_sigma, source=source, details=values, **terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

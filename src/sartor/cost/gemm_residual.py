@@ -1,0 +1,112 @@
+"""The residual of matrix products: what its network sees of one, and where it applies.
+
+Tables hold single products of a linear layer's forward (TN, batch 1, n and k in multiples of 256), so there alone the
+formula is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.residual import Array, Mask, applicable, correct
+from sartor.cost.tiles import Machine, Problems
+from sartor.hardware.calibration import Calibration, GemmCoefficients
+from sartor.hardware.gpu import Gpu
+from sartor.hardware.residual import Weights
+
+TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+         (192, 128), (256, 256))  # fmt: skip
+"""Output tiles through which a product is seen, whatever the menu of its calibration."""
+
+
+def correct_gemms(
+    found: dict[str, Array],
+    sigma: Array,
+    short: Mask,
+    tabled: Mask,
+    p: Problems,
+    machine: Machine,
+    gpu: Gpu,
+    calibration: Calibration,
+    c: GemmCoefficients,
+) -> tuple[dict[str, Array], Array]:
+    """Times and standard deviations with the residual; unchanged where there is none.
+
+    ``tabled`` marks products of the kind that tables hold, ``short`` those that are mostly launch. The terms in
+    ``found`` stay the formula's; how far the time was moved is added as ``residual`` when they are there.
+    """
+    residual, where = applicable(calibration, c), np.flatnonzero(tabled)
+    if residual is None or not where.size:
+        return found, sigma
+    chosen = p.part(where)
+    moved = correct(
+        residual,
+        gpu,
+        {"m": chosen.m, "n": table_length(chosen.n), "k": table_length(chosen.k)},
+        lambda block: gemm_features(block, machine, c, gpu),
+        found["time_s"][where],
+        _roofline_s(chosen, machine, gpu),
+        sigma[where],
+        short[where],
+    )
+    corrected = {**found, "time_s": _with(found["time_s"], where, moved.time_s)}
+    if len(found) > 1:
+        corrected["residual"] = _with(np.ones_like(sigma), where, moved.factor)
+    return corrected, _with(sigma, where, moved.log_sigma)
+
+
+def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+    """What the network sees, (features, products). No part of it depends on the clock or on the formula's time."""
+    m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
+    log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
+    width = np.float32(machine.element_bytes)
+    first, second, out = m * k * width, n * k * width, m * n * np.float32(2)
+    moved = first + second + out
+    compute = log_m + log_n + log_k + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
+    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
+    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
+    ratios = [
+        compute - memory,
+        compute - launch,
+        memory - launch,
+        *(np.log(b) - l2 for b in (first, second, out, moved)),
+    ]
+    tm, tn = np.asarray(TILES, dtype=np.float32).T[:, :, None]
+    grid = np.ceil(m / tm) * np.ceil(n / tn)
+    waves = grid / np.float32(machine.num_sms)
+    log_grid = np.log(grid)
+    log_waves = log_grid - np.float32(np.log(machine.num_sms))
+    padding = log_grid + np.log(tm * tn) - (log_m + log_n)
+    ragged = [-m % q / q for q in _EDGES]
+    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k], ratios, ragged))]
+    return np.concatenate([*parts, np.log(np.ceil(waves)) - log_waves, padding, log_waves])
+
+
+_EDGES = tuple(np.float32(q) for q in (8, 16, 32, 64, 128, 256))
+"""Of rows only: tables hold n and k in multiples of 256 alone (but for the smallest), so theirs can't be learned."""
+
+
+def table_length(length: Array) -> Array:
+    """``n`` or ``k`` rounded up to what tables hold: 32, 64, 128, then multiples of 256.
+
+    Between those the formula alone speaks: a factor learned from no measurement is noise a search would go after.
+    """
+    step = np.select([length <= 32, length <= 64, length <= 128], [32.0, 64.0, 128.0], 256.0)
+    rounded: Array = np.ceil(length / step) * step
+    return rounded
+
+
+def _roofline_s(p: Problems, machine: Machine, gpu: Gpu) -> Array:
+    compute = 2 * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
+    moved = machine.element_bytes * p.k * (p.m + p.n) + p.out_bytes * p.m * p.n
+    least: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
+    return least
+
+
+def _with(values: Array, where: Any, changed: Array) -> Array:
+    out = values.copy()
+    out[where] = changed
+    return out
