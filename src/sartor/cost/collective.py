@@ -16,7 +16,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 
 DIRECT_MOST_BYTES = 8 * 2**20
-"""Largest message of vLLM's and SGLang's own all-reduce (their ``max_size``, 8 MiB; 2026)."""
+"""Largest message taken by vLLM's and SGLang's own all-reduce: 8 MiB, recalled and consistent with the tables (2026)."""
 
 
 def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
@@ -48,7 +48,8 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
 
 
 _COPY_SHARE = 0.87
-"""Share of HBM bandwidth of a copy (collectives.parquet: eager over graph at 1 GiB on five GPUs, 2026)."""
+"""Share of HBM bandwidth of a copy: read off eager minus graph-replayed times at 1 GiB on three GPUs of
+collectives.parquet (2026-11-21), not fitted."""
 
 
 def _ring(kind: CollectiveKind, n: Any, size: Any, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:

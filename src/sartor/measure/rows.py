@@ -252,8 +252,9 @@ def _drawn(distribution: str) -> bool:
 
 
 SPAN = 0.8
-"""Loads are drawn between one row and this share of the tokens (aiconfigurator's collector, 095f58a5, 2026-08-21);
-between 0.01 and 2 rows where there are fewer routed rows than experts."""
+"""Loads are taken as drawn between one row and this share of the tokens, and between 0.01 and 2 rows where there are
+fewer routed rows than experts: an assumption about how the tables of power-law routing were made (the generator was not
+read), kept because it brings those rows as near as the balanced ones (2026-11-21)."""
 
 
 def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any) -> tuple[Any, Any, Any]:
@@ -311,8 +312,8 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
 
 
 BRIDGE_BYTES_PER_S = 1.2e11
-"""No bridge between two NVLink cards is faster than this one way (A40 and A30: 56 to 100 GB/s; an SXM module: 300 and
-more), so a table of bridged pairs under an SXM device's name is of its PCIe sibling."""
+"""Above this a device is taken for a module on a switch, not a card on a bridge (A40: 56 GB/s one way): a table whose
+system is labelled as pairs of cards then says nothing about this device's own links."""
 
 
 def _library(label: str) -> CollectiveLibrary:
