@@ -153,6 +153,18 @@ def test_a_mixture_of_experts_is_not_called_faster_for_being_used_less() -> None
         assert candidate.time_s / answer.baseline.time_s < used
 
 
+def test_being_smaller_is_no_gain_however_wide_the_tolerance() -> None:
+    answer = search_shapes(workload(), [A100], params_tolerance=0.3)
+    assert answer.smallest_edit is not None
+    for candidate in (*answer.candidates, answer.smallest_edit):
+        assert candidate.time_s / answer.baseline.time_s < min(1.0, 1 + candidate.params_change)
+
+
+def test_showing_none_is_refused_rather_than_read_as_nothing_faster() -> None:
+    with pytest.raises(InputError, match="top=0"):
+        search_shapes(workload(), [A100], top=0)
+
+
 def test_latent_attention_keeps_as_many_key_value_heads_as_heads() -> None:
     others = ("num_layers", "hidden_size", "vocab_size", "num_experts", "expert_ffn_hidden_size")
     answer = search_shapes(workload("deepseek-v3"), [A100], freeze=others)

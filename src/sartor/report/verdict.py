@@ -97,7 +97,7 @@ def what_to_change(advice: Advice) -> str:
     if first.changed != best.changed:
         sentences.append(f"The best found is {change_text(best.changed)}: {gain_words(best)}.")
     single = max(search.single_edits, key=lambda edit: edit.speedup, default=None)
-    if first.num_changes > 1 and single is not None and single.speedup > 1 + WORTH:
+    if first.num_changes > 1 and single is not None and single.speedup * min(1, 1 + single.params_change) > 1 + WORTH:
         alone = f"{change_text(single.changed)}: {speedup_text(single.speedup)}"
         sentences.append(f"Changing one field alone, the most is gained by {alone}.")
     return " ".join(sentences)

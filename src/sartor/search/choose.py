@@ -53,18 +53,23 @@ def fastest_of_each(key: IntArray, score: FloatArray) -> IntArray:
     return best[np.argsort(score[best], kind="stable")]
 
 
-def shown(points: Points, found: Changes, score: FloatArray, baseline: int, top: int) -> IntArray:
-    """Positions of at most ``top`` points to show, best first.
+def paying(points: Points, score: FloatArray, baseline: int) -> npt.NDArray[np.bool_]:
+    """Mask of the points that save more than fewer parameters, or fewer that a token uses, explain. ``score`` is time
+    over the baseline's, which is the point at ``baseline``."""
+    counts = (points.num_params, points.num_active_params)
+    smaller = np.minimum.reduce([np.minimum(1.0, count / count[baseline]) for count in counts])
+    mask: npt.NDArray[np.bool_] = score <= smaller * (1 - MIN_GAIN)
+    return mask
+
+
+def shown(points: Points, found: Changes, score: FloatArray, pays: npt.NDArray[np.bool_], top: int) -> IntArray:
+    """Positions of at most ``top`` points to show, best first: of those that pay.
 
     First the fastest of every set of edits, without those that a subset of their edits equals; if that leaves room,
-    the fastest of every combination of heads within those sets, again without edits that gain nothing. ``score`` is
-    time over the baseline's, which is the point at ``baseline``. A shape of fewer parameters, or of fewer that a
-    token uses, must save more than they explain.
+    the fastest of every combination of heads within those sets, again without edits that gain nothing.
     """
-    smaller = np.minimum(1.0, points.num_params / points.num_params[baseline])
-    smaller = np.minimum(smaller, points.num_active_params / points.num_active_params[baseline])
-    better = np.flatnonzero(score <= smaller * (1 - MIN_GAIN))
-    if not len(better) or top <= 0:
+    better = np.flatnonzero(pays)
+    if not len(better):
         return np.zeros(0, dtype=np.int64)
     better = better[np.lexsort((found.count[better], score[better]))]
     kinds, times = found.kinds[better], score[better]
@@ -88,10 +93,10 @@ def _has_better_subset(kind: int, time: float, kinds: IntArray, times: FloatArra
     return bool(np.any(times[subset] <= time))
 
 
-def smallest_edit(found: Changes, score: FloatArray, best: int, share: float) -> int:
-    """The point with fewest edits that saves at least ``share`` of the time the point ``best`` saves; of those the
-    fastest."""
-    good = np.flatnonzero(1 - score >= share * (1 - score[best]))
+def smallest_edit(found: Changes, score: FloatArray, pays: npt.NDArray[np.bool_], best: int, share: float) -> int:
+    """The paying point with fewest edits that saves at least ``share`` of the time the point ``best`` saves; of those
+    the fastest."""
+    good = np.flatnonzero(pays & (1 - score >= share * (1 - score[best])))
     return int(good[np.lexsort((score[good], found.count[good]))[0]])
 
 

@@ -18,7 +18,7 @@ from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
-from sartor.search.choose import changes, shown, single_edits, smallest_edit
+from sartor.search.choose import changes, paying, shown, single_edits, smallest_edit
 from sartor.search.evaluate import Evaluator
 from sartor.search.near import build_space
 from sartor.search.pareto import is_pareto
@@ -63,6 +63,8 @@ def search_shapes(
     {'num_heads': (32, 20), 'num_kv_heads': (32, 20), 'head_dim': (80, 128)}
     """
     started = time.perf_counter()
+    if top < 1:
+        raise InputError("top", top, "must be a positive integer", "10")
     guard, dims = guard or QualityGuard(), dims or ParallelDims()
     objective = objective or workload.phase
     devices, phases = _distinct(gpus), _phases(workload, objective)
@@ -110,8 +112,9 @@ def phase_workload(workload: Workload, phase: Phase) -> Workload:
 def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ...]) -> ShapeSearch:
     """What of the priced points to tell."""
     prices, found = priced.prices, priced.found
-    chosen = [int(i) for i in shown(priced.points, found, prices.score, prices.baseline, top)]
-    least = [smallest_edit(found, prices.score, chosen[0], SMALLEST_EDIT_SHARE)] if chosen else []
+    pays = paying(priced.points, prices.score, prices.baseline)
+    chosen = [int(i) for i in shown(priced.points, found, prices.score, pays, top)]
+    least = [smallest_edit(found, prices.score, pays, chosen[0], SMALLEST_EDIT_SHARE)] if chosen else []
     own_best = {gpu.name: fastest(times, found.count) for gpu, times in zip(priced.gpus, prices.by_gpu, strict=True)}
     fair = fastest(1 + prices.regret, found.count)
     told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least})}
