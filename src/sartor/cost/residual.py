@@ -92,7 +92,7 @@ def forward(residual: Residual, features: Weights) -> tuple[Weights, Weights]:
     for weight, bias in residual.layers[:-1]:
         inside = np.maximum(weight @ inside + bias, 0)
     weight, bias = residual.layers[-1]
-    return (weight.T * inside).sum(axis=0) + bias[0], trust
+    return np.clip((weight.T * inside).sum(axis=0) + bias[0], residual.least, residual.most), trust
 
 
 def _evaluate(

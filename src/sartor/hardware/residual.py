@@ -34,6 +34,9 @@ class Residual:
     high: Weights
     layers: tuple[tuple[Weights, Weights], ...]
     """(outputs, inputs) and (outputs, 1) per layer, ramps between them."""
+    least: float
+    """ln(measured / formula) of the rows fitted on lay between this and ``most`` (all but 1 in 500)."""
+    most: float
     formula_log_sigma: float
     """The calibration's own ``log_sigma`` when this was fitted: what a borrower's widening is measured against."""
     log_sigma: float
@@ -94,6 +97,8 @@ def _load(key: str) -> Residual:
         scale=arrays["scale"],
         low=arrays["low"],
         high=arrays["high"],
+        least=record["least"],
+        most=record["most"],
         formula_log_sigma=record["formula_log_sigma"],
         log_sigma=record["log_sigma"],
         log_sigma_small=record["log_sigma_small"],
