@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.interop.families import Reader, parts, readers
-from sartor.interop.families.encoder_decoder import Seq2Seq, build_stack, read_side
+from sartor.interop.families.encoder_decoder import Seq2Seq, build_stack, decoder_alone, read_side
 from sartor.interop.fields import Fields
 from sartor.model.counts import count_params
 from sartor.model.shape import AttentionMixer, Layer, Linear, Stack, TransformerShape, Vectors
@@ -78,7 +78,7 @@ def read_trocr(f: Fields) -> TransformerShape:
     width = f.optional_size("cross_attention_hidden_size")
     stack = build_stack(f, Seq2Seq(embedding_norm=normed), side, rows, cross=True)
     if not f.path:
-        stack = replace(stack, runs=tuple(replace(r, layer=_without_source(r.layer, side.hidden)) for r in stack.runs))
+        stack = decoder_alone(stack)
     if width is not None:
         stack = replace(stack, runs=tuple(replace(r, layer=_from_width(r.layer, width)) for r in stack.runs))
     return TransformerShape(
@@ -89,14 +89,6 @@ def read_trocr(f: Fields) -> TransformerShape:
         tied_embeddings=f.flag("tie_word_embeddings", default=True),
         model_type=f.model_type,
     )
-
-
-def _without_source(layer: Layer, hidden: int) -> Layer:
-    """By itself the decoder has nothing to attend to: its cross-attention is held and not run."""
-    own, cross = layer.mixers
-    assert isinstance(cross, AttentionMixer)
-    idle = tuple(replace(x, rows=0) for x in cross.linears(hidden))
-    return replace(layer, mixers=(own, replace(cross, own_linears=idle)))
 
 
 def _from_width(layer: Layer, width: int) -> Layer:

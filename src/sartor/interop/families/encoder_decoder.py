@@ -75,6 +75,8 @@ def read_seq2seq(f: Fields, family: Seq2Seq) -> TransformerShape:
         build_stack(f, family, encoder, rows[0], cross=False),
         build_stack(f, family, decoder, rows[1], cross=True),
     )
+    if f.architecture.endswith("ForCausalLM") and not f.path:
+        return around_stacks(f, family, (decoder_alone(stacks[1]),), decoder.hidden)
     return around_stacks(f, family, stacks, decoder.hidden)
 
 
@@ -158,13 +160,27 @@ def experts(f: Fields, width: int) -> MoeFfn:
     return MoeFfn(num_experts=num, experts_per_token=2, expert=expert, router_bias=bias)
 
 
-def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, Stack], hidden: int) -> TransformerShape:
+def decoder_alone(stack: Stack) -> Stack:
+    """By itself the decoder has nothing to attend to: its cross-attention is held and not run."""
+    runs = tuple(replace(run, layer=without_source(run.layer, int(stack.hidden_size))) for run in stack.runs)
+    return replace(stack, runs=runs)
+
+
+def without_source(layer: Layer, hidden: int) -> Layer:
+    """The layer with its cross-attention idle."""
+    own, cross = layer.mixers
+    assert isinstance(cross, AttentionMixer)
+    idle = tuple(replace(x, rows=0) for x in cross.linears(hidden))
+    return replace(layer, mixers=(own, replace(cross, own_linears=idle)))
+
+
+def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden: int) -> TransformerShape:
     """Token tables and head around the two stacks."""
     vocab = f.essential(*parts.VOCAB)
     tied = f.flag("tie_word_embeddings", default=True)
     classifies = f.architecture.endswith("ForSequenceClassification")
     bare = f.architecture.endswith(("Model", "ForQuestionAnswering")) and not f.architecture.endswith("MTModel")
-    copies = 2 if not tied and family.shared_table else 0
+    copies = 2 if not tied and family.shared_table and len(stacks) == 2 else 0
     tables = (Vectors(name="separate_tables", per_hidden=copies * vocab, embedding=True),) if copies else ()
     linears: tuple[Linear, ...] = ()
     if classifies:

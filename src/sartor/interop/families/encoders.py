@@ -190,6 +190,8 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
         linears = (plain("embedding_projection", table_width, hidden, bias=family.token_types), *linears)
     if pretraining and f.model_type != "splinter":
         linears = (*linears, *pretraining_parts(f, family, hidden))
+    if f.architecture.endswith("ForNextSentencePrediction"):
+        linears = (*linears, plain("sequence_relationship", hidden, 2, bias=True, rows=1))
     norm_width = hidden if family.norm_after_projection else table_width
     return TransformerShape(
         name=f.model_type,

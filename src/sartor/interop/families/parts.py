@@ -34,6 +34,7 @@ _SUFFIXES = (
     ("ForTokenClassification", Head.TOKEN_CLASSIFICATION),
     ("ForQuestionAnswering", Head.QUESTION_ANSWERING),
     ("ForMultipleChoice", Head.MULTIPLE_CHOICE),
+    ("ForNextSentencePrediction", Head.NONE),
     ("LMHeadModel", Head.LM),
     ("DoubleHeadsModel", Head.LM),
     ("RewardModel", Head.LM),

@@ -41,7 +41,8 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
         check_guards(f, entry, "text")
         main = shape.main
         layers = sum(int(run_sets(run)) * int(layer_params(run.layer, main.hidden_size)) for run in main.runs)
-        rest = evaluate(f, entry["text"], values) + layers - int(count_params(shape).text)
+        counted = count_params(shape)
+        rest = evaluate(f, entry["text"], values) + layers - int(counted.text if main.is_text else counted.total)
         rest += own_head(f, entry, shape)
         if rest:
             shape = replace(shape, vectors=(*shape.vectors, Vectors(name="beside_the_layers", fixed=rest)))

@@ -24,6 +24,7 @@ from sartor.interop.families.decoder import (
 from sartor.interop.families.gemma import gemma4_kinds, per_layer_linears
 from sartor.interop.families.latent import indexer
 from sartor.interop.families.linear_attention import alternating, kinds_of
+from sartor.interop.families.own_heads import summary_head
 from sartor.interop.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
 from sartor.interop.families.patterns import Span, all_sparse, by_layer_types, dense_first, window_pattern
 from sartor.interop.fields import Fields
@@ -106,7 +107,9 @@ def xlnet(f: Fields) -> TransformerShape:
     elif kind is Head.MULTIPLE_CHOICE:
         head = (summary, parts.plain("logits", h, 1, bias=True, rows=1))
     shape = assemble(f, family, h, [layer] * f.layers("n_layer", "num_hidden_layers"))
-    vectors = (Vectors(name="mask", per_hidden=1),)
+    vectors: tuple[Vectors, ...] = (Vectors(name="mask", per_hidden=1),)
+    if own := (summary_head(f, kind, h) if kind is Head.QUESTION_ANSWERING else None):
+        head, vectors = own[0], (*vectors, *own[1])
     return replace(shape, vectors=vectors, linears=head or shape.linears)
 
 

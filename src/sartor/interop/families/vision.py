@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +20,8 @@ class ImageModel:
     ``doubled``: its classifier reads the first token and the mean of the others side by side."""
 
     tower: Tower
+    tokens: Callable[[Fields], int] | None = None
+    """Tokens of one image (sound, film), where they are not its patches and the learned ones."""
     pooler: bool = False
     doubled: bool = False
 
@@ -26,10 +29,15 @@ class ImageModel:
 def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
     """The shape of an image model, with the classifier its architecture names."""
     stack = swiglu(f, read_tower(f, model.tower, name="encoder"))
-    hidden, tokens = int(stack.hidden_size), grid(f) + model.tower.class_token
+    hidden, tokens = int(stack.hidden_size), (model.tokens or (lambda f: grid(f) + model.tower.class_token))(f)
     top: tuple[Linear, ...] = ()
     if f.architecture.endswith("ForImageClassification"):
         top = (plain("classifier", hidden * (2 if model.doubled else 1), num_labels(f), bias=True, rows=1),)
+    elif f.architecture.endswith("ForImageClassificationWithTeacher"):
+        one = plain("classifier", hidden, num_labels(f), bias=True, rows=1)
+        top = (one, replace(one, name="distillation_classifier"))
+    elif f.architecture.endswith("ForObjectDetection"):
+        top = detection_heads(f, hidden)
     elif model.pooler and head_of(f) in (Head.NONE, Head.LM):
         top = (plain("pooler", hidden, f.optional_size("pooler_output_size") or hidden, bias=True, rows=1),)
     return TransformerShape(
@@ -43,6 +51,15 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
     )
 
 
+def detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
+    """YOLOS: class and box of each detection token, three linear layers each (arXiv 2106.00666)."""
+    rows = f.size("num_detection_tokens")
+    inner = plain("detection", hidden, hidden, bias=True, rows=rows)
+    ends = (("class", num_labels(f) + 1), ("box", 4))
+    out = (plain(f"{name}_out", hidden, width, bias=True, rows=rows) for name, width in ends)
+    return (replace(inner, count=4), *out)
+
+
 def swiglu(f: Fields, stack: Stack) -> Stack:
     """DINOv2's largest model has a gated feed-forward part of two thirds the width, rounded up to eights."""
     if not f.flag("use_swiglu_ffn", default=False):
@@ -51,6 +68,35 @@ def swiglu(f: Fields, stack: Stack) -> Stack:
     ffn = DenseFfn(ffn_hidden_size=width, up_bias=True, down_bias=True)
     runs = tuple(Run(layer=replace(run.layer, ffn=ffn), count=run.count) for run in stack.runs)
     return replace(stack, runs=runs)
+
+
+def spectrogram_patches(f: Fields) -> int:
+    """Overlapping patches of a spectrogram and two learned tokens (AST, arXiv 2104.01778)."""
+    side = f.size("patch_size")
+    down = (f.size("num_mel_bins") - side) // f.size("frequency_stride") + 1
+    return down * ((f.size("max_length") - side) // f.size("time_stride") + 1) + 2
+
+
+def film_patches(f: Fields) -> int:
+    """Patches of every few frames (VideoMAE, ViViT)."""
+    depth, *_ = f.sizes("tubelet_size") or [2]
+    learned = int(f.model_type == "vivit")
+    side = (f.sizes("tubelet_size") or [0])[-1] if learned else f.size("patch_size")
+    return (f.size("num_frames") // depth) * (f.size("image_size") // side) ** 2 + learned
+
+
+def unmasked_patches(f: Fields) -> int:
+    """The patches a masked autoencoder sees, and the class token (arXiv 2111.06377)."""
+    return int(grid(f) * (1 - (f.number("mask_ratio") or 0.75))) + 1
+
+
+def relative_positions(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """BEiT's table of relative positions in each layer, where asked."""
+    if not f.flag("use_relative_position_bias", default=False):
+        return ()
+    side = f.size("image_size") // f.size("patch_size")
+    rows = (2 * side - 1) ** 2 + 3
+    return (Vectors(name="relative_positions", fixed=rows * f.size("num_attention_heads"), embedding=True),)
 
 
 TEXT = Encoder(
@@ -115,6 +161,32 @@ _ROWS: dict[str, ImageModel] = {
             ),
         ),
         doubled=True,
+    ),
+    "vit_msn": ImageModel(tower=VIT),
+    "ijepa": ImageModel(tower=replace(VIT, class_token=0, positions=plus(0))),
+    "vit_mae": ImageModel(tower=VIT, tokens=unmasked_patches),
+    "yolos": ImageModel(tower=VIT, pooler=True, tokens=lambda f: grid(f) + 1 + f.size("num_detection_tokens")),
+    "audio-spectrogram-transformer": ImageModel(tower=replace(VIT, patch=False), tokens=spectrogram_patches),
+    "vivit": ImageModel(tower=replace(VIT, patch=False), tokens=film_patches),
+    "videomae": ImageModel(
+        tower=replace(VIT, q_bias="qv_bias", k_bias=False, patch=False, class_token=0), tokens=film_patches
+    ),
+    **dict.fromkeys(
+        ("beit", "data2vec-vision"),
+        ImageModel(tower=replace(VIT, q_bias=True, k_bias=False, scale=2, layer_vectors=relative_positions)),
+    ),
+    "dinov3_vit": ImageModel(
+        tower=replace(
+            VIT,
+            q_bias="query_bias",
+            k_bias="key_bias",
+            out_bias="proj_bias",
+            mlp_bias="mlp_bias",
+            gated="use_gated_mlp",
+            positions=None,
+            scale=2,
+        ),
+        tokens=lambda f: grid(f) + 1 + f.size("num_register_tokens", least=0),
     ),
     "clip_vision_model": ImageModel(tower=CLIP),
     "siglip_vision_model": ImageModel(tower=SIGLIP),
