@@ -75,16 +75,15 @@ def shown(points: Points, found: Changes, score: FloatArray, pays: npt.NDArray[n
     kinds, times = found.kinds[better], score[better]
     needed = [i for i in fastest_of_each(kinds, times) if not _has_better_subset(int(kinds[i]), times[i], kinds, times)]
     heads = points.index[2][better]
-    finer = kinds * (int(points.index[2].max()) + 1) + heads
-    alike = {head: heads == head for head in np.unique(heads).tolist()}
-    rest = [
-        i
-        for i in fastest_of_each(finer, times)
-        if i not in set(needed)
-        and not _has_better_subset(int(kinds[i]), times[i], kinds[alike[heads[i]]], times[alike[heads[i]]])
-    ]
+    finer = fastest_of_each(kinds * (int(points.index[2].max()) + 1) + heads, times)
+    rest = [i for i in finer if i not in set(needed) and not _is_idle(i, finer[heads[finer] == heads[i]], kinds, times)]
     chosen = [*needed, *rest][:top]
     return np.asarray(better[sorted(chosen)], dtype=np.int64)
+
+
+def _is_idle(i: int, others: IntArray, kinds: IntArray, times: FloatArray) -> bool:
+    """Whether some edit of point ``i`` gains nothing: one of ``others`` does without it and is as fast."""
+    return _has_better_subset(int(kinds[i]), times[i], kinds[others], times[others])
 
 
 def _has_better_subset(kind: int, time: float, kinds: IntArray, times: FloatArray) -> bool:
