@@ -38,7 +38,7 @@ from sartor.cost.attention_residual import (
 )
 from sartor.cost.gemm import peak_flops_per_s, roofline_s
 from sartor.cost.gemm_residual import gemm_features, table_length
-from sartor.cost.residual import forward, without_residuals
+from sartor.cost.residual import PANEL, forward, without_residuals
 from sartor.cost.tiles import Problems, evaluate
 from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
@@ -238,8 +238,10 @@ def _half(values: Any) -> Any:
 
 
 def predict(residual: Residual, rows: Rows) -> Any:
-    log_factor, trust = forward(residual, rows.features)
-    return np.maximum(rows.formula_s * np.exp(log_factor * trust, dtype=np.float64), rows.floor_s)
+    count = len(rows.seconds)
+    log_factor, trust = forward(residual, np.pad(rows.features, ((0, 0), (0, -count % PANEL)), mode="edge"))
+    factor = np.exp(log_factor * trust, dtype=np.float64)[:count]
+    return np.maximum(rows.formula_s * factor, rows.floor_s)
 
 
 def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
