@@ -84,8 +84,9 @@ def test_eager_launches_are_told_apart() -> None:
 
 def test_a_collective_across_nodes_is_not_expressed() -> None:
     words = {"dtype": "half", "op": "alltoall", "library": "NCCL", "system": "a100_dgx"}
-    ((spans, _), (pairs, _), (alone, _)) = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, GPU)
-    assert (bool(spans), bool(pairs), bool(alone)) == (True, False, False)
+    found = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, GPU)
+    assert [reason for mask, reason in found if bool(mask)] == [found[0][1]]
+    assert "node" in found[0][1]
     inside = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, load_gpu("gb200"))
     assert not any(bool(mask) for mask, _ in inside), "an NVLink rack joins more devices than a node has"
     op = only("collectives", words, {"n_gpus": 8, "bytes": 2**20})
