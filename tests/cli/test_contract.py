@@ -205,3 +205,12 @@ def test_asking_for_nothing_prints_the_help_and_no_complaint(sartor, words: tupl
     assert "Commands" in ran.out
     assert ran.err == ""
     assert ran.code == (2 if words else 0)
+
+
+def test_lint_looks_at_several_models_as_a_pre_commit_hook_names_them(sartor, repo_dir: Path) -> None:
+    configs = [repo_dir / "examples" / name / "config.json" for name in ("llama-3-8b", "gpt2")]
+    ran = sartor("lint", "--gpu", "a100", "--fail-on", "error", *configs)
+    assert ran.code == 1
+    assert all(str(config) in ran.out for config in configs)
+    assert sartor("lint", "--gpu", "a100", configs[0]).code == 0
+    assert sartor("lint", "--json", *configs).code == 2

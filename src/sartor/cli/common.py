@@ -33,6 +33,14 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...",
+        help="Paths to Hugging Face config.json files or their folders, zoo names, or org/name.",
+        show_default=False,
+    ),
+]
 GpuName = Annotated[
     str,
     typer.Option("--gpu", metavar="GPU", help="A name from `sartor catalog gpus`, or a TOML file.", show_default=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -99,7 +99,7 @@ def advise(
 
 
 def lint(
-    model: c.Model,
+    models: c.Models,
     gpu: c.GpuName = "h100",
     fail_on: Annotated[
         str, typer.Option(metavar="error|warn|info|never", help="Exit with 1 when a finding is at least this grave.")
@@ -124,40 +124,54 @@ def lint(
 ) -> None:
     """Is anything in this shape wasteful on this device: rules broken, and the time each costs.
 
+    Several models are looked at in turn; JSON and SARIF, which are one object, take one.
+
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """
-    from sartor import api
-    from sartor.report import contract, lint_formats
-
     if fail_on not in (*GRADES, "never"):
         raise InputError("--fail-on", fail_on, f"must be one of {', '.join(GRADES)}, never")
     if format not in ("text", "json", "sarif", "github"):
         raise InputError("--format", format, "must be one of text, json, sarif, github")
-    found = api.lint(
-        model,
-        gpu,
-        allow=tuple(allow or ()),
-        phase=phase,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        dtype=dtype,
-        attention=attention,
-        set=c.parse_sets(set_),
-        calibration=calibration,
-    )
-    as_json = json or format == "json"
-    body = contract.lint_body(found)
-    c.answer("lint", body, as_json=as_json, out=out)
-    if format == "sarif" and not as_json:
-        print(lint_formats.sarif(found.findings, path=model))
-    elif format == "github" and not as_json:
-        print(lint_formats.github(found.findings, path=model))
-    elif not as_json:
-        c.show(lint_formats.text(found.findings))
-    worst = body["worst_grade"]
-    if fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on):
+    format = "json" if json else format
+    if len(models) > 1 and (format in ("json", "sarif") or out):
+        raise InputError("MODEL", f"{len(models)} models", "one at a time with JSON or SARIF, which are one object")
+    question = {
+        "allow": tuple(allow or ()),
+        "phase": phase,
+        "seq_len": seq_len,
+        "microbatch_size": microbatch_size,
+        "context_len": context_len,
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "dtype": dtype,
+        "attention": attention,
+        "set": c.parse_sets(set_),
+        "calibration": calibration,
+    }
+    worst = [_lint_one(model, gpu, format, out, question, named=len(models) > 1) for model in models]
+    if fail_on != "never" and any(w is not None and GRADES.index(w) >= GRADES.index(fail_on) for w in worst):
         raise c.Exit(1)
+
+
+def _lint_one(
+    model: str, gpu: str, format: str, out: Path | None, question: dict[str, Any], *, named: bool
+) -> str | None:
+    """Print one model's findings; its worst grade."""
+    from sartor import api
+    from sartor.report import contract, lint_formats
+    from sartor.report.words import printable
+
+    found = api.lint(model, gpu, **question)
+    body = contract.lint_body(found)
+    c.answer("lint", body, as_json=format == "json", out=out)
+    if format == "sarif":
+        print(lint_formats.sarif(found.findings, path=model))
+    elif format == "github":
+        print(lint_formats.github(found.findings, path=model))
+    elif format == "text":
+        if named:
+            print(printable(model))
+        c.show(lint_formats.text(found.findings))
+    worst: str | None = body["worst_grade"]
+    return worst
