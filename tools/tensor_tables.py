@@ -51,7 +51,7 @@ def learn(model_type: str) -> dict[str, Any]:
     for path, value in leaves(base):
         if isinstance(value, list) and value and wanted(path) and not TEXT.match(path):
             guards.add(path, value, "tower" if "config" in path else "text")
-        if type(value) is bool and wanted(path) and not TEXT.match(path):
+        if type(value) is bool and (wanted(path) or re.search(r"(bias|norm|tie_word_embeddings)$", path)):
             flip(base, path, value, sizes, sides, guards)
     effects = {path: moved(base, path, value, guards) for path, value in paths.items()}
     active: dict[str, tuple[int, Sizes]] = {}
@@ -76,7 +76,7 @@ def learn(model_type: str) -> dict[str, Any]:
         **{k: [[str(c), dict(m)] for m, c in v.items() if c] for k, v in polynomials.items()},
     }
     result["checked"] = check(base, result)
-    return result
+    return result if all(x == "ok" for x in result["checked"]) else repaired(base, result)
 
 
 class Guards(dict[str, tuple[Any, set[str]]]):
@@ -192,13 +192,23 @@ def side(
             value *= Fraction(value_of(name, paths)) ** e
         out: Poly = {tuple(sorted(powers.items())): Fraction(extent - offset) / value}
         return out | {(): offset} if offset else out
-    if all(e == 1 and "//" not in name for name, e in powers.items()):
-        rest = Fraction(extent) - sum((linear[n][0] * paths[n] for n in powers), Fraction(0))
-        return {((n, 1),): linear[n][0] for n in powers} | ({(): rest} if rest else {})
+    plain = {n: e for n, e in powers.items() if not offsets[n]}
+    summed = [n for n in powers if offsets[n]]
+    value = Fraction(1)
+    for name, e in plain.items():
+        value *= Fraction(value_of(name, paths)) ** e
+    rest = Fraction(extent) - sum((linear[n][0] * paths.get(n, 0) for n in summed), Fraction(0))
+    if rest >= 0 and all(powers[n] == 1 and "//" not in n for n in summed):
+        terms = {product_key(plain, n): linear[n][0] / value for n in summed}
+        return terms | ({tuple(sorted(plain.items())): rest / value} if rest else {})
     for name in powers:
         for path in name.split("//"):
             guards.add(path, paths[path], kind)
     return {(): Fraction(extent)}
+
+
+def product_key(plain: dict[str, int], name: str) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted({**plain, name: 1}.items()))
 
 
 def grid_fields(paths: dict[str, int]) -> dict[str, tuple[str, str]]:
@@ -249,10 +259,11 @@ def check(base: dict[str, Any], result: dict[str, Any]) -> list[str]:
     rng, out = random.Random(1), []
     guarded = result["guards"]["tower"].keys() | result["guards"]["text"].keys()
     free = [p for p in result["defaults"] if p not in guarded]
-    for trial in range(12):
+    for trial in range(16):
         fields, values = copy.deepcopy(base), dict(result["defaults"])
-        for path in rng.sample(free, rng.randint(1, max(1, min(len(free), 1 + trial // 2)))) if free else []:
-            values[path] = rng.choice((2, 2, 3)) * values[path]
+        several = free if trial < 2 else rng.sample(free, rng.randint(1, max(1, len(free) // (1 + trial % 4))))
+        for path in several if free else []:
+            values[path] = (2 if trial < 8 else rng.choice((2, 2, 3))) * values[path]
             put(fields, path, values[path])
         try:
             sizes, sides = measure(fields)
@@ -265,6 +276,17 @@ def check(base: dict[str, Any], result: dict[str, Any]) -> list[str]:
         if len(out) >= 10:
             break
     return out
+
+
+def repaired(base: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """The result with one more field guarded, where that leaves only configs that agree; else as it was."""
+    for path in result["defaults"]:
+        guards = {kind: {**result["guards"][kind], path: result["defaults"][path]} for kind in ("tower", "text")}
+        trial = {**result, "guards": guards}
+        trial["checked"] = check(base, trial)
+        if trial["checked"] and all(x == "ok" for x in trial["checked"]):
+            return trial
+    return result
 
 
 def prod(shape: tuple[int, ...]) -> int:
@@ -282,7 +304,7 @@ def leaves(fields: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def wanted(path: str) -> bool:
-    if any(SKIP.search(part) for part in path.split(".")):
+    if any(SKIP.search(part) for part in path.split(".")) and not path.endswith("conv_bias"):
         return False
     return not TEXT.match(path) or bool(TEXT_KEPT.search(path))
 

@@ -287,7 +287,7 @@ class Products(TorchDispatchMode):
         if re.search(r"Expert", kind):
             return "linear"
         if re.search(
-            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|DeltaAttention|(?<!Kimi)LinearAttention|LightningAttention|Indexer|Rwkv|Rglru|Hyper|mLSTM|sLSTM|Rotary",
+            r"Mamba|SSM|Mixer(?!Attention)|DeltaNet|DeltaAttention|(?<!Kimi)LinearAttention|LightningAttention|Indexer|Rwkv|Rglru|Hyper(?!CLOVA)|mLSTM|sLSTM|Rotary",
             kind,
         ):
             return "other"

@@ -65,4 +65,4 @@ def test_a_zero_that_divides_is_refused() -> None:
 def test_every_tabled_type_has_a_reader_for_its_text() -> None:
     named = {name.partition(":")[0] for name in _table()["model_types"]}
     assert named <= readers().keys()
-    assert all(is_tabled(name) for name in named)
+    assert all(is_tabled(*name.split(":")) for name in _table()["model_types"])

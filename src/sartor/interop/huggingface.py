@@ -63,7 +63,7 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
     built = _built_class(architecture, model_type, ledger) if reader else architecture
     fields = Fields(config, model_type, "", ledger, built)
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
-    if reader and is_tabled(model_type):
+    if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
     shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
     reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))

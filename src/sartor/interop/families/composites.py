@@ -12,6 +12,7 @@ from sartor.interop.families.encoder_decoder import Seq2Seq, Side, build_stack, 
 from sartor.interop.families.encoders import Encoder, read_encoder
 from sartor.interop.families.parts import group_layers, plain, rms
 from sartor.interop.families.t5 import T5Kind, read_t5
+from sartor.interop.families.tabled import is_tabled
 from sartor.interop.fields import Fields
 from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Linear, Stack, TransformerShape, Vectors
 
@@ -167,6 +168,15 @@ def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
     )
 
 
+def read_omni(f: Fields, thinker: str) -> TransformerShape:
+    """Qwen Omni: a thinker that reads and writes text, and a talker beside it that writes sound."""
+    inner = f.nested("thinker_config", thinker, required=True)
+    assert inner is not None
+    if not is_tabled(f.model_type, f.architecture):
+        f.ledger.guess(f"the talker of {f.model_type} is left out: only the thinker is counted, its text part exact")
+    return readers()[thinker](inner)
+
+
 _TEXT: dict[str, Encoder] = {
     **dict.fromkeys(
         (
@@ -186,6 +196,8 @@ _TOP: dict[str, Encoder] = {
 _OTHERS: dict[str, Callable[[Fields], TransformerShape]] = {
     "flava": read_flava,
     "git": read_captions,
+    "qwen2_5_omni": partial(read_omni, thinker="qwen2_5_omni_thinker"),
+    "qwen3_omni_moe": partial(read_omni, thinker="qwen3_omni_moe_thinker"),
     "blip": read_blip,
     "lxmert": read_lxmert,
     "speecht5": read_sound_decoder,

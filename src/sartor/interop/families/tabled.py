@@ -22,9 +22,10 @@ from sartor.model.shape import Stack, TransformerShape, Vectors
 TIED = "tie_word_embeddings"
 
 
-def is_tabled(model_type: str) -> bool:
-    """Whether the table knows what stands beside the text layers of a model type."""
-    return model_type in _table()["model_types"]
+def is_tabled(model_type: str, architecture: str = "") -> bool:
+    """Whether the table knows what stands beside the text layers of a model type, or of one of its classes."""
+    types = _table()["model_types"]
+    return model_type in types or f"{model_type}:{architecture}" in types
 
 
 def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
