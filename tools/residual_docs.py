@@ -27,7 +27,8 @@ def main(check: bool) -> int:
 
 def tables() -> Iterator[str]:
     yield "\n## Held out\n"
-    yield "| fit | rows | held out | formula MAPE | MAPE | median | p90 | large | in 80% |\n|---|---|---|---|---|---|---|---|---|"
+    yield "| fit | rows | held out | formula MAPE | MAPE | median | p90 | large | in 80% |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for key, record in residual_records().items():
         held, formula = record["held_out"], record["formula"]
         shares = [formula["mape"], *(held[name] for name in ("mape", "median", "p90", "mape_large"))]

@@ -16,7 +16,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 
 DIRECT_MOST_BYTES = 8 * 2**20
-"""Largest message taken by vLLM's and SGLang's own all-reduce: 8 MiB, recalled and consistent with the tables (2026)."""
+"""Largest message of vLLM's and SGLang's own all-reduce: 8 MiB, recalled, consistent with the tables (2026)."""
 
 
 def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
