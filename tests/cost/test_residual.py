@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sartor.cost.attention import attention_cost
 from sartor.cost.gemm import gemm_cost, gemm_costs, roofline_s
 from sartor.cost.gemm_residual import table_length
 from sartor.cost.residual import applicable, without_residuals
@@ -19,7 +20,7 @@ from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.residual import find_residual, fingerprint, residual_records
-from sartor.operators import DType, Gemm, GroupedGemm, Layout
+from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, Pass
 
 H200, A100, H100 = load_gpu("h200_sxm"), load_gpu("a100_sxm"), load_gpu("h100_sxm")
 GEMMS = sorted(key for key, record in residual_records().items() if "dtype" in record)
@@ -169,3 +170,38 @@ def test_what_was_held_out_is_met_better_than_by_the_formula(key: str) -> None:
 def test_all_residuals_together_take_less_than_three_megabytes() -> None:
     folder = resources.files("sartor.hardware").joinpath("calibration").joinpath("residual")
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 3e6
+
+
+PREFILL = Attention(
+    name="prefill", batch=2, num_heads=32, num_kv_heads=8, seq_q=4096, seq_kv=4096, head_dim=128, v_head_dim=128
+)
+
+
+def test_prefill_is_moved_and_attention_that_no_table_holds_is_not() -> None:
+    assert attention_cost(PREFILL, H200, known(H200)).details["residual"] != 1.0
+    others = [
+        replace(PREFILL, pass_=Pass.BACKWARD),
+        replace(PREFILL, seq_q=512),
+        replace(PREFILL, seq_q=4),
+        replace(PREFILL, v_head_dim=64),
+        replace(PREFILL, seq_q=1, latent=True, num_kv_heads=1, head_dim=576, v_head_dim=512),
+        replace(PREFILL, dtype=DType.FP8),
+    ]
+    for op in others:
+        plain = attention_cost(op, H200, without_residuals(known(H200)))
+        assert attention_cost(op, H200, known(H200)).time_s == plain.time_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 16), st.integers(1, 12), st.sampled_from([64, 80, 96, 128, 192, 256]), st.sampled_from([0, 4096]))
+def test_attention_in_a_grid_equals_the_scalar_call_and_no_peak_is_beaten(
+    kv_heads: int, group: int, dim: int, window: int
+) -> None:
+    heads = {"num_heads": kv_heads * group, "num_kv_heads": kv_heads, "head_dim": dim, "v_head_dim": dim}
+    op = replace(PREFILL, window=window, **heads)
+    batch, seq = np.array([1, 3, 64]), np.array([100, 4096, 60000])
+    many = attention_cost(replace(op, batch=batch[:, None], seq_q=seq, seq_kv=seq), H200, known(H200))
+    for i, j in np.ndindex(3, 3):
+        one = replace(op, batch=int(batch[i]), seq_q=int(seq[j]), seq_kv=int(seq[j]))
+        assert many.time_s[i, j] == attention_cost(one, H200, known(H200)).time_s
+        assert many.time_s[i, j] >= one.flops / H200.peak_flops_per_s[DType.BF16] * (1 - 1e-12)
