@@ -13,6 +13,7 @@ from cost.cost_samples import gpus
 from sartor.cost.attention import attention_cost
 from sartor.cost.collective import collective_cost
 from sartor.cost.memory_bound import memory_bound_cost
+from sartor.cost.residual import without_residuals
 from sartor.hardware.calibration import (
     Calibration,
     Clock,
@@ -35,7 +36,7 @@ laws = settings(max_examples=80, deadline=None)
 @laws
 @given(gpus, st.sampled_from([PREFILL, DECODE]), st.sampled_from(["batch", "seq_kv", "num_heads"]), st.integers(1, 64))
 def test_attention_time_never_falls_when_a_size_grows(gpu, op, field, factor) -> None:  # type: ignore[no-untyped-def]
-    calibration = load_calibration(gpu)
+    calibration = without_residuals(load_calibration(gpu))
     larger = {field: getattr(op, field) * factor}
     if field == "seq_kv" and op.seq_q > 1:
         larger["seq_q"] = larger["seq_kv"]
@@ -45,7 +46,7 @@ def test_attention_time_never_falls_when_a_size_grows(gpu, op, field, factor) ->
 
 def test_a_window_never_makes_attention_slower() -> None:
     gpu = load_gpu("h200_sxm")
-    calibration = load_calibration(gpu)
+    calibration = without_residuals(load_calibration(gpu))
     times = [
         float(attention_cost(replace(PREFILL, seq_q=16384, seq_kv=16384, window=w), gpu, calibration).time_s)
         for w in (0, 8192, 1024, 128)
@@ -56,7 +57,10 @@ def test_a_window_never_makes_attention_slower() -> None:
 def test_causal_attention_takes_about_half_of_full_attention_when_long() -> None:
     gpu = load_gpu("a100_sxm")
     long = replace(PREFILL, seq_q=16384, seq_kv=16384)
-    causal, full = (attention_cost(replace(long, causal=c), gpu, load_calibration(gpu)).time_s for c in (True, False))
+    causal, full = (
+        attention_cost(replace(long, causal=c), gpu, without_residuals(load_calibration(gpu))).time_s
+        for c in (True, False)
+    )
     assert 0.48 <= causal / full <= 0.56
 
 
