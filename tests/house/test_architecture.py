@@ -15,6 +15,7 @@ FLOORS = {
     "ground": {"units", "errors", "operators"},
     "describe": {"model", "hardware"},
     "predict": {"cost"},
+    "predict a job": {"training"},
     "solve": {"schedule", "placement"},
     "decide": {"rules", "search"},
     "answer": {"answers"},
