@@ -61,10 +61,16 @@ class _Site:
     def runs(self) -> Iterator[tuple[Run, str]]:
         """Runs with the prefix of their operators' names: what is special about their layers where there are several
         kinds."""
-        names = [_kind(run.layer) for run in self.stack.runs]
-        for i, run in enumerate(self.stack.runs):
-            number = f"{names[: i + 1].count(names[i])}" if names.count(names[i]) > 1 else ""
-            yield run, self.prefix + (f"{names[i]}{number}." if len(names) > 1 else "")
+        yield from zip(self.stack.runs, run_prefixes(self.stack, self.prefix), strict=True)
+
+
+def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
+    """Prefix of the operators' names of every run of a stack, after the stack's own: ``moe.``, ``local.``, ``dense1.``;
+    nothing where all layers are alike."""
+    names = [_kind(run.layer) for run in stack.runs]
+    for i, name in enumerate(names):
+        number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
+        yield prefix + (f"{name}{number}." if len(names) > 1 else "")
 
 
 def _sites(workload: Workload, dims: ParallelDims) -> Iterator[_Site]:

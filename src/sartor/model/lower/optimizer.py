@@ -67,15 +67,26 @@ def mixer_params(setting: Setting, mixer: Mixer) -> Ints:
 
 
 def ffn_params(setting: Setting, part: Ffn) -> Ints:
+    total: Ints = common_ffn_params(setting, part) + expert_params(setting, part)
+    return total
+
+
+def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
+    """What every token passes: all of a dense part; router, shared experts and projections of one with experts."""
     h, tp = setting.hidden_size, setting.tp
     own: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
+    shared = None if isinstance(part, DenseFfn) else part.shared
+    return own if shared is None else own + _vectors(h, (), shared.vectors)
+
+
+def expert_params(setting: Setting, part: Ffn) -> Ints:
+    """Routed experts of this device: num_experts / ep of them, each split over the tensor ranks."""
     if isinstance(part, DenseFfn):
-        return own
-    shared = 0 if part.shared is None else _vectors(h, (), part.shared.vectors)
-    expert: Ints = sum((local_params(x, tp) for x in part.expert_linears(h)), 0)
+        return 0
+    expert: Ints = sum((local_params(x, setting.tp) for x in part.expert_linears(setting.hidden_size)), 0)
     expert = expert + _vectors(expert_width(setting, part), (), part.expert.vectors)
-    total: Ints = own + shared + ceil_div(part.num_experts, setting.dims.ep) * expert
-    return total
+    held: Ints = ceil_div(part.num_experts, setting.dims.ep) * expert
+    return held
 
 
 def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[str, Ints]]:
