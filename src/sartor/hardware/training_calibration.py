@@ -1,0 +1,64 @@
+"""Free constants of a training step as data: ``calibration/training.toml``, and a file of one's own in its format.
+
+A section gives constants by name to what it names, the more specific over the less: ``[default]``,
+``[generation.hopper]``, ``[precision.fp8]``, ``[framework.megatron]``, ``[framework.megatron.fp8]``. What each
+constant means is ``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+
+
+def training_constants(framework: str, precision: str, generation: str, table: Mapping[str, Any]) -> dict[str, float]:
+    """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``) and a generation."""
+    of_framework = _section(table, "framework", framework)
+    layers = (
+        _section(table, "default"),
+        _section(table, "generation", generation),
+        _section(table, "precision", precision),
+        of_framework,
+        _section(of_framework, precision),
+    )
+    return {name: value for layer in layers for name, value in layer.items() if not isinstance(value, dict)}
+
+
+@cache
+def packaged_training_table() -> Mapping[str, Any]:
+    """The package's own constants, fitted on the records its ``provenance`` names; empty where nothing is fitted."""
+    file = resources.files("sartor.hardware").joinpath("calibration", "training.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def read_training_table(path: str | Path) -> Mapping[str, Any]:
+    """A table of one's own. ``InputError`` when it cannot be read or a constant is no finite number above or at 0."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        reason = " ".join(str(error).split())[:120]
+        raise InputError("training constants", str(path), f"must be a readable TOML file ({reason})") from None
+    for section in ("default", "generation", "precision", "framework"):
+        _check(section, table.get(section, {}))
+    return table
+
+
+def _check(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check(f"{name}.{key}", each)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InputError(name, value, "must be a finite number not below 0")
+
+
+def _section(table: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        table = table.get(key, {}) if isinstance(table, Mapping) else {}
+    return table if isinstance(table, Mapping) else {}
