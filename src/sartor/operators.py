@@ -269,6 +269,9 @@ class Collective:
     group_size: Ints
     message_bytes: Floats
     count: Ints = 1
+    stride: Ints = 1
+    """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
+    outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False
     """Launched by the host call by call, not queued or replayed from a graph."""

@@ -5,10 +5,33 @@ Devices are numbered so that neighbours are close: ``k * span ... (k + 1) * span
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+
+LINK_KINDS = (
+    "nvlink",
+    "nvswitch",
+    "xgmi",
+    "pcie",
+    "smp",
+    "ici",
+    "infiniband",
+    "ethernet",
+    "efa",
+    "omnipath",
+    "slingshot",
+    "dcn",
+)
+"""What a tier is made of: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp`` the bus between host
+sockets, ``ici``
+a TPU torus, ``dcn`` a data-centre network between torus slices, the rest as named; empty: not said."""
+
+MAX_DEVICES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +43,37 @@ class LinkTier:
     bytes_per_s: float
     """What one device sends while it receives as much, all its links of this tier together, nominal."""
     latency_s: float
+    """From one device's memory to another's over this tier: a hop of a ring."""
     oversubscription: float = 1.0
     """Bandwidth of all devices into the tier over what its core carries (1: full bisection)."""
     kind: str = ""
-    """nvlink, nvswitch, pcie, infiniband, ethernet, ici, dcn, xgmi: what efficiency and algorithms it has."""
+    """One of ``LINK_KINDS``: what efficiency and algorithms it has."""
     in_network_reduction: bool = False
     """Switches add (NVLS on NVSwitch, SHARP on InfiniBand)."""
+    torus_axes: int = 0
+    """Axes of a torus (TPU: 2 or 3), whose links ``bytes_per_s`` counts together; 0 where links are switched."""
+    torus_wrap: int = 4
+    """Shortest axis of a torus that closes to a ring."""
+
+    def __post_init__(self) -> None:
+        where = f"tiers.{self.name}"
+        _whole(f"{where}.span", self.span, least=0)
+        _number(f"{where}.bytes_per_s", self.bytes_per_s, above=0.0)
+        _number(f"{where}.latency_s", self.latency_s, least=0.0)
+        _number(f"{where}.oversubscription", self.oversubscription, least=1.0)
+        _whole(f"{where}.torus_axes", self.torus_axes, least=0, most=3)
+        _whole(f"{where}.torus_wrap", self.torus_wrap, least=1)
+        if self.kind and self.kind not in LINK_KINDS:
+            raise InputError(f"{where}.kind", self.kind, "is not a kind of link", ", ".join(LINK_KINDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``num_devices`` of one type (0: as many as asked for), and its tiers, innermost first."""
+    """``num_devices`` of one type (0: as many as asked for), and its tiers, innermost first.
+
+    Construction refuses tiers that cannot be (none, spans that do not grow by whole factors, an outermost tier that
+    leaves devices unconnected): ``InputError`` with the field.
+    """
 
     name: str
     gpu: Gpu
@@ -46,3 +89,50 @@ class Cluster:
     note: str = ""
     confidence: str = "high"
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _whole("devices_per_node", self.devices_per_node, least=1, most=MAX_DEVICES)
+        _whole("num_devices", self.num_devices, least=0, most=MAX_DEVICES)
+        _check_spans(self.tiers)
+        if self.price_usd_per_device_hour is not None:
+            _number("price_usd_per_device_hour", self.price_usd_per_device_hour, least=0.0)
+        if self.confidence not in ("high", "medium", "low"):
+            raise InputError("confidence", self.confidence, "must be high, medium or low")
+
+    @property
+    def pools(self) -> tuple[Cluster, ...]:
+        """This pool, then the others: each of one device type."""
+        return (self, *self.others)
+
+
+def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
+    if not tiers:
+        raise InputError("tiers", "none", "a cluster needs at least one tier of links, the last with span 0")
+    if tiers[-1].span != 0:
+        must = f"the outermost tier must join all devices, span 0; {tiers[-1].name} stops at {tiers[-1].span}"
+        raise InputError("tiers.span", tiers[-1].span, must, "0, or one more tier with span 0")
+    for inner, outer in pairwise(tiers):
+        if inner.span == 0:
+            raise InputError(f"tiers.{inner.name}.span", 0, "only the last tier joins all devices (span 0)")
+        if outer.span and (outer.span % inner.span or outer.span == inner.span):
+            near = ", ".join(str(k * inner.span) for k in _multiples(outer.span, inner.span))
+            must = f"must be a multiple of the tier inside it, {inner.name} of {inner.span} devices"
+            raise InputError(f"tiers.{outer.name}.span", outer.span, must, near)
+
+
+def _multiples(span: int, unit: int) -> tuple[int, ...]:
+    below = max(span // unit, 2)
+    return (below, below + 1)
+
+
+def _number(name: str, value: object, *, above: float = -math.inf, least: float = -math.inf) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or not (value > above and value >= least):  # type: ignore[operator]
+        must = f"above {above:g}" if above > -math.inf else f"not below {least:g}"
+        raise InputError(name, value, f"must be a finite number {must}")
+
+
+def _whole(name: str, value: object, *, least: int, most: int = 2**53) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool)
+    if not ok or not least <= value <= most:  # type: ignore[operator]
+        raise InputError(name, value, f"must be a whole number from {least} to {most}")
