@@ -107,6 +107,16 @@ class CollectiveLibrary(Enum):
     TRTLLM = "trtllm"
 
 
+class Axis(Enum):
+    """Which degree of parallelism a collective belongs to."""
+
+    TENSOR = "tp"
+    CONTEXT = "cp"
+    EXPERT = "ep"
+    DATA = "dp"
+    PIPELINE = "pp"
+
+
 class MemoryBoundKind(Enum):
     """Kernels whose time is their traffic."""
 
@@ -144,6 +154,8 @@ class Gemm:
     pass_: Pass = Pass.FORWARD
     accumulates: bool = False
     """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
+    quantized: bool = False
+    """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
     part: Part = Part.LAYER
 
     @property
@@ -176,6 +188,12 @@ class GroupedGemm:
     skew: Floats = 1.0
     masked_rows: Ints = 0
     """Rows of other devices' experts that a kernel without an exchange of tokens still walks over."""
+    out_dtype: DType | None = None
+    """Of a weight gradient that is not written in 16 bits."""
+    accumulates: bool = False
+    """The result is added to what is there (a weight gradient into a main gradient)."""
+    quantized: bool = False
+    """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
     part: Part = Part.LAYER
 
     @property
@@ -185,7 +203,7 @@ class GroupedGemm:
     @property
     def bytes_moved(self) -> Floats:
         """Every expert's weights are touched as long as there are at least as many rows as experts."""
-        out = _output_dtype(self.dtype).bytes
+        out = (self.out_dtype or _output_dtype(self.dtype)).bytes * (2 if self.accumulates else 1)
         weights = 1.0 * self.groups * self.k * self.n
         if self.pass_ is Pass.WGRAD:
             return self.dtype.bytes * self.rows * (self.k + self.n) * 1.0 + out * weights
@@ -272,6 +290,7 @@ class Collective:
     stride: Ints = 1
     """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
     outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
+    axis: Axis = Axis.TENSOR
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False
     """Launched by the host call by call, not queued or replayed from a graph."""

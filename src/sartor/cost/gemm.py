@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
-from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
+from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
 from sartor.hardware.calibration import Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
@@ -52,6 +52,8 @@ def gemm_costs(
         short = formula["time_s"] < _SHORT * coefficients.launch_s
         sigma = np.where(short, coefficients.log_sigma_small, coefficients.log_sigma)
         result, sigma = correct_gemms(formula, sigma, short, single, flat, machine, gpu, calibration, coefficients)
+        quantized = np.repeat([gemms[i].quantized for i in chosen], [int(np.prod(shape)) for _, shape in problems])
+        result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):
@@ -61,6 +63,19 @@ def gemm_costs(
             costs[i] = _cost(part, sigma[start:stop] * widen, shape, source)
             start = stop
     return [cost for cost in costs if cost is not None]
+
+
+def _without_quantizing(
+    found: dict[str, Array], formula_s: Array, where: Any, p: Problems, machine: Machine, c: GemmCoefficients
+) -> dict[str, Array]:
+    """Products whose operands come narrow are shorter by the share that the formula gives the quantizing kernel."""
+    if not np.any(where):
+        return found
+    share = np.where(where, quantizing_s(p, machine, c) / formula_s, 0.0)
+    out = {**found, "time_s": found["time_s"] * (1.0 - share)}
+    if "overhead_s" in found:
+        out["overhead_s"] = found["overhead_s"] - share * formula_s
+    return out
 
 
 def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
@@ -122,9 +137,7 @@ def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
 def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, Any], tuple[int, ...]]:
     """The product's sizes as float arrays, with the shape they broadcast to."""
     sizes = _group_sizes(gemm) if isinstance(gemm, GroupedGemm) else (gemm.batch, gemm.m, gemm.n, gemm.k)
-    accumulates = isinstance(gemm, Gemm) and gemm.accumulates
-    out_dtype = gemm.out_dtype if isinstance(gemm, Gemm) else None
-    out = (out_dtype.bytes if out_dtype else max(2.0, gemm.dtype.bytes)) * (2 if accumulates else 1)
+    out = (gemm.out_dtype.bytes if gemm.out_dtype else max(2.0, gemm.dtype.bytes)) * (2 if gemm.accumulates else 1)
     arrays: dict[str, Any] = {
         name: np.asarray(size, dtype=np.float64) for name, size in zip(("batch", "m", "n", "k"), sizes, strict=True)
     }

@@ -96,7 +96,7 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     tiles = _Tiles.of(p, machine, c)
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
-    overhead = c.launch_s + _quantize_s(p, machine, c)
+    overhead = c.launch_s + quantizing_s(p, machine, c)
     least: Array = _combine(_throttled(compute, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
@@ -151,7 +151,7 @@ def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     """Every block computes a whole tile."""
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), machine, c)
-    overhead = c.launch_s + _quantize_s(p, machine, c)
+    overhead = c.launch_s + quantizing_s(p, machine, c)
     return _terms(p, tiles, machine, c, np.float64(1), waves, compute, _traffic_s(p, machine, c), overhead)
 
 
@@ -162,7 +162,7 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     compute = _throttled(np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s, machine, c)
     partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
     memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
-    overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + _quantize_s(p, machine, c)
+    overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
     return _terms(p, tiles, machine, c, parts, np.float64(1), compute, memory, overhead)
 
 
@@ -209,6 +209,6 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     return (first + rest) / machine.hbm_bytes_per_s
 
 
-def _quantize_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     """A kernel before the product that narrows the first operand, where the dtype needs one."""
     return c.quantize_s + p.batch * p.m * p.k * (machine.quantize_bytes / machine.hbm_bytes_per_s)
