@@ -1,0 +1,143 @@
+"""The trainer of a row: which kind it is, what its switches were, and how the words of precision and recompute read.
+
+A trainer is known by words of its name; one nobody knows is taken for a fused one of Megatron's kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sartor.hardware.gpu import Gpu
+from sartor.measure.rows import Unexpressed
+from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute
+from sartor.operators import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A kind of trainer, by words of its name."""
+
+    words: tuple[str, ...]
+    framework: Framework
+    zero_stage: int = 0
+    """Where the row does not say."""
+    fp8: Recipe = Recipe.FP8_DELAYED
+    """What plain ``fp8`` means there."""
+    context_parallel: ContextParallel = ContextParallel.RING
+
+
+_FSDP = Framework(name="fsdp", grad_dtype=DType.FP32, fused_kernels=False, main_params=False)
+_JAX = Framework(name="maxtext", grad_dtype=DType.FP32, cuda_graphs=True, main_params=False)
+
+TRAINERS: tuple[Trainer, ...] = (
+    Trainer(
+        words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla"),
+        framework=_JAX,
+        zero_stage=3,
+        fp8=Recipe.FP8_CURRENT,
+        context_parallel=ContextParallel.ALL_GATHER,
+    ),
+    Trainer(
+        words=("torchtitan",),
+        framework=replace(_FSDP, name="torchtitan"),
+        zero_stage=3,
+        fp8=Recipe.FP8_CURRENT,
+    ),
+    Trainer(words=("llm-foundry", "composer", "mosaic"), framework=replace(_FSDP, name="llm-foundry"), zero_stage=3),
+    Trainer(words=("internevo", "internlm"), framework=Framework(name="internevo"), zero_stage=1),
+    Trainer(
+        words=("megatron-deepspeed",), framework=Framework(name="megatron-deepspeed", dp_overlap=False), zero_stage=1
+    ),
+    Trainer(
+        words=("deepspeed", "zero"),
+        framework=Framework(name="deepspeed", fused_kernels=False, grad_dtype=DType.FP16),
+        zero_stage=3,
+        context_parallel=ContextParallel.ALL_TO_ALL,
+    ),
+    Trainer(words=("nemo", "bridge", "mlperf"), framework=Framework(name="nemo"), zero_stage=1),
+    Trainer(
+        words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
+        framework=Framework(name="megatron"),
+    ),
+    Trainer(
+        words=("fsdp", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"), framework=_FSDP, zero_stage=3
+    ),
+    Trainer(
+        words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
+        framework=replace(_FSDP, name="pytorch"),
+    ),
+)
+
+
+def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
+    """The kind of trainer with the row's own switches, and what was assumed."""
+    name = row.get("framework", "").lower()
+    found = next((each for each in TRAINERS if any(word in name for word in each.words)), None)
+    said = () if found else ("trainer unknown: taken for one of Megatron's kind",)
+    kind = found or Trainer(words=(), framework=Framework(), zero_stage=1)
+    framework = kind.framework
+    if row.get("compile") == "1":
+        framework = replace(framework, fused_kernels=True)
+    if row.get("tp_overlap", "") in ("0", "1"):
+        framework = replace(framework, tp_overlap=row["tp_overlap"] == "1")
+    if row.get("dp_overlap", "") in ("0", "1"):
+        framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
+    return replace(kind, framework=framework), said
+
+
+def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
+    """The precision recipe; where the row does not say, 16 bits (bf16 if the device can). Raises ``Unexpressed``."""
+    word = re.sub(r"[\s\-]+", "_", row.get("dtype", "").strip().lower())
+    if not word or word in ("mixed", "amp", "16bit", "half"):
+        recipe = Recipe.BF16 if DType.BF16 in gpu.peak_flops_per_s else Recipe.FP16
+        return recipe, (f"dtype not stated: {recipe.value}",)
+    if word in _RECIPES:
+        return _RECIPES[word], ()
+    if word in ("fp8", "float8", "fp8_hybrid", "fp8_e4m3"):
+        return trainer.fp8, ()
+    raise Unexpressed(f"dtype {word[:30]}: no precision recipe of that name")
+
+
+_RECIPES: Mapping[str, Recipe] = {
+    **{recipe.value: recipe for recipe in Recipe},
+    "bfloat16": Recipe.BF16,
+    "float16": Recipe.FP16,
+    "float32": Recipe.FP32,
+    "fp8_cs": Recipe.FP8_CURRENT,
+    "fp8_ds": Recipe.FP8_DELAYED,
+    "fp8_tensorwise": Recipe.FP8_CURRENT,
+    "fp8_sc": Recipe.FP8_BLOCK,
+    "fp8_subchannel": Recipe.FP8_BLOCK,
+    "fp8_blockwise": Recipe.FP8_BLOCK,
+    "fp8_mx": Recipe.MXFP8,
+    "fp4": Recipe.NVFP4,
+    "mxfp4": Recipe.NVFP4,
+}
+
+
+def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompute, int, tuple[str, ...]]:
+    """What is recomputed, in how many layers per stage (-1: all), and what was assumed."""
+    word = row.get("recompute", "").strip().lower()
+    number = re.search(r"(\d+)_?layers?", word)
+    if word in ("none", "0", ""):
+        return Recompute.NONE, -1, () if word else ("recompute not stated: none",)
+    if word == "unknown":
+        return Recompute.NONE, -1, ("recompute unknown: none",)
+    if number:
+        return Recompute.FULL, min(int(number.group(1)), layers_per_stage), ()
+    if word in ("selective_op", "selective_block"):
+        return Recompute.FULL, (layers_per_stage + 1) // 2, (f"{word}: as every second layer in full",)
+    if word.startswith("partial"):
+        return Recompute.FULL, (layers_per_stage + 1) // 2, (f"{word[:30]}: as every second layer in full",)
+    if word in ("selective_attention", "selective", "minimal") or word.startswith("selective"):
+        return Recompute.SELECTIVE, -1, ()
+    return Recompute.FULL, -1, () if word == "full" else (f"{word[:30]}: as full",)
+
+
+def optimizer_of(row: Mapping[str, str]) -> Optimizer:
+    word = row.get("optimizer", "").lower()
+    if "muon" in word:
+        return Optimizer.MUON
+    return Optimizer.SGD if re.search(r"\bsgd\b|momentum", word) else Optimizer.ADAM
