@@ -37,6 +37,11 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     return _gpu_from(_read_toml(path), path)
 
 
+def gpu_from(table: dict[str, Any], name: str = "gpu") -> Gpu:
+    """A checked device from a table in a datasheet's keys and units."""
+    return _gpu_from(table, Path(name))
+
+
 def gpu_names() -> tuple[str, ...]:
     """Every device of the catalogue, sorted."""
     return tuple(sorted(path.stem for path in _datasheets().values()))

@@ -27,9 +27,9 @@ LINK_KINDS = (
     "slingshot",
     "dcn",
 )
-"""What a tier is made of: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp`` the bus between host
-sockets, ``ici``
-a TPU torus, ``dcn`` a data-centre network between torus slices, the rest as named; empty: not said."""
+"""What a tier is made of: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp``
+the bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, the rest as
+named; empty: not said."""
 
 MAX_DEVICES = 2**24
 
