@@ -121,4 +121,4 @@ def _model_state_bytes(problem: PlacementProblem, tables: WidthTables, copies: A
     experts = tables.sums.expert_param_bytes[0, -1]
     ranks = copies * width.context_parallel
     shared = (param - experts) / ranks + experts / np.maximum(1, ranks // width.expert_parallel)
-    return zero_bytes(param, shared, problem.optimizer.states, zero)
+    return zero_bytes(param, shared, problem.states, zero)

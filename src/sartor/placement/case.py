@@ -79,7 +79,7 @@ def slowed(width: Width, factor: float) -> Width:
     return width if factor == 1 else replace(width, layers=tuple(layers))
 
 
-def zero_bytes(whole: Array, shared: Array, optimizer_states: int, zero_stage: int) -> Array:
+def zero_bytes(whole: Array, shared: Array, optimizer_states: float, zero_stage: int) -> Array:
     """Optimizer states, gradients and parameters of one device: shared from ZeRO stage 1, 2 and 3 on."""
     optimizer, gradients, parameters = (shared if zero_stage >= stage else whole for stage in (1, 2, 3))
     return np.asarray(optimizer_states * optimizer + gradients + parameters)
@@ -124,7 +124,7 @@ class Case:
     def state_bytes(self) -> Array:
         """Parameters, gradients and optimizer states that one device holds, shared among copies as ZeRO says."""
         sums, width = self.tables.sums, self.tables.width
-        optimizer = self.tables.problem.optimizer.states
+        optimizer = self.tables.problem.states
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
         ranks = np.where(sums.is_split, self.copies * width.context_parallel, self.copies)
         shared = dense / ranks + experts / np.maximum(1, ranks // width.expert_parallel)

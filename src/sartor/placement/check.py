@@ -46,8 +46,8 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
     rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
     first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
-    resync = 4 * (data_parallel - 1) / data_parallel * first_params / problem.link_bytes_per_s
-    time_s = max(loads) * rounds + resync
+    resync = problem.resync_factor * (data_parallel - 1) / data_parallel * first_params / problem.link_bytes_per_s
+    time_s = max(loads) * rounds + resync + problem.update_s_per_byte * first_params
     plan = Plan(
         tensor_parallel=width.tensor_parallel,
         data_parallel=data_parallel,
@@ -130,7 +130,8 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
     entering = sum(e.size_bytes for e in width.edges if e.dest in inside and e.source not in inside)
-    copies_of_params = 3 if problem.optimizer.value == "Adam" else 2
+    kept = problem.optimizer_copies
+    copies_of_params = 2 + kept if kept is not None else 3 if problem.optimizer.value == "Adam" else 2
     stash = entering if problem.recompute else activations
     return copies_of_params * params + activations + (position - 1) * stash
 

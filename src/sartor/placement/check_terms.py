@@ -185,7 +185,7 @@ class _Check:
         copies, expert_copies, _ = self.ranks(index)
         shared = (params - experts) / copies + experts / expert_copies
         zero = self.plan.zero_stage
-        held = self.problem.optimizer.states * (shared if zero >= 1 else params)
+        held = self.problem.states * (shared if zero >= 1 else params)
         held += shared if zero >= 2 else params
         held += shared + max(layer.param_bytes for layer in self.layers(index)) if zero == 3 else params
         activations = sum(layer.activation_bytes for layer in self.layers(index))

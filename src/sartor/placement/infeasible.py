@@ -35,7 +35,7 @@ def find_tightest(problem: PlacementProblem) -> Tightest:
 
 def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
     """Smallest memory per device with which one copy fits on the devices: a bottleneck of bytes."""
-    held = np.where(sums.is_stage, (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes, inf)
+    held = np.where(sums.is_stage, (2 + problem.states) * sums.param_bytes + sums.activation_bytes, inf)
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     kinds = _kinds(
         width, states, sums, lambda mask: lambda counts: np.where(mask, held + (sum(counts) - 1) * stash, inf)
@@ -77,7 +77,7 @@ def _layer_that_fits_nowhere(problem: PlacementProblem) -> Layer | None:
     """The layer that needs most at the width where that is least, if a device cannot hold it alone."""
 
     def needs(width: Width) -> _Need:
-        held = {x.id: (2 + problem.optimizer.states) * x.param_bytes + x.activation_bytes for x in width.layers}
+        held = {x.id: (2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers}
         worst = max(width.layers, key=lambda x: held[x.id])
         return _Need(held[worst.id], width, worst)
 

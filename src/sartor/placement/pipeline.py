@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 from sartor.placement.tabulate import Array, StageTable
 from sartor.units import ceil_div, distinct
-
-RESYNC_FACTOR = 4.0
-"""Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
 
 
 def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
@@ -27,9 +24,9 @@ def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
     return ceil_div(num_microbatches, data_parallel) + num_stages - 1
 
 
-def resync_s_per_byte(data_parallel: Any, bytes_per_s: float) -> Any:
+def resync_s_per_byte(data_parallel: Any, bytes_per_s: float, factor: float = RESYNC_FACTOR) -> Any:
     """Seconds per parameter byte of the first stage that the copies take to agree."""
-    return RESYNC_FACTOR * (data_parallel - 1) / data_parallel / bytes_per_s
+    return factor * (data_parallel - 1) / data_parallel / bytes_per_s
 
 
 def useful_copies(num_microbatches: int, num_devices: int) -> Array:
@@ -69,7 +66,7 @@ def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks
     devices = np.array([found.devices(key) for key in keys])[:, None]
     copies = useful_copies(problem.num_microbatches, problem.num_devices)
     duration = slots(problem.num_microbatches, copies, num_stages)
-    per_byte = resync_s_per_byte(copies, problem.link_bytes_per_s)
+    per_byte = resync_s_per_byte(copies, problem.link_bytes_per_s, problem.resync_factor) + problem.update_s_per_byte
     params = table.first_param_bytes
     possible = np.isfinite(first)
     least_params = np.where(possible, params, np.inf).min(axis=1)[:, None]

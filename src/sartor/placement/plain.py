@@ -55,7 +55,7 @@ def max_stages(problem: PlacementProblem, states: States) -> int:
 
 def width_bound(problem: PlacementProblem, width: Width) -> float:
     """A lower bound on the time at this width; infinite where some layer fits nowhere, so no table is made."""
-    held = np.array([(2 + problem.optimizer.states) * x.param_bytes + x.activation_bytes for x in width.layers])
+    held = np.array([(2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers])
     if (held > problem.memory_bytes * (1 + 1e-9)).any():
         return inf
     layer_s = np.array([x.forward_s + x.backward_s for x in width.layers])

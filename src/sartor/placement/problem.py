@@ -16,6 +16,9 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.placement.graph import topological_order
 
+RESYNC_FACTOR = 4.0
+"""Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
+
 
 class Optimizer(Enum):
     """What is held per parameter beside the parameter and its gradient."""
@@ -98,6 +101,11 @@ class PlacementProblem:
     ``memory_bytes`` per device (maxMemoryPerDevice), ``num_devices`` (maxDevices), ``link_bytes_per_s`` of every link
     (bandwidth), ``num_microbatches`` in a global batch (mbsInBatch), ``recompute`` (activationRecomputation).
 
+    Three numbers the publication has fixed and the JSON does not hold: ``optimizer_copies`` (bytes kept per parameter
+    byte beside the parameter and its gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte
+    of the first stage and (d-1)/d; richer terms bring their own) and ``update_s_per_byte`` (seconds of the optimizer's
+    step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and under terms).
+
     Raises
     ------
     InputError
@@ -112,6 +120,9 @@ class PlacementProblem:
     recompute: bool
     optimizer: Optimizer
     fixed: FixedStrategy | None = None
+    optimizer_copies: float | None = None
+    resync_factor: float = RESYNC_FACTOR
+    update_s_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         _positive("maxMemoryPerDevice", self.memory_bytes, "bytes")
@@ -121,11 +132,20 @@ class PlacementProblem:
         if not self.widths:
             raise InputError("nodes", {}, 'must hold the layers of at least one width, e.g. {"1": [...]}')
         _check_names(self.widths)
+        for name in ("optimizer_copies", "resync_factor", "update_s_per_byte"):
+            value = getattr(self, name) or 0.0
+            if not math.isfinite(value) or value < 0:
+                raise InputError(name, value, "must be finite and not negative", "0")
         for width in self.widths:
             _check_width(width)
             _check_same_graph(width, self.widths[0])
         if self.fixed:
             _check_fixed(self.fixed, self.widths)
+
+    @property
+    def states(self) -> float:
+        """Copies of the parameters kept beside the parameter and its gradient."""
+        return self.optimizer.states if self.optimizer_copies is None else self.optimizer_copies
 
     @property
     def layer_ids(self) -> tuple[int, ...]:

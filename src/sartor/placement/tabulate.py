@@ -122,7 +122,7 @@ def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompu
 
 def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
     """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 where even s = 1 does not fit."""
-    held = (2 + problem.optimizer.states) * sums.param_bytes + sums.activation_bytes
+    held = (2 + problem.states) * sums.param_bytes + sums.activation_bytes
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     return positions_that_fit(held, stash, problem.memory_bytes, sums, most=float(len(held)))
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 from math import gcd, isfinite
 
 from sartor.errors import InputError
-from sartor.placement.pipeline import RESYNC_FACTOR
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
