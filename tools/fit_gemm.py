@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 
 from sartor.cost import gemm as cost_gemm
 from sartor.cost.tiles import Problems, evaluate
-from sartor.hardware.calibration import Clock, GemmCoefficients
+from sartor.hardware.calibration import SCALE_BLOCK, Clock, GemmCoefficients
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
@@ -107,8 +107,11 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     table = pd.read_parquet(shared / "data" / "measured" / name, columns=columns)
     label = {DType.BF16: "bfloat16", DType.INT8: "sq"}.get(dtype, dtype.value)
     table = table[(table.gpu == gpu) & (table.dtype == label) & (table.flag == 0)]
+    fixed = dict(_PENALTY[load_gpu(gpu).generation])
     if dtype is DType.FP8_BLOCK:
-        table = table[(table.n >= 128) & (table.k >= 128)]
+        whole = (table.n >= SCALE_BLOCK) & (table.k >= SCALE_BLOCK)
+        fixed |= sub_block(table[~whole & (table.m <= 4096)])
+        table = table[whole]
     rows = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
     part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
     rows = rows.assign(batch=1, layout="TN", weight=1.0, held_out=part == 0)
@@ -118,11 +121,18 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
         rows=rows,
         tiles=TILES_AMPERE_TABLE if load_gpu(gpu).generation == "ampere" else TILES_TABLE,
         quantizes=dtype is not DType.BF16,
-        fixed=_PENALTY[load_gpu(gpu).generation],
+        fixed=fixed,
         source=f"data/measured/{name} (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0), {gpu} {label}",
         note="TN layout, graph replay, boost clock. Alignment is assumed: the table holds no n or k off 32."
         + ("" if dtype is DType.BF16 else " Times include quantizing the activation."),
     )
+
+
+def sub_block(table: pd.DataFrame) -> dict[str, float]:
+    """Rows with n or k of 32 and 64, which one framework runs, and the host bounds: their median and its spread."""
+    us = table.groupby(["m", "n", "k"], observed=True).latency_us.median()
+    spread = np.quantile(np.abs(np.log(us / us.median())), 0.8) / 1.2816
+    return {"sub_block_s": 1e-6 * us.median(), "sub_block_log_sigma": max(float(spread), 0.02)}
 
 
 _AMPERE = {"input_penalty": [1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0],

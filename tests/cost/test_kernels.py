@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cost.cost_samples import gpus
 from sartor.cost.attention import attention_cost
 from sartor.cost.collective import collective_cost
+from sartor.cost.gemm import gemm_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.cost.residual import without_residuals
 from sartor.hardware.calibration import (
@@ -22,7 +23,7 @@ from sartor.hardware.calibration import (
     load_calibration,
 )
 from sartor.hardware.catalog import load_gpu
-from sartor.operators import Attention, Collective, CollectiveKind, MemoryBound, MemoryBoundKind, Pass
+from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, Pass
 
 PREFILL = Attention(
     name="attention", batch=4, num_heads=32, num_kv_heads=8, seq_q=2048, seq_kv=2048, head_dim=128, v_head_dim=128
@@ -146,3 +147,13 @@ def test_all_reduce_is_a_reduce_scatter_and_an_all_gather_within_reach() -> None
         for kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER)
     )
     assert 0.6 <= whole / (scatter + gather) <= 1.1
+
+
+def test_a_block_scaled_product_narrower_than_a_block_waits_for_the_host() -> None:
+    gpu = load_gpu("h200_sxm")
+    calibration = load_calibration(gpu)
+    ragged, whole = (
+        gemm_cost(Gemm(name="g", m=16, n=n, k=4096, dtype=DType.FP8_BLOCK), gpu, calibration) for n in (64, 128)
+    )
+    assert ragged.time_s == calibration.gemm[DType.FP8_BLOCK].sub_block_s > 5 * whole.time_s
+    assert ragged.overhead_s + ragged.compute_s <= 1.01 * ragged.time_s

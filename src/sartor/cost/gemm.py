@@ -16,7 +16,7 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
-from sartor.hardware.calibration import Calibration, Clock, GemmCoefficients
+from sartor.hardware.calibration import SCALE_BLOCK, Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import Floats
@@ -54,6 +54,8 @@ def gemm_costs(
         result, sigma = correct_gemms(formula, sigma, short, single, flat, machine, gpu, calibration, coefficients)
         quantized = np.repeat([gemms[i].quantized for i in chosen], [int(np.prod(shape)) for _, shape in problems])
         result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
+        if dtype is DType.FP8_BLOCK:
+            result, sigma = _below_a_block(result, sigma, flat, coefficients)
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):
@@ -76,6 +78,20 @@ def _without_quantizing(
     if "overhead_s" in found:
         out["overhead_s"] = found["overhead_s"] - share * formula_s
     return out
+
+
+def _below_a_block(
+    found: dict[str, Array], sigma: Array, p: Problems, c: GemmCoefficients
+) -> tuple[dict[str, Array], Array]:
+    """Products narrower than one scale block wait for the host of a fallback."""
+    bound = (np.minimum(p.n, p.k) < SCALE_BLOCK) & (found["time_s"] < c.sub_block_s)
+    if not np.any(bound):
+        return found, sigma
+    waited = np.where(bound, c.sub_block_s - found["time_s"], 0.0)
+    out = {**found, "time_s": found["time_s"] + waited}
+    if "overhead_s" in found:
+        out["overhead_s"] = found["overhead_s"] + waited
+    return out, np.where(bound, c.sub_block_log_sigma, sigma)
 
 
 def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:

@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any
 
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.network import NetworkCoefficients, network_coefficients
 from sartor.operators import DType
 
 
@@ -24,6 +25,10 @@ class Clock(Enum):
 
     BOOST = "boost"
     SUSTAINED = "sustained"
+
+
+SCALE_BLOCK = 128
+"""Side of a weight block with one scale in block-scaled fp8 (DeepSeek-V3, arXiv 2412.19437, sec. 3.3.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,11 @@ class GemmCoefficients:
     """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
+    sub_block_s: float = 0.0
+    """Least time of a block-scaled product with n or k under one block (``SCALE_BLOCK``): the fast kernels refuse
+    it and what runs instead is bound by the host. Median of such rows."""
+    sub_block_log_sigma: float = 0.25
+    """Standard deviation of ln(measured/predicted) of those."""
     input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
@@ -175,6 +185,8 @@ class CollectiveCoefficients:
     s of a second synchronisation, share in two shots, log_sigma). Default: the H200's fit, rounded."""
     eager_s: float = 2.1e-5
     """Least time of a custom all-reduce that the host launches: the call, its checks and a copy."""
+    over_pcie: bool = False
+    """Fitted on devices joined by PCIe alone."""
     log_sigma: float = 0.3
 
 
@@ -191,6 +203,8 @@ class Calibration:
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
+    network: NetworkCoefficients = field(default_factory=NetworkCoefficients)
+    """Of links between nodes, whatever the device."""
     calibrated: frozenset[str] = frozenset()
     """Sections fitted on this very device: ``gemm.bf16``, ``attention``, ..."""
     kin: str = ""
@@ -225,10 +239,21 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         sections[name], owner, provenance[name] = _section(gpu.name, kin, widen, name, base[name])
         if owner == gpu.name:
             calibrated.add(name)
+    if "collective" not in calibrated:
+        sections["collective"] = collectives_on(sections["collective"], pcie=not gpu.link_bytes_per_s)
     sections["grouped_families"] = _families(gpu.name, kin, widen)
+    sections["network"] = network_coefficients((_read("training.toml") or {}).get("network", {}))
     return Calibration(
         gpu=gpu.name, gemm=gemm, kin=kin, calibrated=frozenset(calibrated), provenance=provenance, **sections
     )
+
+
+def collectives_on(found: CollectiveCoefficients, *, pcie: bool) -> CollectiveCoefficients:
+    """``found`` where it was fitted on such links; else what is assumed of links of that kind: an NVLink device's
+    shares say nothing of PCIe, where all devices share the host's bridges."""
+    if found.over_pcie == pcie:
+        return found
+    return _generation("pcie" if pcie else "default")["collective"]  # type: ignore[no-any-return]
 
 
 def calibration_files() -> dict[str, dict[str, Any]]:

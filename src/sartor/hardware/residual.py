@@ -66,10 +66,14 @@ def fingerprint(coefficients: Any) -> str:
     return _fingerprint(coefficients)
 
 
+_BESIDE = ("log_sigma", "log_sigma_small", "sub_block_s", "sub_block_log_sigma")
+"""Widths of intervals, and what concerns only products no residual is fitted on."""
+
+
 @cache
 def _fingerprint(coefficients: Any) -> str:
     named = [(f.name, getattr(coefficients, f.name), f.default) for f in fields(coefficients)]
-    text = repr([(name, value) for name, value, plain in named if "log_sigma" not in name and value != plain])
+    text = repr([(name, value) for name, value, plain in named if name not in _BESIDE and value != plain])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
