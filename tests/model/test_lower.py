@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.counts import AttentionSquare, count_params, forward_matmul_flops
 from sartor.model.lower import feasible, lower
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import (
     AttentionMixer,
@@ -27,6 +28,7 @@ from sartor.model.shape import (
     TransformerShape,
     edit,
 )
+from sartor.model.training import ContextParallel
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import (
@@ -313,7 +315,8 @@ def test_chunked_attention_is_blocks_and_a_rest() -> None:
 
 def test_context_parallel_ranks_share_the_masked_pairs_evenly() -> None:
     workload = Workload(shape=single(), seq_len=1023)
-    alone, shared = lower(workload), lower(workload, ParallelDims(cp=3))
+    gathered = Kernels(context_parallel=ContextParallel.ALL_GATHER)
+    alone, shared = lower(workload), lower(workload, ParallelDims(cp=3), gathered)
     assert named(shared, "attention").flops * 3 == named(alone, "attention").flops
     assert named(shared, "mlp_down").m * 3 == named(alone, "mlp_down").m
 

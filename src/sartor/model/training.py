@@ -102,6 +102,9 @@ class Framework:
     cuda_graphs: bool = False
     grad_dtype: DType = DType.FP32
     """Of the gradient buffer that is reduced."""
+    splits_experts: bool = False
+    """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
+    whole, and the tensor ranks take part in expert parallelism: an expert's copies lie on tp x cp x dp / ep devices."""
     main_params: bool = True
     """fp32 main copies of 16-bit weights beside the optimizer's states."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sartor.model.lower.graph import run_prefixes
+from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.optimizer import (
     expert_params,
     layer_params,
@@ -59,7 +60,8 @@ class Block:
 class BlockParams:
     """Parameters of one layer (or of embedding, MTP module, head) that one device holds, over arrays of tp and ep.
 
-    ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep. ``tied`` is the token table
+    ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices
+    where experts are whole (``Framework.splits_experts``). ``tied`` is the token table
     the head borrows from the embedding: a copy of its own only where the two lie on different stages.
     """
 
@@ -106,11 +108,12 @@ def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) held by one device of ``dims``, before any
     sharding over data ranks. Those of a LAYER block are one layer's."""
-    return tuple(_block_params(job.shape, dims, block) for block in blocks(job.shape))
+    return tuple(_block_params(job, dims, block) for block in blocks(job.shape))
 
 
-def _block_params(shape: TransformerShape, dims: ParallelDims, block: Block) -> BlockParams:
-    setting = _setting(shape, dims, block.stack)
+def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockParams:
+    shape = job.shape
+    setting = _setting(shape, dims, block.stack, Kernels(splits_experts=job.framework.splits_experts))
     if block.layer is not None:
         return _layer_params(setting, block)
     outer = dict(outer_params(setting, shape))
@@ -140,8 +143,15 @@ def _positions(shape: TransformerShape) -> Ints:
     return shape.learned_positions * width
 
 
-def _setting(shape: TransformerShape, dims: ParallelDims, stack: Stack) -> Setting:
-    return Setting(workload=Workload(shape=shape), dims=dims, hidden_size=stack.hidden_size, seq_q=1, seq_kv=1)
+def _setting(shape: TransformerShape, dims: ParallelDims, stack: Stack, kernels: Kernels | None = None) -> Setting:
+    return Setting(
+        workload=Workload(shape=shape),
+        dims=dims,
+        hidden_size=stack.hidden_size,
+        seq_q=1,
+        seq_kv=1,
+        kernels=kernels or Kernels(),
+    )
 
 
 def _text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:

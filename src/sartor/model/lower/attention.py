@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sartor.model.lower.context import exchange, share
 from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
@@ -106,11 +107,15 @@ def _scores(setting: Setting, mixer: AttentionMixer, name: str) -> Piece:
         if _is_zero(setting.encoder_len):
             return Piece()
         core = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.encoder_len, causal=False)
-        return kernels(setting, core)
+        return _shared(setting, core)
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
-    if not (mixer.chunked and mixer.window):
-        return kernels(setting, _windowed(full, mixer.window))
-    return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
+    if mixer.chunked and mixer.window:
+        return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
+    return _shared(setting, _windowed(full, mixer.window))
+
+
+def _shared(setting: Setting, whole: Attention) -> Piece:
+    return exchange(setting, whole, kernels(setting, share(setting, whole)))
 
 
 def _core(
@@ -123,12 +128,7 @@ def _core(
     seq_kv: Ints,
     causal: bool,
 ) -> Attention:
-    """The attention of one device. Under context parallelism each device has 1/cp of the queries, dealt so that all
-    see the same number of keys (Llama 3, arXiv 2407.21783, sec. 3.3.2): half of them on average under a causal mask."""
-    cp = setting.dims.cp
-    if not (isinstance(cp, int) and cp == 1) and not setting.decoding:
-        seq_kv = (seq_kv + 1) // 2 if causal else seq_kv
-        seq_q, causal = ceil_div(seq_q, cp), False
+    """Attention of the heads of one device over whole sequences."""
     return Attention(
         name=name,
         batch=setting.batch,
@@ -154,10 +154,13 @@ def _windowed(full: Attention, window: int) -> Attention:
 
 def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attention]:
     """Chunked attention (Llama 4) as independent blocks of ``window`` tokens, and the shorter last one. A decoding
-    token sees its own chunk up to itself. Earlier context of a prefill is taken to end at a chunk's border."""
+    token sees its own chunk up to itself. Earlier context of a prefill is taken to end at a chunk's border. Context
+    parallelism cuts at chunks: nothing is exchanged."""
     if setting.decoding:
         yield replace(full, seq_kv=(full.seq_kv - 1) % window + 1)
         return
+    if setting.is_shared:
+        full = replace(full, seq_q=ceil_div(full.seq_q, setting.dims.cp))
     blocks, rest = full.seq_q // window, full.seq_q % window
     if np.any(np.greater(blocks, 0)):
         yield replace(full, batch=full.batch * blocks, seq_q=window, seq_kv=window)
@@ -212,7 +215,7 @@ def _expanded(setting: Setting, mixer: LatentAttentionMixer, kv_up: Linear) -> P
     heads = ceil_div(mixer.num_heads, setting.tp)
     core = _core(setting, "attention", mixer, heads, heads, setting.seq_q, setting.seq_kv, mixer.causal)
     rows = setting.batch * ceil_div(setting.seq_kv, setting.dims.cp)
-    return chain(linear_group(setting, "kv_up", [kv_up], rows=rows), kernels(setting, _windowed(core, mixer.window)))
+    return chain(linear_group(setting, "kv_up", [kv_up], rows=rows), _shared(setting, _windowed(core, mixer.window)))
 
 
 def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:

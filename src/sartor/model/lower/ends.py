@@ -45,7 +45,8 @@ def final_norms(setting: Setting, stack: Stack) -> Piece:
     """A stack's norms outside its layers."""
     if not stack.norms:
         return Piece()
-    return repeat(norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm"), len(stack.norms))
+    one = norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm", stack.norms[0].kind)
+    return repeat(one, len(stack.norms))
 
 
 def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:

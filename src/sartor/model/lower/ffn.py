@@ -11,7 +11,7 @@ from sartor.model.lower.linear import casts, linear_group, linears, region
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.model.shape import DenseFfn, Linear, MoeFfn
-from sartor.operators import Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Operator, Pass
+from sartor.operators import Axis, Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Operator, Pass
 from sartor.units import Ints, ceil_div
 
 
@@ -22,7 +22,7 @@ def dense_ffn(setting: Setting, part: DenseFfn, prefix: str = "") -> Piece:
     width = ceil_div(part.ffn_hidden_size, setting.tp)
     return chain(
         linears(setting, named_ups(ups, prefix)),
-        activation(setting, setting.tokens, width, part.gated, f"{prefix}_activation"),
+        activation(setting, setting.tokens, width, part.gated, f"{prefix}_activation", part.activation),
         linear_group(setting, f"{prefix}_down", [down]),
     )
 
@@ -36,12 +36,47 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
     pieces = [
         *(linear_group(setting, linear.name, [linear]) for linear in outer_linears(setting, part)),
         _top_k(setting, part),
-        region(setting, part.name, chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))),
+        _routed(setting, part),
     ]
     if part.shared is not None:
         pieces.append(region(setting, "shared_expert", dense_ffn(setting, part.shared, "shared")))
         pieces.append(residual(setting, setting.outer_tokens, setting.hidden_size, "shared_add"))
     return chain(*pieces)
+
+
+def _routed(setting: Setting, part: MoeFfn) -> Piece:
+    """Tokens to their experts and back. Where tensor parallelism divides experts they see the tokens of all its ranks;
+    else every rank sends its own share of the tokens to whole experts."""
+    inside = chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))
+    return region(setting, part.name, inside) if setting.kernels.splits_experts else inside
+
+
+def _sent_tokens(setting: Setting, part: MoeFfn) -> Ints:
+    """Tokens this device permutes."""
+    split = setting.kernels.splits_experts
+    tokens: Ints = setting.tokens if split else ceil_div(setting.tokens, setting.tp)
+    return tokens
+
+
+def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
+    """Rows of this device's experts: k for every token it sends, as many as it receives on average; where routing is
+    uneven, those of the fullest device, for which the others wait."""
+    rows: Ints = _sent_tokens(setting, part) * part.experts_per_token
+    load = _fullest(setting, part)
+    if isinstance(load, float) and load == 1.0:
+        return rows
+    fullest = np.ceil(rows * load - 1e-6).astype(np.int64)
+    return int(fullest) if fullest.ndim == 0 else fullest
+
+
+def _fullest(setting: Setting, part: MoeFfn) -> Any:
+    """Rows of the device that has the largest expert over the mean's: its other experts are drawn from the rest."""
+    skew, ep = setting.workload.routing_skew, setting.dims.ep
+    if not setting.training or skew == 1.0 or (isinstance(ep, int) and ep == 1):
+        return 1.0
+    experts = np.asarray(part.num_experts, dtype=np.float64)
+    here = np.maximum(experts / ep, 1.0)
+    return (skew + (here - 1) * (experts - skew) / np.maximum(experts - 1, 1)) / here
 
 
 def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
@@ -58,7 +93,7 @@ def active_experts(setting: Setting, part: MoeFfn) -> Any:
     """Experts on this device that at least one token visits, expected under uniform routing: E/ep (1 - (1 - k/E)^T),
     rounded up. All of them in training; few when decoding a small batch."""
     experts, k = part.num_experts, part.experts_per_token
-    tokens = setting.tokens * setting.dims.ep
+    tokens = _sent_tokens(setting, part) * setting.dims.ep
     expected = experts * (1.0 - (1.0 - k / np.asarray(experts, dtype=np.float64)) ** tokens) / setting.dims.ep
     groups = np.maximum(np.ceil(expected - 1e-6), 1).astype(np.int64)
     return int(groups) if groups.ndim == 0 else groups
@@ -83,9 +118,9 @@ def _top_k(setting: Setting, part: MoeFfn) -> Piece:
 def _permute(setting: Setting, part: MoeFfn) -> Piece:
     """Every token is read once and written k times; backward reads k gradients and writes their sum."""
     e, k = setting.element, part.experts_per_token
-    moved = (k + 1) * e
-    permuted = streamed(setting, "permute", MemoryBoundKind.ROUTING, setting.tokens, setting.hidden_size, moved, moved)
-    return chain(permuted, _all_to_all(setting, part, "dispatch"))
+    moved, rows = (k + 1) * e, _sent_tokens(setting, part)
+    permuted = streamed(setting, "permute", MemoryBoundKind.ROUTING, rows, setting.hidden_size, moved, moved)
+    return chain(permuted, _all_to_all(setting, part, "dispatch"), _sorted(setting, part, "expert_sort"))
 
 
 def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
@@ -96,64 +131,97 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
         setting,
         "unpermute",
         MemoryBoundKind.ROUTING,
-        setting.tokens,
+        _sent_tokens(setting, part),
         expert_width(setting, part),
         (k + 1) * e,
         (2 * k + 1) * e,
         flops=2,
     )
-    return chain(_all_to_all(setting, part, "combine"), merged)
+    return chain(_sorted(setting, part, "expert_unsort"), _all_to_all(setting, part, "combine"), merged)
+
+
+def _sorted(setting: Setting, part: MoeFfn, name: str) -> Piece:
+    """What arrives lies by sender; where a device has several experts it is brought in their order, and back (one read
+    and write of every row each time: Megatron-Core's all-to-all dispatcher, ``sort_chunks_by_idxs``)."""
+    ep, e = setting.dims.ep, setting.element
+    if not setting.training or (isinstance(ep, int) and ep == 1):
+        return Piece()
+    several = np.logical_and(np.greater(ep, 1), np.greater(part.num_experts, ep))
+    rows, moved = expert_rows(setting, part), 2 * e * several
+    width = expert_width(setting, part)
+    return streamed(
+        setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=np.asarray(several).astype(int)
+    )
 
 
 def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
     """Expert parallelism sends every token's k copies to the devices of their experts, each way, both passes. Devices
-    of one tensor-parallel group share the work: each sends 1/tp of the rows."""
+    of one tensor-parallel group share the work: each sends 1/tp of the rows. Neighbours in an expert-parallel group
+    are a tensor-parallel group apart, or next to each other where experts are whole."""
     ep = setting.dims.ep
     if isinstance(ep, int) and ep == 1:
         return Piece()
     rows = ceil_div(setting.tokens * part.experts_per_token, setting.tp)
-    message = rows * expert_width(setting, part) * setting.element
-    kind = CollectiveKind.ALL_TO_ALL
-    forward = Collective(name=f"{name}.all_to_all", kind=kind, group_size=ep, message_bytes=message)
-    backward = Collective(
-        name=f"{name}.grad_all_to_all", kind=kind, group_size=ep, message_bytes=message, pass_=Pass.BACKWARD
+    forward = Collective(
+        name=f"{name}.all_to_all",
+        kind=CollectiveKind.ALL_TO_ALL,
+        group_size=ep,
+        message_bytes=rows * expert_width(setting, part) * setting.element * _fullest(setting, part),
+        stride=setting.tp if setting.kernels.splits_experts else 1,
+        axis=Axis.EXPERT,
     )
+    backward = replace(forward, name=f"{name}.grad_all_to_all", pass_=Pass.BACKWARD)
     return Piece(forward=(forward,), backward=(backward,) if setting.training else ())
 
 
 def _experts(setting: Setting, part: MoeFfn) -> Piece:
     expert, h = part.expert, expert_width(setting, part)
-    width = ceil_div(expert.ffn_hidden_size, setting.tp)
+    width = ceil_div(expert.ffn_hidden_size, setting.tp if setting.kernels.splits_experts else 1)
     if expert.gated and expert.fused_gate:
         ups = _grouped(setting, part, "expert_gate_up", 2 * width, h)
     elif expert.gated:
         ups = chain(_grouped(setting, part, "expert_gate", width, h), _grouped(setting, part, "expert_up", width, h))
     else:
         ups = _grouped(setting, part, "expert_up", width, h)
-    rows = setting.tokens * part.experts_per_token
+    rows = expert_rows(setting, part)
     return chain(
         ups,
-        activation(setting, rows, width, expert.gated, "expert_activation"),
+        activation(setting, rows, width, expert.gated, "expert_activation", expert.activation),
         _grouped(setting, part, "expert_down", h, width),
     )
 
 
 def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints) -> Piece:
-    rows, groups = setting.tokens * part.experts_per_token, active_experts(setting, part)
-    skew, dtype = setting.workload.routing_skew, setting.dtype
+    rows, groups = expert_rows(setting, part), active_experts(setting, part)
+    skew, dtype, habits = setting.workload.routing_skew, setting.dtype, setting.kernels
+    weights = 1.0 * groups * d_out * d_in
+    narrowed = habits.narrowing is not None and dtype.bytes < 2
 
     def gemm(suffix: str, n: Ints, k: Ints, layout: Layout, pass_: Pass) -> GroupedGemm:
         return GroupedGemm(
-            name=name + suffix, groups=groups, rows=rows, n=n, k=k, dtype=dtype, skew=skew, layout=layout, pass_=pass_
+            name=name + suffix,
+            groups=groups,
+            rows=rows,
+            n=n,
+            k=k,
+            dtype=dtype,
+            skew=skew,
+            layout=layout,
+            pass_=pass_,
+            quantized=narrowed,
         )
 
     forward: tuple[Operator, ...] = (
-        *casts(setting, name, rows, d_in, dtype, Pass.FORWARD),
+        *casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights),
         gemm("", d_out, d_in, Layout.TN, Pass.FORWARD),
     )
     if not setting.training:
         return Piece(forward=forward)
     dgrad = gemm(".dgrad", d_in, d_out, Layout.NN, Pass.DGRAD)
-    wgrad = gemm(".wgrad", d_out, d_in, Layout.NT, Pass.WGRAD)
-    grad_casts = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD)
-    return Piece(forward=forward, backward=(*grad_casts, dgrad, wgrad))
+    wgrad = replace(
+        gemm(".wgrad", d_out, d_in, Layout.NT, Pass.WGRAD),
+        out_dtype=habits.main_grad if habits.accumulates else setting.wide,
+        accumulates=habits.accumulates,
+    )
+    grad_casts = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights)
+    return Piece(forward=forward, backward=(*grad_casts, dgrad, *((wgrad,) if habits.weight_gradients else ())))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
+from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.layer import layer
 from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
@@ -19,14 +20,14 @@ from sartor.operators import Operator, OperatorGraph, Part
 from sartor.units import Ints
 
 
-def lower(workload: Workload, dims: ParallelDims | None = None) -> OperatorGraph:
+def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels | None = None) -> OperatorGraph:
     """What one device of a tensor-parallel group runs for a workload: forward, and when training backward and the
     optimizer's step, in execution order within a layer.
 
     Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch (the optimizer's
     rows: once per step). ``part`` tells layers from what surrounds them. Names are unique within a graph; with several
     kinds of layers they carry a prefix (``moe.router``). Vision towers are left out: the workload is text.
-    ``pp`` and ``dp`` change nothing here: a plan places layers and shares gradients.
+    ``pp`` and ``dp`` change nothing here: a plan places layers and shares gradients. ``kernels``: a trainer's habits.
 
     Raises ``InputError`` when a single (not array) size does not divide by ``tp`` or ``ep``; for arrays see
     ``feasible``.
@@ -37,11 +38,12 @@ def lower(workload: Workload, dims: ParallelDims | None = None) -> OperatorGraph
     ['embedding', 'norm', 'qkv']
     """
     dims = ParallelDims() if dims is None else dims
+    kernels = Kernels() if kernels is None else kernels
     shape = workload.shape
     check_sizes(workload, dims)
     check(shape, dims)
-    sites = list(_sites(workload, dims))
-    end = _setting(workload, dims, shape.main)
+    sites = list(_sites(workload, dims, kernels))
+    end = _setting(workload, dims, shape.main, kernels)
     pieces = [_stack(site, shape) for site in sites]
     pieces += [_modules_for_later_tokens(end, shape), _tagged(head(end, shape), Part.HEAD)]
     whole = chain(*pieces)
@@ -73,13 +75,13 @@ def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
         yield prefix + (f"{name}{number}." if len(names) > 1 else "")
 
 
-def _sites(workload: Workload, dims: ParallelDims) -> Iterator[_Site]:
+def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
     """Stacks that text runs, the encoder before the decoder; a decoding step leaves the encoder alone."""
     main = workload.shape.main
     running = [stack for stack in workload.shape.stacks if _tokens(workload, stack) is not None]
     others = [] if workload.phase is Phase.DECODE else [stack for stack in running if stack is not main]
     for stack in (*others, main):
-        yield _Site(stack, _setting(workload, dims, stack), f"{stack.name}." if others else "")
+        yield _Site(stack, _setting(workload, dims, stack, kernels), f"{stack.name}." if others else "")
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
@@ -89,7 +91,7 @@ def _tokens(workload: Workload, stack: Stack) -> Ints | None:
     return workload.seq_len if stack.is_text or stack is workload.shape.main else None
 
 
-def _setting(workload: Workload, dims: ParallelDims, stack: Stack) -> Setting:
+def _setting(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
     """Encoder and decoder both see ``seq_len`` tokens, unless the encoder has a length of its own."""
     shape = workload.shape
     length = workload.seq_len if stack.tokens is None else stack.tokens
@@ -103,6 +105,7 @@ def _setting(workload: Workload, dims: ParallelDims, stack: Stack) -> Setting:
         seq_q=workload.new_tokens if is_plain else length,
         seq_kv=workload.kv_len if is_plain else length,
         encoder_len=0 if encoded is None else encoded,
+        kernels=kernels,
     )
 
 
@@ -110,9 +113,10 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
     """Token table, projections, layers and (but for the main stack, whose head follows) final norms."""
     setting = site.setting
     pieces = [_tagged(embedding(setting, shape), Part.EMBEDDING)] if site.stack.tokens is None else []
-    pieces += [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
+    around = [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
     if site.stack is not shape.main:
-        pieces.append(final_norms(setting, site.stack))
+        around.append(final_norms(setting, site.stack))
+    pieces += [_tagged(piece, Part.EMBEDDING) for piece in around]
     outside = _placed(chain(*pieces), site.prefix, 1)
     return chain(outside, *(_placed(layer(setting, run.layer), prefix, run.count) for run, prefix in site.runs))
 

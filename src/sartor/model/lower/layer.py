@@ -18,7 +18,7 @@ def layer(setting: Setting, part: Layer) -> Piece:
     rows, h = setting.outer_tokens, setting.hidden_size
     blocks = _parallel(setting, part) if part.parallel else [_block(setting, x) for x in _parts(part)]
     own = [linear_group(setting, linear.name, [linear]) for linear in part.linears]
-    norms = repeat(norm(setting, rows, h), len(part.norms)) if part.norms else Piece()
+    norms = repeat(norm(setting, rows, h, kind=part.norms[0].kind), len(part.norms)) if part.norms else Piece()
     sums = 1 if part.parallel else len(blocks)
     return chain(norms, *blocks, *own, repeat(residual(setting, rows, h), sums) if blocks else Piece())
 

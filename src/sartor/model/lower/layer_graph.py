@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sartor.model.lower.attention import named_inputs
 from sartor.model.lower.ffn import named_ups
 from sartor.model.lower.graph import _setting, _unique
+from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.layer import _block, _parallel
 from sartor.model.lower.linear import linear_group
 from sartor.model.lower.pointwise import norm, residual
@@ -50,7 +51,7 @@ def lower_layer(workload: Workload, dims: ParallelDims | None = None, run: int =
     check_sizes(workload, dims)
     check(workload.shape, dims)
     stack = workload.shape.main
-    setting = _setting(workload, dims, stack)
+    setting = _setting(workload, dims, stack, Kernels())
     part = stack.runs[run].layer
     forward, backward = _Wiring(), _Wiring()
     blocks = _blocks(setting, part)

@@ -15,7 +15,9 @@ The input gradient of the very first layer is counted too: the embedding below i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from sartor.model.lower.kernels import Narrowing
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.shape import Linear, Split
 from sartor.operators import (
@@ -29,7 +31,7 @@ from sartor.operators import (
     MemoryBoundKind,
     Pass,
 )
-from sartor.units import Ints, ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 
 def linears(
@@ -82,35 +84,39 @@ def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
 
 def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dtype: DType) -> Piece:
     """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs."""
-    forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype)
-    cast = casts(setting, name, rows, d_in, dtype, Pass.FORWARD)
+    habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
+    weights = 1.0 * d_out * d_in
+    forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
+    cast = casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights)
     if not setting.training:
         return Piece(forward=(*cast, forward))
-    dgrad = Gemm(name=f"{name}.dgrad", m=rows, n=d_in, k=d_out, dtype=dtype, layout=Layout.NN, pass_=Pass.DGRAD)
-    wgrad = Gemm(
+    dgrad = replace(forward, name=f"{name}.dgrad", n=d_in, k=d_out, layout=Layout.NN, pass_=Pass.DGRAD)
+    wgrad = replace(
+        forward,
         name=f"{name}.wgrad",
         m=d_out,
         n=d_in,
         k=rows,
-        dtype=dtype,
-        out_dtype=DType.FP32,
+        out_dtype=habits.main_grad if habits.accumulates else setting.wide,
         layout=Layout.NT,
         pass_=Pass.WGRAD,
-        accumulates=True,
+        accumulates=habits.accumulates,
     )
-    return Piece(
-        forward=(*cast, forward),
-        backward=(*casts(setting, name, rows, d_out, dtype, Pass.BACKWARD), dgrad, wgrad),
-    )
+    grad_cast = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights)
+    return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *((wgrad,) if habits.weight_gradients else ())))
 
 
-def casts(setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass) -> tuple[MemoryBound, ...]:
+def casts(
+    setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass, weights: Floats = 0.0
+) -> tuple[MemoryBound, ...]:
     """Quantising a 16-bit activation to 8 or 4 bits: read wide, write narrow; training also writes the transposed
-    copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone)."""
+    copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone). A recipe may read
+    twice, write once, or narrow ``weights`` (elements) as well."""
     if dtype.bytes >= 2:
         return ()
-    copies = 2 if setting.training else 1
-    moved = 1.0 * rows * cols * (setting.element + copies * dtype.bytes)
+    how = setting.kernels.narrowing or Narrowing(copies=2 if setting.training else 1)
+    each = how.reads * setting.element + how.copies * dtype.bytes
+    weights = weights * (how.reads * setting.element + dtype.bytes) if how.weights else 0.0
     suffix = "cast" if pass_ is Pass.FORWARD else "grad_cast"
     return (
         MemoryBound(
@@ -118,7 +124,8 @@ def casts(setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pas
             kind=MemoryBoundKind.CAST,
             rows=rows,
             cols=cols,
-            bytes_moved=moved,
+            bytes_moved=1.0 * rows * cols * each + weights,
+            kernels=how.kernels * (2 if how.weights else 1),
             dtype=dtype,
             pass_=pass_,
         ),

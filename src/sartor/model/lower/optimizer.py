@@ -80,10 +80,11 @@ def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
 
 
 def expert_params(setting: Setting, part: Ffn) -> Ints:
-    """Routed experts of this device: num_experts / ep of them, each split over the tensor ranks."""
+    """Routed experts of this device: num_experts / ep of them, whole or each split over the tensor ranks."""
     if isinstance(part, DenseFfn):
         return 0
-    expert: Ints = sum((local_params(x, setting.tp) for x in part.expert_linears(setting.hidden_size)), 0)
+    tp = setting.tp if setting.kernels.splits_experts else 1
+    expert: Ints = sum((local_params(x, tp) for x in part.expert_linears(setting.hidden_size)), 0)
     expert = expert + _vectors(expert_width(setting, part), (), part.expert.vectors)
     held: Ints = ceil_div(part.num_experts, setting.dims.ep) * expert
     return held

@@ -7,6 +7,7 @@ the sizes that matter, and the cost model knows the device's L2.
 from __future__ import annotations
 
 from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.shape import NormKind
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
 from sartor.units import Floats, Ints
 
@@ -54,40 +55,83 @@ def streamed(
     return Piece(forward=(forward,), backward=(backward,))
 
 
-def norm(setting: Setting, rows: Ints, cols: Ints, name: str = "norm") -> Piece:
-    """Forward reads x and writes y; backward reads x and dy and writes dx (statistics and weights are negligible)."""
+def norm(setting: Setting, rows: Ints, cols: Ints, name: str = "norm", kind: NormKind = NormKind.LAYER_NORM) -> Piece:
+    """Forward reads x and writes y; backward reads x and dy and writes dx (statistics and weights are negligible).
+
+    Unfused, PyTorch's layer norm is one kernel all the same, an RMS norm a chain: widen to fp32, square, mean, scale,
+    narrow, weight. Its backward sends gradients through each of them, with the weight's product and the square's and
+    the mean's branch joined by a sum.
+    """
     e = setting.element
-    return streamed(setting, name, MemoryBoundKind.NORM, rows, cols, 2 * e, 3 * e, flops=5)
+    if setting.kernels.fused or kind is NormKind.LAYER_NORM:
+        return streamed(setting, name, MemoryBoundKind.NORM, rows, cols, 2 * e, 3 * e, flops=5)
+    widen, kernels = (2 * (e + 4), 6) if e < 4 else (0, 4)
+    return streamed(
+        setting,
+        name,
+        MemoryBoundKind.NORM,
+        rows,
+        cols,
+        widen + 20 + 2 * e,
+        widen + 44 + 5 * e,
+        flops=5,
+        kernels=kernels,
+    )
 
 
 def residual(setting: Setting, rows: Ints, cols: Ints, name: str = "residual") -> Piece:
     """Forward reads the branch and the stream and writes the sum; backward adds the branch's gradient to the stream's
-    (read two, write one). Dropout is fused with it and adds a one-byte mask, written forward and read backward."""
+    (read two, write one). Dropout is fused with it and adds a one-byte mask, written forward and read backward; unfused
+    it reads and writes the branch once more."""
     e, mask = setting.element, 1.0 if setting.dropout else 0.0
-    return streamed(setting, name, MemoryBoundKind.RESIDUAL, rows, cols, 3 * e + mask, 3 * e + mask, flops=1)
+    apart = 2 * e if setting.dropout and not setting.kernels.fused else 0.0
+    moved = 3 * e + mask + apart
+    return streamed(
+        setting, name, MemoryBoundKind.RESIDUAL, rows, cols, moved, moved, flops=1, kernels=2 if apart else 1
+    )
 
 
-def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str) -> Piece:
+def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str, function: str = "") -> Piece:
     """Forward reads one tensor (gated: gate and up) and writes one; backward reads those and the output's gradient and
-    writes a gradient for each. ``cols`` is the width of the output. The bias is added on the way."""
+    writes a gradient for each. ``cols`` is the width of the output. The bias is added on the way.
+
+    Unfused, the gate's function and the product with it are kernels of their own (2 and 3 elements; backward 3 and 6).
+    """
     e, inputs = setting.element, 2 if gated else 1
-    moved, back = (inputs + 1) * e, (2 * inputs + 1) * e
+    moved, back, kernels = (inputs + 1) * e, (2 * inputs + 1) * e, 1
+    if not setting.kernels.fused and (gated or function in WRITTEN_OUT):
+        forward, backward, kernels = WRITTEN_OUT.get(function, (2, 3, 1))
+        product = (3, 6, 1) if gated else (0, 0, 0)
+        moved, back, kernels = (forward + product[0]) * e, (backward + product[1]) * e, kernels + product[2]
     kernel = "silu_and_mul" if gated else "gelu"
-    return streamed(setting, name, MemoryBoundKind.ACTIVATION, rows, cols, moved, back, flops=8, kernel=kernel)
+    return streamed(
+        setting, name, MemoryBoundKind.ACTIVATION, rows, cols, moved, back, flops=8, kernels=kernels, kernel=kernel
+    )
+
+
+WRITTEN_OUT = {"gelu_new": (18, 28, 8), "gelu_fast": (20, 30, 9), "gelu_python": (9, 15, 4), "quick_gelu": (7, 11, 3)}
+"""Functions that Hugging Face models write as chains of elementwise kernels: (elements moved forward and backward,
+kernels). ``gelu_new`` is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): kernels of one tensor and scalars move 2,
+sums and products of two tensors 3 (transformers/activations.py, recalled 2026-11-21)."""
 
 
 def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
-    """Queries and keys are rotated in place, forward and backward: read and write of the rotated part."""
+    """Queries and keys are rotated in place, forward and backward: read and write of the rotated part. Unfused: times
+    cosine (2), halves swapped and one negated (3), times sine (2), summed (3), for queries and for keys."""
     e = setting.element
-    return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, 2 * e, 2 * e, flops=3)
+    moved, kernels = (2 * e, 1) if setting.kernels.fused else (10 * e, 10)
+    return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
 
 
 def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax") -> Piece:
     """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
     gradient and writes the scores'. Dropout is an elementwise kernel after it: read, write, and a one-byte mask each
-    way."""
-    e = setting.element
-    probabilities = streamed(setting, name, MemoryBoundKind.SOFTMAX, rows, cols, 2 * e, 3 * e, flops=5)
+    way. Unfused, scale and mask are kernels of their own each way (2 elements each)."""
+    e, apart = setting.element, 0 if setting.kernels.fused else 2
+    moved, back = (2 + 2 * apart) * e, (3 + 2 * apart) * e
+    probabilities = streamed(
+        setting, name, MemoryBoundKind.SOFTMAX, rows, cols, moved, back, flops=5, kernels=1 + apart
+    )
     if not setting.dropout:
         return probabilities
     dropped = streamed(setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, 2 * e + 1, 2 * e + 1, flops=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType, Operator
@@ -48,6 +49,7 @@ class Setting:
     seq_q: Ints
     seq_kv: Ints
     encoder_len: Ints = 0
+    kernels: Kernels = field(default_factory=Kernels)
 
     @property
     def tp(self) -> Ints:
@@ -81,6 +83,11 @@ class Setting:
     @property
     def is_split(self) -> bool:
         return not (isinstance(self.tp, int) and self.tp == 1)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether context parallelism divides sequences: in every pass but a decoding step."""
+        return not (isinstance(self.dims.cp, int) and self.dims.cp == 1) and not self.decoding
 
     @property
     def tokens(self) -> Ints:

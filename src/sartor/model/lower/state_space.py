@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sartor.model.lower.linear import linears
+from sartor.model.lower.context import swapped
+from sartor.model.lower.linear import linears, local_width
 from sartor.model.lower.pointwise import streamed
 from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.model.shape import Split, StateSpaceMixer
@@ -11,11 +12,16 @@ from sartor.units import Ints, ceil_div
 
 
 def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
-    """Input projections, short convolution, scan, output projection on one device, without collectives."""
+    """Input projections, short convolution, scan, output projection on one device, without the collectives of tensor
+    parallelism. Under context parallelism sequence is swapped for channels around convolution and scan (Megatron-Core's
+    context-parallel Mamba)."""
     parts = mixer.linears(setting.hidden_size)
     before = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is not Split.ROW]
     after = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is Split.ROW]
-    return chain(linears(setting, before), _conv(setting, mixer), _scan(setting, mixer), linears(setting, after))
+    inner = ceil_div(mixer.inner_size, setting.tp)
+    entering: Ints = sum((local_width(x, setting.tp) for _, x in before if x.split is Split.COLUMN), 0)
+    whole = swapped(setting, chain(_conv(setting, mixer), _scan(setting, mixer)), entering, inner, mixer.name)
+    return chain(linears(setting, before), whole, linears(setting, after))
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:
