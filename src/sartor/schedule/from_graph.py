@@ -54,10 +54,8 @@ def schedule_problems(
 ) -> Iterator[ScheduleProblem]:
     """One problem per candidate of ``accelerator``, in the order of its flattened arrays; all priced in one call."""
     fused = fuse_graph(graph) if fuse else FusedGraph(operators=graph.operators, edges=_edges(graph))
-    one, together = operator_latencies(fused.operators, accelerator)
     count = max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
-    single = _units(one, unit_s).reshape(len(fused.operators), count)
-    split = _units(together, unit_s).reshape(len(fused.operators), count)
+    single, split = whole_latencies(fused, accelerator, unit_s)
     tensor = np.broadcast_to(accelerator.num_tensor_cores, accelerator.shape).reshape(-1)
     vector = np.broadcast_to(accelerator.num_vector_cores, accelerator.shape).reshape(-1)
     types = [core_type(op) for op in fused.operators]
@@ -78,6 +76,14 @@ def schedule_problems(
             edges=tuple((names[a], names[b]) for a, b in fused.edges),
             name=name,
         )
+
+
+def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
+    """Latencies of every operator on one core and on all, in whole units: two integer arrays (operators, candidates),
+    candidates in the order of the accelerator's flattened arrays."""
+    rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
+    one, together = operator_latencies(fused.operators, accelerator)
+    return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
 
 
 def core_type(op: Operator | Fused) -> CoreType:

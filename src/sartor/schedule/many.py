@@ -1,0 +1,179 @@
+"""One layer on thousands of accelerators at once: what no schedule beats, and what running in turn reaches.
+
+The bound is that of :mod:`sartor.schedule.bounds` (weights over tensor work, vector work and paths) on a coarse grid of
+weights, as arrays over candidates; the graph is split in series first, once, for it is the same for all. What
+:func:`sartor.schedule.solve` answers for a candidate always lies between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import OperatorGraph
+from sartor.schedule.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
+from sartor.schedule.problem import CoreType
+from sartor.schedule.split import Block, bits, part, series
+
+Array = npt.NDArray[np.float64]
+
+GRID = 8
+"""Parts the weights come in: 45 combinations of tensor work, vector work and paths."""
+ROUNDS = 2
+"""How often modes are ruled out by what the bound says of them."""
+WHOLE = 1e-9
+"""Relative slack before a bound is rounded up: sums of doubles are exact to far less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Makespans:
+    """Bounds on the makespan of each candidate, in whole units of the schedule: integer arrays [candidates]."""
+
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+    """One operator after another, each in its shorter mode."""
+
+
+def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> Makespans:
+    """Bounds for every candidate of ``accelerator`` (flattened), operators fused as ``schedule_problems`` fuses them.
+
+    Raises ``InputError`` where a collective has no link to run on.
+    """
+    fused = fuse_graph(graph)
+    single, split = whole_latencies(fused, accelerator, unit_s)
+    shape = accelerator.shape
+    tensor = np.broadcast_to(accelerator.num_tensor_cores, shape).reshape(-1).astype(np.float64)
+    vector = np.broadcast_to(accelerator.num_vector_cores, shape).reshape(-1).astype(np.float64)
+    upper = np.minimum(single, split).sum(axis=0)
+    lower = np.zeros_like(upper)
+    for positions, block in _parts(fused):
+        rows = list(positions)
+        lower += part_bound(block, single[rows], split[rows], tensor, vector)
+    return Makespans(lower=lower, upper=upper)
+
+
+def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], Block]]:
+    """The graph split in series: positions of each part, and the part (its latencies mean nothing)."""
+    size = len(fused.operators)
+    after = [0] * size
+    below: list[list[int]] = [[] for _ in range(size)]
+    for a, b in fused.edges:
+        below[a].append(b)
+    for i in reversed(range(size)):
+        for j in below[i]:
+            after[i] |= after[j] | 1 << j
+    whole = Block(
+        num_tc=size,
+        num_vc=size,
+        core_types=tuple(map(core_type, fused.operators)),
+        latency=(1,) * size,
+        intra_latency=(1,) * size,
+        after=tuple(after),
+    )
+    return ((positions, part(whole, positions)) for positions in series(whole))
+
+
+def part_bound(block: Block, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
+    """What no schedule of a part beats: integers [candidates] from latencies [operators, candidates].
+
+    ``block`` gives kinds of cores and precedence; its own latencies are not looked at.
+    """
+    serial: npt.NDArray[np.int64] = np.minimum(single, split).sum(axis=0)
+    if block.size == 1:
+        return serial
+    kinds = block.core_types
+    cores_tc = np.minimum(num_tc, max(sum(kind.needs_tensor_core for kind in kinds), 1))
+    cores_vc = np.minimum(num_vc, max(sum(kind.needs_vector_core for kind in kinds), 1))
+    p = _Part(
+        covers=[tuple(bits(mask)) for mask in block.covers],
+        single=single.astype(np.float64),
+        split=np.where(split < single, split, np.inf),
+        tensor=_needs(kinds, tensor=True) / cores_tc,
+        vector=_needs(kinds, tensor=False) / cores_vc,
+    )
+    allowed = np.ones(single.shape, dtype=bool), np.isfinite(p.split)
+    best = np.zeros(serial.shape)
+    for _ in range(ROUNDS):
+        value, with_single, with_split = _over_weights(p, allowed)
+        best = np.maximum(best, value)
+        kept = allowed[0] & (with_single < serial), allowed[1] & (with_split < serial)
+        if all(np.array_equal(a, b) for a, b in zip(kept, allowed, strict=True)):
+            break
+        allowed = kept
+        hopeless = ~(kept[0] | kept[1]).all(axis=0)  # nothing shorter than running in turn is left
+        best = np.where(hopeless, serial, best)
+        allowed = kept[0] | hopeless, kept[1]
+    rounded: npt.NDArray[np.int64] = np.ceil(best * (1 - WHOLE)).astype(np.int64)
+    return np.minimum(rounded, serial)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Arrays [operators, candidates]; ``tensor`` and ``vector``: the share of all cores of a kind that one takes."""
+
+    covers: Sequence[tuple[int, ...]]
+    single: Array
+    split: Array
+    tensor: Array
+    vector: Array
+
+
+Allowed = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+
+
+def _needs(kinds: Sequence[CoreType], *, tensor: bool) -> Array:
+    return np.array([[float(kind.needs_tensor_core if tensor else kind.needs_vector_core)] for kind in kinds])
+
+
+def _over_weights(p: _Part, allowed: Allowed) -> tuple[Array, Array, Array]:
+    """The best bound, and what it is at least with each operator on one core, and with each split."""
+    shape = p.single.shape
+    value, with_single, with_split = np.zeros(shape[1]), np.zeros(shape), np.zeros(shape)
+    split = np.where(allowed[1], p.split, np.inf)
+    for tensor, vector in _weights():
+        work = p.single * (p.tensor * (tensor / GRID) + p.vector * (vector / GRID))
+        least = _least(work, split, allowed[0])
+        for _ in range(GRID - tensor - vector):
+            more = work + p.single / GRID
+            gain = _least(more, split, allowed[0]) - least
+            work = np.where(_best_path(p.covers, gain), more, work)
+            least = _least(work, split, allowed[0])
+        total = least.sum(axis=0)
+        np.maximum(value, total, out=value)
+        rest = total - least
+        np.maximum(with_single, np.ceil((rest + work) * (1 - WHOLE)), out=with_single)
+        np.maximum(with_split, np.ceil((rest + p.split) * (1 - WHOLE)), out=with_split)
+    return value, with_single, with_split
+
+
+def _weights() -> Iterator[tuple[int, int]]:
+    for tensor in range(GRID + 1):
+        for vector in range(GRID + 1 - tensor):
+            yield tensor, vector
+
+
+def _least(work: Array, split: Array, may_be_single: npt.NDArray[np.bool_]) -> Array:
+    return np.minimum(np.where(may_be_single, work, np.inf), split)
+
+
+def _best_path(covers: Sequence[tuple[int, ...]], gain: Array) -> npt.NDArray[np.bool_]:
+    """Which operators lie on the path along which the gains sum to most, for every candidate."""
+    size, count = gain.shape
+    ahead, following = gain.copy(), np.full((size, count), -1, dtype=np.int16)
+    for i in reversed(range(size)):
+        if covers[i]:
+            below = list(covers[i])
+            at = ahead[below].argmax(axis=0)
+            following[i] = np.asarray(below, dtype=np.int16)[at]
+            ahead[i] += np.take_along_axis(ahead[below], at[None], axis=0)[0]
+    here = ahead.argmax(axis=0)
+    on = np.zeros((size, count), dtype=bool)
+    for i in range(size):
+        on[i] = here == i
+        here = np.where(on[i], following[i], here)
+    return on
