@@ -66,15 +66,16 @@ def fingerprint(coefficients: Any) -> str:
     return _fingerprint(coefficients)
 
 
-_BESIDE = ("log_sigma", "log_sigma_small", "sub_block_s", "sub_block_log_sigma")
-"""Widths of intervals, and what concerns only products no residual is fitted on."""
-
-
 @cache
 def _fingerprint(coefficients: Any) -> str:
     named = [(f.name, getattr(coefficients, f.name), f.default) for f in fields(coefficients)]
-    text = repr([(name, value) for name, value, plain in named if name not in _BESIDE and value != plain])
+    text = repr([(name, value) for name, value, plain in named if not _beside(name) and value != plain])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _beside(name: str) -> bool:
+    """Widths of intervals, and what concerns only products no residual is fitted on."""
+    return "log_sigma" in name or name.startswith("sub_block")
 
 
 @cache
