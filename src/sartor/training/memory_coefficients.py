@@ -1,0 +1,142 @@
+"""What trainers and drivers hold that no model says: copies, buffers, reserves and contexts, each with its source.
+
+A trainer is known by ``Framework.name``. Figures marked *recalled* are known from the software's source or from seeing
+it run, not measured by this project; those marked *fitted* name the rows they were fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sartor.model.training import Recipe, TrainingJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHabits:
+    """How one kind of trainer uses memory."""
+
+    wide_weights: bool = False
+    """The fp32 weights are the weights, 16-bit ones are gathered or cast when used (FSDP, autocast, JAX); else 16-bit
+    weights are held and fp32 main copies beside the optimizer."""
+    grad_bytes: float = 0.0
+    """Per parameter, before sharding, whatever ``Framework.grad_dtype`` says; 0: as it says."""
+    bf16_grad_bytes: float = 0.0
+    """The same for bf16 training, where it differs."""
+    step_bytes: float = 0.0
+    """Per parameter and shard group member, while the optimizer steps: fp32 copies of the shard's gradients."""
+    narrow_inputs: bool = True
+    """FP8 and FP4 recipes keep the inputs of linear layers narrow for backward; else in 16 bits."""
+    narrow_weights: bool = True
+    """Narrow copies of the weights are kept from the first microbatch on: one row-wise, one column-wise."""
+    dummy_wgrad: bool = True
+    """Weight gradients go straight to the main gradient; a 16-bit placeholder of one layer's weights stands for them
+    (``gradient_accumulation_fusion``)."""
+    gathers_input: bool = True
+    """Sequence parallelism gathers an input anew for backward instead of keeping it whole."""
+    logit_bytes: float = 6.0
+    """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
+    kept_logit_bytes: float = 4.0
+    """Per logit kept from forward to backward."""
+    layers_gathered: float = 2.0
+    """Whole layers of gathered weights at once under ZeRO 3: the one at work and the one fetched ahead."""
+    buffer_bytes: float = 0.0
+    """Buckets of gradients and parameters outside the gradient buffer."""
+    reserve_factor: float = 1.05
+    """What the allocator holds over what it has handed out at the peak."""
+    reserve_bytes: float = 0.3e9
+
+
+_MEGATRON = MemoryHabits()
+"""Megatron-Core with Transformer Engine: fp32 gradient buffer, weights fused into it (recalled from
+megatron/core/distributed/param_and_grad_buffer.py and tensor_parallel/cross_entropy.py)."""
+
+_DEEPSPEED = MemoryHabits(
+    grad_bytes=2.0,
+    bf16_grad_bytes=6.0,
+    step_bytes=4.0,
+    narrow_weights=False,
+    dummy_wgrad=False,
+    gathers_input=False,
+    buffer_bytes=3e9,
+    reserve_factor=1.05,
+)
+"""DeepSpeed: 16-bit gradients, beside them fp32 sums in bf16 training (BF16_Optimizer), fp32 gradients of the shard at
+the step; reduce and gather buckets of 5e8 elements each, the first one twice (``reduce_bucket_size``,
+``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults, recalled)."""
+
+_FSDP = MemoryHabits(
+    wide_weights=True,
+    narrow_inputs=False,
+    narrow_weights=False,
+    dummy_wgrad=False,
+    logit_bytes=14.0,
+    kept_logit_bytes=6.0,
+    reserve_factor=1.02,
+)
+"""PyTorch FSDP: fp32 shards; eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients
+(recalled from torch.nn.functional.cross_entropy); expandable segments leave little unused."""
+
+_XLA = MemoryHabits(
+    wide_weights=True,
+    narrow_inputs=False,
+    narrow_weights=False,
+    dummy_wgrad=False,
+    logit_bytes=8.0,
+    kept_logit_bytes=4.0,
+    reserve_factor=1.0,
+    reserve_bytes=0.0,
+)
+"""JAX under XLA: buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient."""
+
+HABITS: Mapping[str, MemoryHabits] = {
+    "megatron": _MEGATRON,
+    "nemo": _MEGATRON,
+    "megatron-deepspeed": _DEEPSPEED,
+    "deepspeed": _DEEPSPEED,
+    "internevo": replace(_MEGATRON, grad_bytes=2.0, dummy_wgrad=False),
+    "torchtitan": _FSDP,
+    "fsdp": _FSDP,
+    "llm-foundry": _FSDP,
+    "pytorch": _FSDP,
+    "maxtext": _XLA,
+}
+
+CONTEXT_BYTES: Mapping[str, float] = {
+    "volta": 0.6e9,
+    "turing": 0.5e9,
+    "ampere": 0.9e9,
+    "ada": 0.6e9,
+    "hopper": 1.1e9,
+    "blackwell": 1.3e9,
+}
+"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN loaded, by generation (recalled: nvidia-smi over
+``torch.cuda.memory_reserved`` of a fresh process that has run a matrix product, CUDA 11-12)."""
+
+OTHER_CONTEXT_BYTES = 0.8e9
+"""Of GPUs not listed (ROCm: recalled)."""
+TPU_CONTEXT_BYTES = 0.3e9
+"""Reserved by the TPU runtime (recalled)."""
+COMMUNICATOR_BYTES = 0.3e9
+"""NCCL's channels and buffers for one group of devices (recalled: 16-24 channels of 4-10 MiB per peer)."""
+WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
+"""cuBLAS workspaces held in the allocator: 32 MiB for PyTorch and as much for Transformer Engine from Hopper on
+(recalled)."""
+OTHER_WORKSPACE_BYTES = 13e6
+"""8.1 MiB of PyTorch's cuBLAS and 4 MiB of Transformer Engine's, before Hopper (recalled)."""
+
+
+def habits_for(job: TrainingJob) -> MemoryHabits:
+    """How the job's trainer uses memory; a trainer nobody knows is taken for one of Megatron's kind."""
+    habits = HABITS.get(job.framework.name, _MEGATRON)
+    if habits.wide_weights and job.framework.fused_kernels and habits.logit_bytes > 8:
+        return replace(habits, reserve_factor=habits.reserve_factor)
+    return habits
+
+
+def grad_bytes(job: TrainingJob, habits: MemoryHabits) -> float:
+    """Bytes of gradient per parameter, before sharding."""
+    if job.recipe in (Recipe.FP32, Recipe.TF32) or (habits.wide_weights and job.framework.main_params):
+        return 4.0
+    narrow = habits.bf16_grad_bytes if job.recipe is not Recipe.FP16 else 0.0
+    return narrow or habits.grad_bytes or job.framework.grad_dtype.bytes
