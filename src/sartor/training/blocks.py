@@ -118,7 +118,7 @@ def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockPa
     if block.layer is not None:
         return _layer_params(setting, block)
     outer = dict(outer_params(setting, shape))
-    tables: Ints = sum((stack_params(_setting(job, dims, s), s) for s, _ in _text_stacks(shape)), 0)
+    tables: Ints = sum((stack_params(_setting(shape, dims, s), s) for s, _ in _text_stacks(shape)), 0)
     own = _final_norms(block.stack)
     if block.kind is BlockKind.EMBEDDING:
         return BlockParams(dense=outer["embedding"] + tables - own)
