@@ -1,0 +1,216 @@
+"""Lower bounds on the time of a batch for thousands of devices at once: one chain of layers, every candidate's seconds.
+
+Whatever :func:`sartor.placement.place` answers under the published form of the model (no richer terms) takes at least
+this long. With one kind of layer between the first and the last the bound knows how many layers memory and the
+bottleneck let each stage hold, so it is nearly the answer; with several kinds it divides their work evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.placement.problem import PlacementProblem
+from sartor.placement.tabulate import ROUNDING, Array
+from sartor.units import ceil_div
+
+HALVINGS = 14
+"""Of the bracket around a bottleneck, one to three layers wide: what is left is 1e-4 of a layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A first layer, ``counts`` of each kind in between, a last one, at one width of ``devices`` devices a stage.
+
+    ``forward_s`` and ``backward_s`` are [parts, candidates], parts being first, kinds, last; ``param_bytes`` and
+    ``activation_bytes`` [parts]; every boundary between layers carries ``boundary_bytes``.
+    """
+
+    devices: int
+    counts: tuple[int, ...]
+    forward_s: Array
+    backward_s: Array
+    param_bytes: Array
+    activation_bytes: Array
+    boundary_bytes: float
+
+    @property
+    def num_of(self) -> Array:
+        """Layers of each part."""
+        return np.array([1, *self.counts, 1])
+
+
+def batch_time_bounds(
+    chain: Chain, problem: PlacementProblem, link_bytes_per_s: Any, update_s_per_byte: Any = 0.0
+) -> Array:
+    """A time [candidates] that no placement of the chain beats; infinite where memory or devices hold none.
+
+    ``problem`` gives memory, devices, microbatches, recomputation and copies of the parameters; its widths, bandwidth
+    and update time are not looked at: the last two are given per candidate.
+    """
+    num_stages = np.arange(1, min(int(chain.num_of.sum()), problem.num_devices // chain.devices) + 1)
+    if not len(num_stages):
+        return np.full(chain.forward_s.shape[1], np.inf)
+    transfer = chain.boundary_bytes / np.broadcast_to(link_bytes_per_s, chain.forward_s.shape[1])
+    fits = _may_hold(chain, problem, num_stages)
+    bottleneck = _by_work(chain, problem, num_stages)
+    if len(chain.counts) == 1:
+        caps = _caps(chain, problem, num_stages)
+        fits &= caps.most.sum(axis=0) >= chain.counts[0]
+        worth = fits & _promising(chain, problem, num_stages, bottleneck, fits)
+        if worth.any():
+            few = num_stages[worth]
+            bottleneck[:, worth] = _by_layers(chain, problem, few, caps.of(worth), bottleneck[:, worth], transfer)
+    times = _batch_times(chain, problem, num_stages, bottleneck, link_bytes_per_s, update_s_per_byte)
+    return np.asarray(np.where(fits, times, np.inf).min(axis=1))
+
+
+def _held(chain: Chain, problem: PlacementProblem) -> Array:
+    """Bytes of each part with one microbatch."""
+    return np.asarray((2 + problem.states) * chain.param_bytes + chain.activation_bytes)
+
+
+def _may_hold(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Any:
+    """Whether so many devices hold the model once at all, and each of its layers."""
+    held, room = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING)
+    return (num_stages * room >= (held * chain.num_of).sum()) & (held <= room).all()
+
+
+def _by_work(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+    """Bottleneck [candidates, stages] if work could be divided at will, but no layer cut.
+
+    With recomputation every stage but the last runs its forward twice; the last one's is at most a share of its load.
+    """
+    both = chain.forward_s + chain.backward_s
+    work = (both * chain.num_of[:, None]).sum(axis=0)[:, None]
+    longest, parts = both.max(axis=0)[:, None], num_stages.astype(np.float64)
+    if problem.recompute:
+        again = (chain.forward_s * chain.num_of[:, None]).sum(axis=0)[:, None]
+        share = (chain.forward_s / np.maximum(both, 1e-300)).max(axis=0)[:, None]
+        alone = num_stages == 1
+        work, parts = np.where(alone, work, work + again), np.where(alone, 1.0, parts + share)
+    return np.asarray(np.maximum(work / parts, longest))
+
+
+def _promising(chain: Chain, problem: PlacementProblem, num_stages: Array, bottleneck: Array, fits: Array) -> Any:
+    """Numbers of stages that could be best for some candidate: a bottleneck grows by less than three layers."""
+    rounds = _rounds(chain, problem, num_stages)
+    slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None]
+    least, most = bottleneck * rounds, (bottleneck + slack) * rounds
+    return (least <= np.where(fits, most, np.inf).min(axis=1, keepdims=True)).any(axis=0)
+
+
+def _rounds(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+    """Bottlenecks that a batch lasts with as many copies as there are devices for."""
+    copies = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
+    return np.asarray(ceil_div(problem.num_microbatches, np.maximum(copies, 1)) + num_stages - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Caps:
+    """Layers that memory lets stages hold: the first and last of each number of stages, and ``middle[m, stages]``, the
+    sum over the stages between of min(m, what they hold)."""
+
+    first: Array
+    last: Array
+    middle: Array
+
+    @property
+    def most(self) -> Array:
+        return np.stack([self.first, self.last, self.middle[-1]])
+
+    def of(self, chosen: Any) -> _Caps:
+        return _Caps(self.first[chosen], self.last[chosen], self.middle[:, chosen])
+
+
+def _caps(chain: Chain, problem: PlacementProblem, num_stages: Array) -> _Caps:
+    held, room, most = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
+    activations, behind = chain.activation_bytes, num_stages - 1.0
+
+    def whole(space: Any, each: Any) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            number = np.where(each > 0, np.floor(np.maximum(space, 0) / each * (1 + 1e-12)), most)
+        return np.clip(number, 0, most)
+
+    if problem.recompute:
+        middle = whole(room - behind * chain.boundary_bytes, held[1])
+        first = whole(room - held[0] + 0 * behind, held[1])
+    else:
+        middle = whole(room, held[1] + behind * activations[1])
+        first = whole(room - held[0] - behind * activations[0], held[1] + behind * activations[1])
+    last = whole(room - held[-1] + 0 * behind, held[1])
+    alone = whole(room - held[0] - held[-1], held[1])
+    first, last = np.where(num_stages == 1, 0, first), np.where(num_stages == 1, alone, last)
+    at_most = np.minimum(np.arange(most + 1)[:, None], middle)  # [m, position from the end - 1]
+    until = np.cumsum(at_most, axis=1) - at_most[:, :1]  # positions 2, 3, ... s
+    between = np.concatenate([np.zeros((most + 1, 1)), until[:, :-1]], axis=1)  # up to the position before the first
+    return _Caps(first, last, between)
+
+
+def _by_layers(
+    chain: Chain, problem: PlacementProblem, num_stages: Array, caps: _Caps, low: Array, transfer: Array
+) -> Array:
+    """Bottleneck [candidates, stages] below which the stages do not hold all layers, by halving a bracket."""
+    slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None] + 2 * transfer[:, None]
+    low, high = low.copy(), low + slack
+    enough = _hold(chain, problem, num_stages, caps, low, transfer) >= chain.counts[0]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        holds = _hold(chain, problem, num_stages, caps, middle, transfer) >= chain.counts[0]
+        low, high = np.where(holds | enough, low, middle), np.where(holds, middle, high)
+    return low
+
+
+def _hold(
+    chain: Chain, problem: PlacementProblem, num_stages: Array, caps: _Caps, limit: Array, transfer: Array
+) -> Array:
+    """Layers that all stages together hold with no load above ``limit`` [candidates, stages]."""
+    forward, backward, most = chain.forward_s, chain.backward_s, chain.counts[0]
+    c = transfer[:, None]
+
+    def whole(space: Any, each: Any) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            number = np.where(each > 0, np.floor(space / each * (1 + 1e-9)), most)
+        return np.where(space >= -1e-9 * limit, np.clip(number, 0, most), 0)
+
+    e_f, f, h_f = (x[:, None] for x in forward)
+    e_b, b, h_b = (x[:, None] for x in backward)
+    last = whole(limit - h_f - h_b - c, f + b)
+    if problem.recompute:
+        middle = np.minimum(whole(limit - c, 2 * f + b), whole(limit - 2 * c, f + b))
+        first = np.minimum(whole(limit - 2 * e_f - e_b, 2 * f + b), whole(limit - e_f - e_b - c, f + b))
+    else:
+        middle = whole(limit - 2 * c, f + b)
+        first = whole(limit - e_f - e_b - c, f + b)
+    alone = whole(limit - e_f - e_b - h_f - h_b, f + b)
+    single = num_stages == 1
+    first, last = np.where(single, 0, first), np.where(single, alone, last)
+    columns = np.arange(len(num_stages))
+    return np.asarray(
+        np.minimum(first, caps.first) + np.minimum(last, caps.last) + caps.middle[middle.astype(np.int64), columns]
+    )
+
+
+def _batch_times(
+    chain: Chain,
+    problem: PlacementProblem,
+    num_stages: Array,
+    bottleneck: Array,
+    link_bytes_per_s: Any,
+    update_s_per_byte: Any,
+) -> Array:
+    """Bottlenecks times rounds, and what the first stage's gradients and parameters take at least.
+
+    With copies d as a real number, T N / d + R (1 - 1/d) falls with d where T N >= R and is least at d = 1 elsewhere.
+    """
+    n, copies = problem.num_microbatches, problem.num_devices // (chain.devices * num_stages)
+    copies = np.maximum(np.minimum(copies, n), 1)
+    params = np.where(num_stages == 1, (chain.param_bytes * chain.num_of).sum(), chain.param_bytes[0])
+    update = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None] * params
+    agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * params
+    smooth = bottleneck * (n / copies + num_stages - 1) + agree * (1 - 1 / copies)
+    at_one = bottleneck * (n + num_stages - 1)
+    smooth = np.where(bottleneck * n >= agree, smooth, np.minimum(smooth, at_one))
+    return np.asarray(np.maximum(smooth, bottleneck * (ceil_div(n, copies) + num_stages - 1)) + update)

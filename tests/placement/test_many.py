@@ -1,0 +1,143 @@
+"""Bounds for many devices at once never exceed what the exact placement answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor.placement.many import Chain, batch_time_bounds
+from sartor.placement.place import place
+from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, Width
+
+SECONDS = st.floats(0.01, 2.0)
+
+
+def as_problem(chain: Chain, problem: PlacementProblem) -> PlacementProblem:
+    parts = [part for part, count in enumerate(chain.num_of) for _ in range(count)]
+    layers = tuple(
+        Layer(
+            id=i,
+            param_bytes=float(chain.param_bytes[part]),
+            activation_bytes=float(chain.activation_bytes[part]),
+            forward_s=float(chain.forward_s[part, 0]),
+            backward_s=float(chain.backward_s[part, 0]),
+            is_split=chain.devices > 1,
+        )
+        for i, part in enumerate(parts)
+    )
+    edges = tuple(Edge(source=i, dest=i + 1, size_bytes=chain.boundary_bytes) for i in range(len(parts) - 1))
+    return replace(problem, widths=(Width(tensor_parallel=chain.devices, layers=layers, edges=edges),))
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> tuple[Chain, PlacementProblem]:
+    counts = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=2)))
+    parts = len(counts) + 2
+
+    def many(values: st.SearchStrategy[float]) -> Any:
+        return np.array(draw(st.lists(values, min_size=parts, max_size=parts)))
+
+    chain = Chain(
+        devices=draw(st.sampled_from((1, 2))),
+        counts=counts,
+        forward_s=many(SECONDS)[:, None],
+        backward_s=many(SECONDS)[:, None],
+        param_bytes=many(st.integers(0, 40).map(lambda x: x / 10)),
+        activation_bytes=many(st.integers(0, 40).map(lambda x: x / 10)),
+        boundary_bytes=draw(st.integers(0, 20)) / 10,
+    )
+    problem = PlacementProblem(
+        widths=(
+            Width(tensor_parallel=1, layers=(Layer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()),
+        ),
+        memory_bytes=draw(st.floats(5.0, 200.0)),
+        num_devices=draw(st.integers(1, 24)),
+        link_bytes_per_s=draw(st.floats(0.5, 20.0)),
+        num_microbatches=draw(st.integers(1, 40)),
+        recompute=draw(st.booleans()),
+        optimizer=Optimizer.ADAM,
+        optimizer_copies=draw(st.sampled_from((None, 6.0))),
+        resync_factor=draw(st.sampled_from((2.0, 4.0))),
+        update_s_per_byte=draw(st.sampled_from((0.0, 0.1))),
+    )
+    return chain, problem
+
+
+_NUMBERS = ("param_bytes", "activation_bytes", "forward_s", "backward_s")
+
+
+@settings(max_examples=300, deadline=None)
+@given(instances())
+def test_no_placement_beats_the_bound_and_infeasible_means_infeasible(asked: tuple[Chain, PlacementProblem]) -> None:
+    chain, problem = asked
+    bound = batch_time_bounds(chain, problem, problem.link_bytes_per_s, problem.update_s_per_byte)[0]
+    answer = place(as_problem(chain, problem)).plan
+    if answer is None:
+        return
+    assert bound <= answer.time_per_batch_s * (1 + 1e-9)
+
+
+def test_the_bound_of_one_kind_of_layer_is_within_a_hundredth_where_gradients_are_free() -> None:
+    rng = np.random.default_rng(1)
+    ratios = []
+    for _ in range(60):
+        chain = Chain(
+            devices=1,
+            counts=(24,),
+            forward_s=rng.uniform(0.5, 1.5, (3, 1)),
+            backward_s=rng.uniform(0.5, 1.5, (3, 1)),
+            param_bytes=np.array([1.0, 2.0, 1.0]),
+            activation_bytes=np.array([1.0, 2.0, 1.0]),
+            boundary_bytes=0.1,
+        )
+        base = PlacementProblem(
+            widths=as_problem(chain, _ROOMY).widths,
+            memory_bytes=float(rng.uniform(30, 200)),
+            num_devices=64,
+            link_bytes_per_s=10.0,
+            num_microbatches=128,
+            recompute=bool(rng.integers(2)),
+            optimizer=Optimizer.ADAM,
+            resync_factor=0.0,
+        )
+        plan = place(as_problem(chain, base)).plan
+        bound = batch_time_bounds(chain, base, 10.0)[0]
+        assert (plan is None) == bool(np.isinf(bound))
+        if plan is not None:
+            ratios.append(bound / plan.time_per_batch_s)
+    assert min(ratios) > 0.99
+    assert max(ratios) <= 1 + 1e-9
+
+
+def test_a_candidate_is_bounded_as_if_it_were_alone() -> None:
+    rng = np.random.default_rng(2)
+    chain = Chain(
+        devices=2,
+        counts=(10,),
+        forward_s=rng.uniform(0.5, 1.5, (3, 7)),
+        backward_s=rng.uniform(0.5, 1.5, (3, 7)),
+        param_bytes=np.array([1.0, 2.0, 1.0]),
+        activation_bytes=np.array([1.0, 2.0, 1.0]),
+        boundary_bytes=0.1,
+    )
+    together = batch_time_bounds(chain, _ROOMY, 10.0)
+    for i in range(7):
+        one = replace(chain, forward_s=chain.forward_s[:, i : i + 1], backward_s=chain.backward_s[:, i : i + 1])
+        alone = batch_time_bounds(one, _ROOMY, 10.0)[0]
+        assert together[i] <= alone * (1 + 1e-9)
+        assert together[i] >= alone * 0.99
+
+
+_ROOMY = PlacementProblem(
+    widths=(Width(tensor_parallel=1, layers=(Layer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()),),
+    memory_bytes=60.0,
+    num_devices=32,
+    link_bytes_per_s=10.0,
+    num_microbatches=64,
+    recompute=True,
+    optimizer=Optimizer.ADAM,
+)
