@@ -238,6 +238,8 @@ def _number(value: Any) -> str:
         return "[" + ", ".join(_number(v) for v in value) + "]"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, (int, np.integer)):
         return str(value)
     text = f"{value:.4g}"

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.cost import Cost, Source
+from sartor.cost.network import network_time_s, ring_sigma, within_innermost
+from sartor.cost.ring import fitted, hops, volume
 from sartor.hardware.calibration import Calibration, CollectiveCoefficients
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 
@@ -19,11 +22,30 @@ DIRECT_MOST_BYTES = 8 * 2**20
 """Largest message of vLLM's and SGLang's own all-reduce: 8 MiB, recalled, consistent with the tables (2026)."""
 
 
-def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
-    """Cost of one collective over ``group_size`` devices joined by the scale-up link; zero for a group of one.
+def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None) -> Cost:
+    """Cost of one collective over ``group_size`` devices; zero for a group of one.
 
-    A device without a link of its own goes over PCIe.
+    Without a ``cluster`` the devices are joined by the scale-up link (PCIe where there is none of its own); with one,
+    bytes go over the tiers that the group, ``stride`` apart, crosses.
     """
+    if cluster is None:
+        return _in_node(op, gpu, calibration)
+    across = network_time_s(op.kind, op.message_bytes, op.group_size, op.stride, cluster, calibration)
+    if op.library is CollectiveLibrary.NCCL and not op.eager:
+        return across
+    near = within_innermost(op.group_size, op.stride, cluster)
+    return _chosen(near, _in_node(op, gpu, calibration), across) if np.any(near) else across
+
+
+def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
+    """``one`` where ``first`` holds, else ``other``."""
+    terms = ("time_s", "network_s", "overhead_s", "log_sigma")
+    picked = {each: _plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
+    return Cost(**picked, source=one.source if np.all(first) else other.source)
+
+
+def _in_node(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
+    """Among devices joined by the scale-up link alone."""
     c = calibration.collective
     link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9
     n = np.asarray(op.group_size, dtype=np.float64)
@@ -58,12 +80,9 @@ def _ring(kind: CollectiveKind, n: Any, size: Any, link: float, c: CollectiveCoe
     A buffer cut into s pieces takes (hops + s) times (latency + bytes / s / rate); the best s gives
     ``hops x latency + bytes / rate + 2 sqrt(both)``, of whose last term ``pipeline`` is seen.
     """
-    general = c.all_reduce_share if kind is CollectiveKind.ALL_REDUCE else c.link_share
-    own = [each[1:4] for each in c.kinds if each[0] == kind.value]
-    share, launch, hop = own[0] if own else (general, c.launch_s, c.hop_s)
-    loss = 0.0 if kind is CollectiveKind.SEND_RECV and own else c.small_group_loss
-    network = _volume(kind, n) * size / (share * (1 - loss / (n * n)) * link)
-    latency = _hops(kind, n) * hop
+    share, launch, hop = fitted(kind, n, c)
+    network = volume(kind, n) * size / (share * link)
+    latency = hops(kind, n) * hop
     return network, launch + latency + 2 * c.pipeline * np.sqrt(latency * network)
 
 
@@ -78,25 +97,9 @@ def _direct(library: CollectiveLibrary, n: Any, size: Any, link: float, c: Colle
 
 
 def _sigma(op: Collective, c: CollectiveCoefficients) -> float:
-    rows = c.kinds if op.library is CollectiveLibrary.NCCL else c.direct
-    name = op.kind.value if op.library is CollectiveLibrary.NCCL else op.library.value
-    return next((row[-1] for row in rows if row[0] == name), c.log_sigma)
-
-
-def _hops(kind: CollectiveKind, n: Any) -> Any:
-    """Steps that follow each other: around the ring twice or once; all-to-all and send/recv go straight."""
-    if kind is CollectiveKind.ALL_REDUCE:
-        return 2 * (n - 1)
-    if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
-        return n - 1
-    return np.ones_like(n)
-
-
-def _volume(kind: CollectiveKind, n: Any) -> Any:
-    """Share of the buffer that leaves each device."""
-    if kind is CollectiveKind.ALL_REDUCE:
-        return 2 * (n - 1) / n
-    return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
+    if op.library is CollectiveLibrary.NCCL:
+        return ring_sigma(op.kind, c)
+    return next((row[-1] for row in c.direct if row[0] == op.library.value), c.log_sigma)
 
 
 def _plain(value: Any) -> Any:

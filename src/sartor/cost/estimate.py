@@ -21,6 +21,7 @@ from sartor.cost.gemm import gemm_costs, peak_flops_per_s
 from sartor.cost.grouped import grouped_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 from sartor.units import Floats
@@ -83,12 +84,14 @@ def estimate(
     clock: Clock = Clock.SUSTAINED,
     details: bool = True,
     sigma_factor: float = 1.0,
+    cluster: Cluster | None = None,
 ) -> Estimate:
     """Predict every operator of ``graph`` on ``gpu``.
 
     Sizes that are arrays give arrays: one call evaluates all candidates. ``clock`` BOOST predicts short runs, as
     benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster;
-    ``sigma_factor`` widens every interval (a configuration read with assumptions).
+    ``sigma_factor`` widens every interval (a configuration read with assumptions). With a ``cluster``, collectives
+    cross the tiers of links that their group and stride reach; without one they stay inside a node.
 
     Examples
     --------
@@ -109,7 +112,7 @@ def estimate(
         elif isinstance(op, MemoryBound):
             costs[i] = memory_bound_cost(op, gpu, known)
         elif isinstance(op, Collective):
-            costs[i] = collective_cost(op, gpu, known)
+            costs[i] = collective_cost(op, gpu, known, cluster)
     ordered = tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))
     return Estimate(graph=graph, gpu=gpu, costs=ordered, time_s=_total(operators, ordered))
 

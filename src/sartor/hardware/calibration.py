@@ -240,7 +240,9 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         if owner == gpu.name:
             calibrated.add(name)
     if "collective" not in calibrated:
-        sections["collective"] = collectives_on(sections["collective"], pcie=not gpu.link_bytes_per_s)
+        sections["collective"] = collectives_on(
+            sections["collective"], pcie=gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s
+        )
     sections["grouped_families"] = _families(gpu.name, kin, widen)
     sections["network"] = network_coefficients((_read("training.toml") or {}).get("network", {}))
     return Calibration(

@@ -210,7 +210,7 @@ def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, prefix: str) -> 
     if "span" not in tier:
         raise InputError(f"{where}span", "missing", 'how many neighbouring devices the tier joins, or "all"')
     kind = _text(tier.get("kind", ""), f"{where}kind")
-    latency = HOP_LATENCY_S.get(kind, HOP_LATENCY_S[""]) if i else gpu.link_latency_s
+    latency = HOP_LATENCY_S.get(kind, HOP_LATENCY_S[""]) if i or kind == "ici" else gpu.link_latency_s
     if "latency_us" in tier:
         latency = _number(tier["latency_us"], f"{where}latency_us") * MICRO
     return LinkTier(

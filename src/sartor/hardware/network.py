@@ -1,0 +1,102 @@
+"""What is known of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
+
+Every default is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml`` (fitted on
+published runs) or a record of one's own replaces any of them. Symbols: docs/concepts/clusters.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from sartor.errors import InputError
+
+SHARES: Mapping[str, float] = MappingProxyType(
+    {
+        "nvlink": 0.75,
+        "nvswitch": 0.75,
+        "xgmi": 0.65,
+        "pcie": 0.4,
+        "smp": 0.5,
+        "ici": 0.9,
+        "infiniband": 0.9,
+        "ethernet": 0.8,
+        "efa": 0.7,
+        "omnipath": 0.7,
+        "slingshot": 0.75,
+        "dcn": 0.7,
+        "": 0.75,
+    }
+)
+"""Share of a tier's nominal rate a large collective reaches, by kind of link. NVLink and PCIe: rounded from the fits of
+this package's calibrations (A100 to B300; RTX PRO 6000), 2026-11-21. ICI: 45 of 50 GB/s a link (How to Scale Your
+Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device come to some 0.9 of the wire (recalled). RDMA
+over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; a host's socket bus, others: assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCoefficients:
+    """Efficiencies of collectives across tiers; all shares of 1, times in seconds."""
+
+    shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
+    """Kind of link -> share of its nominal rate (missing kinds: ``SHARES``)."""
+    all_to_all_share: float = 0.75
+    """On top of ``shares`` where everybody sends to everybody between nodes: unequal paths through the switches
+    (assumed)."""
+    tree_share: float = 0.9
+    """Rate of a tree over a ring's (NCCL src/graph/tuning.cc: busBw * .9)."""
+    tree_hop: float = 2.0
+    """Hop of a tree over a ring's (the same file: 8.5 to 4.0 us with LL128 on the network)."""
+    in_network_share: float = 0.9
+    """Rate of reduction in switches between nodes (the same file, CollNet: busBw * .9)."""
+    exposed_share: float = 0.1
+    """Of the faster tiers' time, what does not hide behind the slowest tier's (assumed; NCCL's model has 0)."""
+    peer_s: float = 3e-7
+    """Host and adapter time per peer of an all-to-all between nodes (assumed)."""
+    log_sigma: float = 0.35
+    """Standard deviation of ln(measured/predicted) of a collective between nodes (assumed)."""
+
+    def __post_init__(self) -> None:
+        for kind, share in self.shares.items():
+            if kind not in SHARES:
+                near = ", ".join(difflib.get_close_matches(kind, SHARES, n=2, cutoff=0.3))
+                raise InputError(f"network.shares.{kind}", share, "is not a kind of link", near)
+            _share(f"network.shares.{kind}", share)
+        for name in ("all_to_all_share", "tree_share", "in_network_share"):
+            _share(f"network.{name}", getattr(self, name))
+        for name in ("tree_hop", "exposed_share", "peer_s", "log_sigma"):
+            value = getattr(self, name)
+            if not _finite(value) or value < 0:
+                raise InputError(f"network.{name}", value, "must be a finite number not below 0")
+
+    def share(self, kind: str) -> float:
+        """Share of the nominal rate on links of ``kind``."""
+        return float(self.shares.get(kind, SHARES.get(kind, SHARES[""])))
+
+
+def network_coefficients(table: Mapping[str, Any]) -> NetworkCoefficients:
+    """Coefficients from a ``[network]`` table; ``InputError`` for a name nobody knows or a value that cannot be."""
+    known = {each.name for each in fields(NetworkCoefficients)}
+    for name in table:
+        if name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known, n=2, cutoff=0.4))
+            raise InputError(f"network.{name}", table[name], "is no coefficient of a network", near)
+    values = dict(table)
+    if "shares" in values:
+        if not isinstance(values["shares"], Mapping):
+            raise InputError("network.shares", values["shares"], "must be a table of kind of link = share")
+        values["shares"] = MappingProxyType({**SHARES, **values["shares"]})
+    return replace(NetworkCoefficients(), **values)
+
+
+def _share(name: str, value: Any) -> None:
+    if not _finite(value) or not 0 < value <= 1:
+        raise InputError(name, value, "must be a share above 0 and at most 1")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
