@@ -9,6 +9,7 @@ from dataclasses import replace
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster_catalog import HOP_LATENCY_S
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import Unexpressed
 from sartor.measure.training_shapes import whole
@@ -55,26 +56,18 @@ def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
-    """The row's cluster as two tiers (one on a single node), and what was assumed. Raises ``Unexpressed``."""
+    """The row's cluster as two tiers (one where all devices share it), and what was assumed. Raises ``Unexpressed``."""
     gpu, said = gpu_of(row.get("gpu", ""))
     devices, node = whole(row, "n_gpu"), whole(row, "gpus_per_node")
     if not devices:
         raise Unexpressed("n_gpu is not given")
     per_node = min(node or gpu.devices_per_node, devices)
-    domain = _domain(row.get("intra_node", ""), per_node, devices)
-    inner = LinkTier(
-        name="node", span=domain, bytes_per_s=_inner_rate(row, gpu), latency_s=gpu.link_latency_s, kind=_kind(row, gpu)
-    )
-    rate = _number(row.get("inter_gbps_per_gpu", ""))
-    if devices <= domain:
-        tiers: tuple[LinkTier, ...] = (replace(inner, span=0),)
+    tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row.get("intra_node", ""), per_node, devices)),)
+    if devices > tiers[0].span:
+        outer, guessed = _outer(row, gpu)
+        tiers, said = (*tiers, outer), (*said, *guessed)
     else:
-        if not rate:
-            said = (*said, "network between nodes not stated: 200 Gbit/s per device")
-        word = row.get("inter_node", "").lower()
-        kind = next((k for k in ("infiniband", "dcn", "ici", "slingshot", "efa") if k in word), "ethernet")
-        outer = LinkTier(name="network", span=0, bytes_per_s=(rate or 200.0) * GIGA / 8, latency_s=5e-6, kind=kind)
-        tiers = (inner, outer)
+        tiers = (replace(tiers[0], span=0),)
     return Cluster(name="row", gpu=gpu, devices_per_node=per_node, tiers=tiers, num_devices=devices), said
 
 
@@ -90,20 +83,48 @@ def _domain(word: str, per_node: int, devices: int) -> int:
     return next((size for size in range(most - most % per_node, 0, -per_node) if devices % size == 0), per_node)
 
 
-def _inner_rate(row: Mapping[str, str], gpu: Gpu) -> float:
-    """Bytes per second and direction; NVLink figures are of both directions together."""
-    word = row.get("intra_node", "")
+def _inner(row: Mapping[str, str], gpu: Gpu, span: int) -> LinkTier:
+    kind, word = _inner_kind(row, gpu), row.get("intra_node", "")
     stated = re.search(r"(\d+(?:\.\d+)?) ?GB/s", word)
-    if stated:
-        return float(stated.group(1)) * GIGA / (2 if "nvlink" in word.lower() or "fabric" in word.lower() else 1)
-    return gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9
+    both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # such figures are of both directions together
+    rate = float(stated.group(1)) * GIGA / (1 + both_ways) if stated else gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    return LinkTier(
+        name="node",
+        span=span,
+        bytes_per_s=rate or 16e9,
+        latency_s=HOP_LATENCY_S[kind],
+        kind=kind,
+        in_network_reduction=kind == "nvswitch" and gpu.generation not in ("volta", "ampere"),
+        torus_axes=0 if kind != "ici" else 2 if "2D" in word else 3,
+        torus_wrap=16 if "2D" in word else 4,
+    )
 
 
-def _kind(row: Mapping[str, str], gpu: Gpu) -> str:
+def _inner_kind(row: Mapping[str, str], gpu: Gpu) -> str:
     word = row.get("intra_node", "").lower()
-    if "nvlink" in word:
-        return "nvlink"
-    return "ici" if "ici" in word else "xgmi" if "fabric" in word or "xgmi" in word else "pcie"
+    if "ici" in word or "torus" in word or gpu.vendor.lower() == "google":
+        return "ici"
+    if "nvlink" in word or "nvswitch" in word:
+        return "nvlink" if "v100" in gpu.name else "nvswitch"
+    if "fabric" in word or "xgmi" in word:
+        return "xgmi"
+    if "pcie" in word or not gpu.link_bytes_per_s:
+        return "pcie"
+    return "nvswitch" if gpu.vendor.lower() == "nvidia" else "xgmi"
+
+
+def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]:
+    """The network between nodes, as the row names it; a usual rate where it does not say."""
+    word = row.get("inter_node", "").lower()
+    known = {"infiniband": "infiniband", "omni": "omnipath", "slingshot": "slingshot", "efa": "efa", "dcn": "dcn"}
+    is_tpu = gpu.vendor.lower() == "google"
+    kind = next((kind for name, kind in known.items() if name in word), "")
+    kind = kind or ("dcn" if is_tpu else "ethernet" if "ethernet" in word or "roce" in word else "infiniband")
+    stated = _number(row.get("inter_gbps_per_gpu", ""))
+    rate = stated or (25.0 if is_tpu else 200.0)
+    said = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
+    tier = LinkTier(name="network", span=0, bytes_per_s=rate * GIGA / 8, latency_s=HOP_LATENCY_S[kind], kind=kind)
+    return tier, said
 
 
 def _number(word: str) -> float:
