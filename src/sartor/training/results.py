@@ -30,9 +30,16 @@ class BlockTimes:
     """Context-parallel exchange that does not hide behind attention."""
     cp_backward_s: Floats = 0.0
     selective_s: Floats = 0.0
-    """Extra compute of selective recomputation."""
+    """Extra compute of selective recomputation: the attention core again, with what it exchanges."""
     full_s: Floats = 0.0
     """Extra compute and communication of full recomputation."""
+    tp_beside_s: Floats = 0.0
+    """Part of ``tp_backward_s`` that Megatron runs beside products that do not wait for it: the input gathered again
+    beside the input gradient, the reduction of the input gradient beside the weight gradient."""
+    products_forward_s: Floats = 0.0
+    """Part of ``forward_s``: products next to tensor-parallel collectives, which these may run beside in pieces."""
+    products_backward_s: Floats = 0.0
+    """The same of ``dgrad_s`` and ``wgrad_s``."""
     kernels: Floats = 0.0
     """Launches forward and backward: what an eager host must keep up with."""
     log_sigma: Floats = 0.0
