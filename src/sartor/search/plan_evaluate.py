@@ -1,0 +1,114 @@
+"""Seconds and bytes of rows of plans: memory of all of them, the step of those that fit.
+
+Where recomputing whole layers is needed to fit, the fewest layers that do are found by bisection: memory never grows
+and time never falls with every further layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.search.plan_space import Array, Rows, plan_at, size_of, stage_layers, take, to_plan
+from sartor.training.footprint import usable_bytes
+from sartor.training.results import Footprint, StepEstimate
+
+Footprints = Callable[[TrainingJob, TrainingPlan, Cluster], Footprint]
+
+
+class Steps(Protocol):
+    """``training.step.step``, or what stands in for it in a test."""
+
+    def __call__(
+        self, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+    ) -> StepEstimate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricer:
+    """A job on a cluster, and the two questions asked of every plan."""
+
+    job: TrainingJob
+    cluster: Cluster
+    steps: Steps
+    footprints: Footprints
+    calibration: Calibration | None = None
+
+    @property
+    def limit_bytes(self) -> float:
+        """What one device can be filled with."""
+        return usable_bytes(self.cluster)
+
+    def step(self, plan: TrainingPlan) -> StepEstimate:
+        return self.steps(self.job, plan, self.cluster, self.calibration)
+
+    def footprint(self, plan: TrainingPlan) -> Footprint:
+        return self.footprints(self.job, plan, self.cluster)
+
+    def memory(self, rows: Rows) -> tuple[Array, Array]:
+        """Bytes of the fullest device, and which stage it stands in, of every row."""
+        found = self.footprint(to_plan(self.job, rows))
+        return _full(found.device_bytes, rows), _full(found.stage, rows)
+
+    def seconds(self, rows: Rows) -> Array:
+        return _full(self.step(to_plan(self.job, rows)).step_s, rows)
+
+
+def _full(value: Any, rows: Rows) -> Array:
+    return np.array(np.broadcast_to(value, (size_of(rows),)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Rows with their bytes and, where they fit, seconds (infinite elsewhere)."""
+
+    rows: Rows
+    step_s: Array
+    device_bytes: Array
+    stage: Array
+
+    @property
+    def fits(self) -> Array:
+        return np.isfinite(self.step_s)
+
+
+def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
+    """Memory of every row, and the step of those that fit."""
+    device_bytes, stage = pricer.memory(rows)
+    fits = device_bytes <= pricer.limit_bytes
+    step_s = np.full(size_of(rows), np.inf)
+    if fits.any():
+        step_s[fits] = pricer.seconds(take(rows, fits))
+    return Evaluated(rows=rows, step_s=step_s, device_bytes=device_bytes, stage=stage)
+
+
+def fewest_recomputed(pricer: Pricer, found: Evaluated) -> Rows | None:
+    """Of the rows that fit with every layer recomputed but not with none: the same with the fewest layers that fit."""
+    wanted = found.fits & (found.rows["recompute"] == Recompute.FULL) & (found.rows["recompute_layers"] < 0)
+    rows = take(found.rows, wanted)
+    if not size_of(rows):
+        return None
+    low, high = np.zeros(size_of(rows), dtype=np.int64), stage_layers(pricer.job, rows).astype(np.int64)
+    at_none, _ = pricer.memory({**rows, "recompute": np.full(size_of(rows), int(Recompute.NONE))})
+    needed = at_none > pricer.limit_bytes
+    rows, low, high = take(rows, needed), low[needed], high[needed]
+    top = high
+    while size_of(rows) and (high - low > 1).any():
+        middle = (low + high) // 2
+        bytes_, _ = pricer.memory({**rows, "recompute_layers": np.maximum(middle, 1)})
+        ok = bytes_ <= pricer.limit_bytes
+        low, high = np.where(ok, low, middle), np.where(ok, np.maximum(middle, 1), high)
+    fewer = high < top
+    return {**take(rows, fewer), "recompute_layers": high[fewer]} if fewer.any() else None
+
+
+def priced(pricer: Pricer, rows: Rows, index: int) -> tuple[TrainingPlan, StepEstimate, Footprint]:
+    """One row priced by itself, as plain numbers."""
+    plan = plan_at(pricer.job, rows, index)
+    return plan, pricer.step(plan), pricer.footprint(plan)

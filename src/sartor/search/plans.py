@@ -1,0 +1,131 @@
+"""The search over plans: every legal way to spread a job over devices, priced in a stream, the best one proved.
+
+Nothing is sampled and nothing is guessed away: a plan is left out only for a condition it breaks, which is counted,
+or because it does not fit in memory, which is counted too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import TrainingJob
+from sartor.search.plan_conditions import structures, with_switches
+from sartor.search.plan_evaluate import Footprints, Pricer, Steps, evaluate, fewest_recomputed, priced
+from sartor.search.plan_fixed import check_fixed
+from sartor.search.plan_front import Kept, chosen, first_of
+from sartor.search.plan_relax import tightest
+from sartor.search.plan_result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
+from sartor.search.plan_space import PlanSpace, Rows, chunks, plan_space, size_of
+
+FRONT = 60
+"""Points of the front that are priced in detail, evenly along it."""
+
+Progress = Callable[[int, int], None]
+"""Told how many structures are done, of how many."""
+
+
+def search_plans(
+    job: TrainingJob,
+    cluster: Cluster,
+    num_devices: int,
+    fixed: Mapping[str, int] | None = None,
+    *,
+    top: int = 10,
+    calibration: Calibration | None = None,
+    progress: Progress | None = None,
+    steps: Steps | None = None,
+    footprints: Footprints | None = None,
+) -> PlanSearch:
+    """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
+
+    ``fixed`` holds axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
+    recompute) to one value each. ``steps`` and ``footprints`` stand in for ``training.step`` and ``training.footprint``
+    in tests. Raises ``InputError`` for a fixed value that no plan of so many devices can have.
+    """
+    started = time.perf_counter()
+    pricer = make_pricer(job, cluster, calibration, steps, footprints)
+    held = check_fixed(job, num_devices, fixed or {})
+    space = plan_space(job, num_devices, held)
+    kept, rejected = _stream(pricer, space, progress)
+    best = _priced(pricer, kept, top) if kept.fitting else ()
+    lean = _one(pricer, kept.leanest.rows, 0) if kept.evaluated and not best else None
+    return PlanSearch(
+        job=job,
+        cluster=cluster,
+        num_devices=num_devices,
+        fixed=held,
+        status=PlanStatus.OPTIMAL if best else PlanStatus.INFEASIBLE,
+        best=best[0] if best else None,
+        top=best,
+        front=_front(pricer, kept),
+        points=PlanPoints(rows=kept.best.rows, step_s=kept.best.step_s, device_bytes=kept.best.device_bytes),
+        space_size=space.size,
+        evaluated=kept.evaluated,
+        refined=kept.refined,
+        fitting=kept.fitting,
+        rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
+        tightest=None if best else tightest(pricer, num_devices, held, lean, rejected),
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def make_pricer(
+    job: TrainingJob,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    steps: Steps | None = None,
+    footprints: Footprints | None = None,
+) -> Pricer:
+    """The training room's two questions about this job on this cluster."""
+    if steps is None or footprints is None:
+        from sartor.training import footprint as memory
+        from sartor.training import step as time_of
+
+        steps, footprints = steps or time_of.step, footprints or memory.footprint
+    return Pricer(job=job, cluster=cluster, steps=steps, footprints=footprints, calibration=calibration)
+
+
+def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None) -> tuple[Kept, dict[str, int]]:
+    """Price every legal point of the space chunk by chunk; what is kept, and the counts of what was struck out."""
+    found = structures(pricer.job, space)
+    rejected, kept = dict(found.rejected), Kept()
+    total = size_of(found.rows)
+    done = 0
+    for chunk in chunks(found.rows):
+        if progress:
+            progress(done, total)
+        rows = with_switches(pricer.job, space, chunk, rejected)
+        if size_of(rows):
+            prices = evaluate(pricer, rows)
+            kept.add(prices)
+            fewer = fewest_recomputed(pricer, prices)
+            if fewer is not None:
+                kept.add_refined(evaluate(pricer, fewer))
+        done += size_of(chunk)
+    if progress:
+        progress(total, total)
+    for reason, count in kept.over.items():
+        rejected[reason] = rejected.get(reason, 0) + count
+    return kept, rejected
+
+
+def _priced(pricer: Pricer, kept: Kept, top: int) -> tuple[PricedPlan, ...]:
+    ranked = first_of(kept.best, ("step_s", "device_bytes"), top)
+    return tuple(_one(pricer, ranked.rows, i) for i in range(size_of(ranked.rows)))
+
+
+def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:
+    count = size_of(kept.front.rows)
+    shown = np.unique(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
+    rows = chosen(kept.front, shown).rows
+    return tuple(_one(pricer, rows, i) for i in range(size_of(rows)))
+
+
+def _one(pricer: Pricer, rows: Rows, index: int) -> PricedPlan:
+    plan, step, footprint = priced(pricer, rows, index)
+    return PricedPlan(plan=plan, step=step, footprint=footprint)
