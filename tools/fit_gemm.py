@@ -38,6 +38,8 @@ TILES_AMPERE_TABLE = (
     (128, 256), (256, 128), (128, 128), (64, 256), (256, 64), (64, 128), (128, 64), (64, 64), (128, 32), (32, 128),
     (64, 32), (32, 64), (16, 64), (16, 32), (64, 96), (96, 128),
 )  # fmt: skip
+TILES_GENERAL = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
+"""Tiles in the names of sgemm kernels of gemm_fp32_kernels.parquet, and their transposes."""
 TILES_AMPERE = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32),
                 (64, 32))  # fmt: skip
 TILES_VOLTA = ((256, 128), (128, 64), (64, 64), (64, 32))
@@ -90,7 +92,7 @@ class Job:
 def main(shared: Path, wanted: list[str]) -> None:
     for name in wanted or DEFAULT:
         gpu, dtype = name.rsplit(".", 1)
-        job = sweep_job(shared, gpu) if dtype == "fp16" else table_job(shared, gpu, DType(dtype))
+        job = _job(shared, gpu, DType(dtype))
         held = job.rows.held_out.to_numpy()
         trial, _ = fit(replace(job, rows=job.rows[~held]), 40)
         final, tiles = fit(job, 40 if job.penalties else 25, trial)
@@ -98,6 +100,34 @@ def main(shared: Path, wanted: list[str]) -> None:
         path = OUT / f"{name}.toml"
         path.write_text(as_toml(job, final, errors, sigmas(job, trial, held)), encoding="utf-8")
         print(name, {key: round(value, 4) for key, value in errors["held_out"].items()}, len(tiles), flush=True)
+
+
+def _job(shared: Path, gpu: str, dtype: DType) -> Job:
+    if dtype is DType.FP16:
+        return sweep_job(shared, gpu)
+    return fp32_job(shared, gpu) if dtype is DType.FP32 else table_job(shared, gpu, dtype)
+
+
+def fp32_job(shared: Path, gpu: str) -> Job:
+    """fp32 kernels on the general cores: linear layers (TN) and batched products (NN) of random sizes, eager PyTorch."""
+    name = "gemm_fp32_kernels.parquet"
+    table = pd.read_parquet(shared / "data" / "measured" / name)
+    table = table[(table.gpu == gpu) & (table.flag == 0)]
+    keys = ["op", "batch", "m", "n", "k"]
+    rows = table.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
+    part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
+    rows = rows.assign(layout=np.where(rows.op == "linear", "TN", "NN"), weight=1.0, held_out=part == 0)
+    return Job(
+        gpu=load_gpu(gpu),
+        dtype=DType.FP32,
+        rows=rows,
+        tiles=TILES_GENERAL,
+        penalties=True,
+        starts=2,
+        fixed={"throttle": 0.0},
+        source=f"data/measured/{name} (NeuSight, MIT), {gpu}",
+        note="Eager PyTorch without TF32, sizes at random, linear layers TN, batched products NN.",
+    )
 
 
 def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
@@ -190,7 +220,9 @@ def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[Gem
     """Least squares of ln(predicted/measured) with a robust loss, on at most 4,000 rows."""
     rows = job.rows
     if len(rows) > 4000:
-        plain = rows[rows.get("kind", pd.Series("gemm", index=rows.index)) != "layer_op"] if job.penalties else rows[:0]
+        plain = (
+            rows[rows.get("kind", pd.Series("layer_op", index=rows.index)) != "layer_op"] if job.penalties else rows[:0]
+        )
         rest = rows.drop(plain.index).sample(4000 - min(len(plain), 2000), random_state=0)
         rows = pd.concat([plain, rest])
     tiles = [(m, n) for m, n, _ in start.tiles] if start else list(job.tiles)

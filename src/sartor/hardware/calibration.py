@@ -228,9 +228,10 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     """
     kin, widen = _kin(gpu.name)
     base = _generation(gpu.generation)
+    general = (_read("kin.toml") or {}).get("general_cores", {}).get(gpu.vendor, "")
     gemm, calibrated, provenance = {}, set(), {}
     for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
-        gemm[each], owner, record = _gemm(gpu.name, kin, widen, each, base["gemm"])
+        gemm[each], owner, record = _gemm(gpu.name, kin, widen, each, base["gemm"], general)
         provenance[f"gemm.{each.value}"] = record
         if owner == gpu.name:
             calibrated.add(f"gemm.{each.value}")
@@ -289,7 +290,7 @@ _SIBLINGS: dict[DType, tuple[DType, ...]] = {
 
 
 def _gemm(
-    gpu: str, kin: str, widen: float, dtype: DType, base: GemmCoefficients
+    gpu: str, kin: str, widen: float, dtype: DType, base: GemmCoefficients, general: str
 ) -> tuple[GemmCoefficients, str, Mapping[str, Any]]:
     """Coefficients, whose they are (empty: assumed), and their record."""
     for owner in (gpu, kin):
@@ -298,6 +299,9 @@ def _gemm(
             if table:
                 found = _coefficients(GemmCoefficients, table["gemm"])
                 return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"]["gemm"]
+    if dtype is DType.FP32 and general:  # general cores of another generation are nearer than one's own matrix units
+        table = _read(f"{general}.fp32.toml") or {}
+        return _widened(_coefficients(GemmCoefficients, table["gemm"]), 2.0), "", table["provenance"]["gemm"]
     for owner, each in ((gpu, DType.BF16), (gpu, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
         table = _read(f"{owner}.{each.value}.toml") if owner else None
         if table:  # other units, the same memory, launches and tiles
