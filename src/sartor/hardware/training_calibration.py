@@ -1,8 +1,9 @@
 """Free constants of a training step as data: ``calibration/training.toml``, and a file of one's own in its format.
 
 A section gives constants by name to what it names, the more specific over the less: ``[default]``,
-``[generation.hopper]``, ``[precision.fp8]``, ``[framework.megatron]``, ``[framework.megatron.fp8]``. What each
-constant means is ``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
+``[generation.hopper]``, ``[precision.fp8]``, ``[generation.hopper.fp8]``, ``[framework.megatron]``,
+``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``. What each constant means is ``training.coefficients``'
+business; ``[provenance...]`` says what they were fitted on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def training_constants(framework: str, precision: str, generation: str, table: M
         _section(table, "default"),
         _section(table, "generation", generation),
         _section(table, "precision", precision),
+        _section(table, "generation", generation, precision),
         of_framework,
+        _section(of_framework, generation),
         _section(of_framework, precision),
     )
     return {name: value for layer in layers for name, value in layer.items() if not isinstance(value, dict)}

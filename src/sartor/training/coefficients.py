@@ -24,6 +24,11 @@ class TrainingCoefficients:
     compute_factor: float = 1.0
     """Seconds of compute in a run over what its kernels take alone: kernels nobody lists, gaps between them, clocks
     under a lasting load."""
+    throttle_share: float = 0.5
+    """Share of the power limit's slowdown that products keep in a run: between them run kernels that draw less
+    (see training.running)."""
+    attention_factor: float = 1.0
+    """Seconds of the trainer's fused attention over those of the newest kernel of its device, which tables hold."""
     launch_s: float = 4e-6
     """Host time for one kernel of an eager trainer (PyTorch dispatch and a launch take 3-6 us; recalled)."""
     graph_launch_s: float = 1e-6
@@ -66,8 +71,8 @@ class TrainingCoefficients:
                 raise InputError(name, getattr(self, name), "must be above 0")
 
 
-_SHARES = ("tp_overlap_share", "ep_overlap_share", "p2p_overlap_share", "dp_overlap_share")
-_POSITIVE = ("compute_factor", "network_factor", "bucket_bytes", "optimizer_factor")
+_SHARES = ("throttle_share", "tp_overlap_share", "ep_overlap_share", "p2p_overlap_share", "dp_overlap_share")
+_POSITIVE = ("compute_factor", "attention_factor", "network_factor", "bucket_bytes", "optimizer_factor")
 
 
 def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None = None) -> TrainingCoefficients:
