@@ -63,6 +63,47 @@ def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
     return replace(cluster, num_devices=num_devices)
 
 
+def cluster_from(
+    gpu: Gpu | str,
+    devices_per_node: int,
+    *,
+    kind: str = "",
+    domain: int = 0,
+    inter_kind: str = "infiniband",
+    inter_gbit_per_s: float = 400.0,
+    num_devices: int = 0,
+) -> Cluster:
+    """Equal nodes on the device's own links, and one network between them: a cluster in one call.
+
+    ``domain`` devices share the inner links (0: those of a node; 72 in an NVL72 rack), whose ``kind`` follows the
+    device where it is not said; ``inter_gbit_per_s`` is of one device and direction. ``InputError`` as for a file.
+
+    >>> [tier.bytes_per_s for tier in cluster_from("h100", 8, inter_gbit_per_s=200).tiers]
+    [450000000000.0, 25000000000.0]
+    """
+    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    own = device.link_bytes_per_s > device.pcie_bytes_per_s
+    switched = device.vendor == "NVIDIA" and device.generation not in ("pascal", "volta")
+    inner: dict[str, Any] = {"kind": kind or (("nvswitch" if switched else "nvlink") if own else "pcie")}
+    inner |= {"in_network_reduction": switched and own and device.generation not in ("turing", "ampere", "ada")}
+    if device.vendor == "AMD" and own and not kind:
+        inner["kind"] = "xgmi"
+    tiers = [
+        {**inner, "span": domain or devices_per_node},
+        {"kind": inter_kind, "span": "all", "gbit_per_s": inter_gbit_per_s},
+    ]
+    built = _tiers(tiers, device, devices_per_node, "")
+    name = f"{device.name} x {devices_per_node}"
+    return Cluster(
+        name=name,
+        gpu=device,
+        devices_per_node=devices_per_node,
+        tiers=built,
+        num_devices=num_devices,
+        **_price({}, device, ""),
+    )
+
+
 def cluster_names() -> tuple[str, ...]:
     """Every cluster of the catalogue, sorted."""
     return tuple(sorted(path.stem for path in ENTRIES.glob("*.toml")))

@@ -1,0 +1,280 @@
+"""Clusters: what the catalogue says, and one sentence for every file that cannot be a cluster."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster_catalog import (
+    HOP_LATENCY_S,
+    MAX_FILE_BYTES,
+    cluster_aliases,
+    cluster_entry,
+    cluster_file,
+    cluster_from,
+    cluster_from_table,
+    cluster_names,
+    load_cluster,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cluster_rates.csv"
+
+MINE: dict[str, Any] = {
+    "gpu": "h100_sxm",
+    "devices_per_node": 8,
+    "tiers": [
+        {"name": "NVLink", "kind": "nvswitch", "span": 8},
+        {"name": "fabric", "kind": "infiniband", "span": "all", "gbit_per_s": 400},
+    ],
+}
+
+
+def tier(**changes: Any) -> LinkTier:
+    return LinkTier(**{"name": "link", "span": 0, "bytes_per_s": 1e9, "latency_s": 1e-6, **changes})
+
+
+def cluster(*tiers: LinkTier, **changes: Any) -> Cluster:
+    return Cluster(**{"name": "c", "gpu": load_gpu("h100"), "devices_per_node": 8, "tiers": tiers, **changes})
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# --------------------------------------------------------------------------------------------------- catalogue
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_entry_names_its_sources_and_agrees_with_its_device(name: str) -> None:
+    entry, machine = cluster_entry(name), load_cluster(name)
+    assert entry["name"] == machine.name == name
+    assert entry["sources"]["all"]
+    assert entry["confidence"] in ("high", "medium", "low")
+    assert machine.tiers[0].bytes_per_s <= max(machine.gpu.link_bytes_per_s, machine.gpu.pcie_bytes_per_s)
+    assert all(each.kind in HOP_LATENCY_S for each in machine.tiers)
+    json.dumps(entry, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "row", list(csv.DictReader(GOLDEN.read_text(encoding="utf-8").splitlines())), ids=lambda row: row["cluster"]
+)
+def test_nominal_rates_are_those_of_the_documents(row: dict[str, str]) -> None:
+    machine = load_cluster(row["cluster"])
+    assert machine.gpu.name == row["gpu"]
+    assert machine.devices_per_node == int(row["devices_per_node"])
+    assert machine.tiers[0].span == int(row["inner_span"])
+    assert machine.tiers[0].bytes_per_s == pytest.approx(float(row["inner_gb_per_s"]) * 1e9, rel=1e-9)
+    assert machine.tiers[-1].bytes_per_s * machine.devices_per_node * 8 == pytest.approx(
+        float(row["node_gbit_per_s"]) * 1e9, rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "DGX_H100", "dgx h100", "NVIDIA DGX-H100", "hgx-h100"])
+def test_spelling_is_forgiven_and_aliases_are_known(name: str) -> None:
+    assert load_cluster(name).name == "dgx-h100"
+
+
+def test_no_alias_hides_a_name() -> None:
+    assert not set(cluster_aliases()) & set(cluster_names())
+
+
+def test_an_unknown_name_offers_what_is_near() -> None:
+    with pytest.raises(InputError, match=r"cluster=dgx-h1000: not in the catalogue .* nearest: dgx-h100"):
+        load_cluster("dgx-h1000")
+
+
+def test_the_number_of_devices_is_what_was_asked_for() -> None:
+    assert load_cluster("dgx-h100").num_devices == 0
+    assert load_cluster("dgx-h100", num_devices=64).num_devices == 64
+    assert load_cluster("summit").num_devices == 27648
+
+
+def test_the_printed_file_of_an_entry_is_an_entry_again(tmp_path: Path) -> None:
+    again = load_cluster(write(tmp_path, cluster_file("gb200-nvl72")))
+    assert again == load_cluster("gb200-nvl72")
+
+
+def test_a_cluster_in_one_call_equals_the_catalogues() -> None:
+    ours, theirs = cluster_from("h100", 8), load_cluster("dgx-h100")
+    assert [replace(each, name="") for each in ours.tiers] == [replace(each, name="") for each in theirs.tiers]
+    assert cluster_from("gb200", 4, domain=72).tiers[0].span == 72
+    assert cluster_from("l4", 8, inter_kind="ethernet", inter_gbit_per_s=12.5).tiers[0].kind == "pcie"
+
+
+# --------------------------------------------------------------------------------------------------- construction
+
+
+def test_tiers_that_cannot_be_are_refused() -> None:
+    for field, value in (
+        ("bytes_per_s", 0.0),
+        ("bytes_per_s", float("inf")),
+        ("bytes_per_s", float("nan")),
+        ("bytes_per_s", True),
+        ("latency_s", -1e-6),
+        ("oversubscription", 0.5),
+        ("span", -8),
+        ("span", 2.5),
+        ("kind", "string and tins"),
+        ("torus_axes", 4),
+        ("torus_wrap", 0),
+    ):
+        with pytest.raises(InputError, match=field):
+            tier(**{field: value})
+
+
+def test_spans_grow_by_whole_factors_and_end_with_everything() -> None:
+    with pytest.raises(InputError, match="at least one tier"):
+        cluster()
+    with pytest.raises(InputError, match="outermost tier must join all devices"):
+        cluster(tier(span=8))
+    with pytest.raises(InputError, match="only the last tier"):
+        cluster(tier(name="a"), tier(name="b"))
+    with pytest.raises(InputError, match=r"multiple of the tier inside it, a of 8 devices; nearest: 8, 16|16, 24"):
+        cluster(tier(name="a", span=8), tier(name="b", span=12), tier())
+    with pytest.raises(InputError, match="multiple"):
+        cluster(tier(name="a", span=8), tier(name="b", span=8), tier())
+    assert cluster(tier(span=4), tier(span=72), tier()).tiers[1].span == 72
+
+
+def test_a_cluster_has_whole_devices() -> None:
+    for field, value in (("devices_per_node", 0), ("num_devices", -1), ("num_devices", 1.5), ("confidence", "sure")):
+        with pytest.raises(InputError, match=field):
+            cluster(tier(), **{field: value})
+
+
+# --------------------------------------------------------------------------------------------------- files of one's own
+
+
+def test_units_people_read_become_si() -> None:
+    tiers = [*MINE["tiers"][:1], {"span": "all", "node_gbit_per_s": 3200, "latency_us": 5, "oversubscription": 2}]
+    mine = cluster_from_table({**MINE, "tiers": tiers})
+    assert mine.tiers[0].bytes_per_s == mine.gpu.link_bytes_per_s
+    assert mine.tiers[1].bytes_per_s == 50e9
+    assert mine.tiers[1].latency_s == pytest.approx(5e-6)
+    assert mine.tiers[1].oversubscription == 2
+
+
+def test_a_device_may_be_written_in_place_or_beside_the_file(tmp_path: Path) -> None:
+    from sartor.hardware.catalog import gpu_datasheet
+
+    sheet = gpu_datasheet("h100_sxm").replace('name = "h100_sxm"', 'name = "h800"').replace("450", "200", 1)
+    (tmp_path / "h800.toml").write_text(sheet, encoding="utf-8")
+    text = cluster_file("dgx-h100").replace('"h100_sxm"', '"h800.toml"')
+    assert load_cluster(write(tmp_path, text)).tiers[0].bytes_per_s == 200e9
+    import tomllib
+
+    assert cluster_from_table({**MINE, "gpu": tomllib.loads(sheet)}).gpu.name == "h800"
+
+
+def test_a_mixed_pool_states_the_devices_of_each() -> None:
+    other = {**MINE, "gpu": "a100", "num_devices": 32}
+    mixed = cluster_from_table({**MINE, "num_devices": 64, "others": [other]})
+    assert [(pool.gpu.name, pool.num_devices) for pool in mixed.pools] == [("h100_sxm", 64), ("a100_sxm", 32)]
+    with pytest.raises(InputError, match="every pool's devices"):
+        cluster_from_table({**MINE, "others": [other]})
+    with pytest.raises(InputError, match=r"others\.0\.num_devices=missing"):
+        cluster_from_table({**MINE, "num_devices": 8, "others": [MINE]})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tiers": []}, r"tiers=\[\]: must be tables from the innermost link out"),
+        ({"tiers": [{"span": 8}]}, "outermost tier must join all devices"),
+        ({"tiers": "fast"}, "tiers=fast: must be tables"),
+        ({"tiers": [{"kind": "pcie"}]}, "tiers.0.span=missing"),
+        ({"tiers": [{"span": "all", "gb_per_s": 0}]}, "tiers.0.gb_per_s=0: must be a finite number above 0"),
+        ({"tiers": [{"span": "all", "gb_per_s": 1, "gbit_per_s": 8}]}, "states its rate once"),
+        ({"tiers": [{"span": 8}, {"span": "all"}]}, "tiers.1.gb_per_s=missing: a tier states its rate once"),
+        ({"tiers": [{"span": "all", "gb_per_s": "fast"}]}, "must be a finite number"),
+        ({"tiers": [{"span": "all", "bandwidth": 5}]}, "tiers.0.bandwidth=5: is not a key of a cluster file"),
+        ({"tiers": [{"span": "most", "gb_per_s": 5}]}, "tiers.0.span=most: must be a whole number"),
+        ({"tiers": [{"span": "all", "in_network_reduction": 1}]}, "must be true or false"),
+        ({"tiers": [{"span": "all", "kind": "infinband"}]}, "nearest: infiniband|is not a kind of link"),
+        ({"gpu": "h1000"}, "gpu=h1000: not in the catalogue"),
+        ({"gpu": 5}, "gpu=5: must be printable text"),
+        ({"gpu": {"name": "x"}}, "vendor=missing"),
+        ({"devices_per_node": 0}, "devices_per_node=0: must be a whole number not below 1"),
+        ({"device_per_node": 8}, "device_per_node=8: is not a key of a cluster file; nearest: devices_per_node"),
+        ({"num_devices": -4}, "num_devices=-4"),
+        ({"num_devices": 10**9}, "num_devices=1000000000: must be a whole number from 0 to"),
+        ({"price": {"usd_per_device_hour": 2}}, "price.source=missing"),
+        ({"price": 2}, r"must be a table, written \[price\]"),
+        ({"sources": ["a"]}, r"must be a table, written \[sources\]"),
+        ({"others": [5]}, r"must be tables, written \[\[others\]\]"),
+        ({"confidence": "sure"}, "must be high, medium or low"),
+    ],
+)
+def test_what_a_file_may_not_say(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        cluster_from_table({**MINE, **change})
+
+
+@pytest.mark.parametrize("key", ["gpu", "devices_per_node", "tiers"])
+def test_a_file_that_leaves_out_what_it_must_state_is_told_so(key: str) -> None:
+    with pytest.raises(InputError, match=f"{key}=missing: cluster must state it"):
+        cluster_from_table({name: value for name, value in MINE.items() if name != key})
+
+
+def test_files_that_cannot_be_read_are_told_so(tmp_path: Path) -> None:
+    for text, sentence in (
+        ("gpu = ", "readable as TOML"),
+        ("\x00", "readable as TOML"),
+        ("x = " + "[" * 3000, "readable as TOML"),
+        ("#" * (MAX_FILE_BYTES + 1), "must be under"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load_cluster(write(tmp_path, text))
+    with pytest.raises(InputError, match="that exists"):
+        load_cluster(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="that exists"):
+        load_cluster(tmp_path)
+    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="readable as TOML"):
+        load_cluster(tmp_path / "mine.toml")
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["all", "h100", "nvswitch", 0, 8, 400])
+)
+KEYS = st.sampled_from(
+    ["span", "kind", "name", "gb_per_s", "gbit_per_s", "node_gbit_per_s", "latency_us", "oversubscription", "odd",
+     "torus_axes", "torus_wrap", "in_network_reduction"]
+)  # fmt: skip
+VALUES = st.recursive(SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(KEYS, each, max_size=4))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["gpu", "devices_per_node", "num_devices", "tiers", "others", "price", "sources", "name"]),
+        VALUES | st.lists(st.dictionaries(KEYS, SCALARS, max_size=5), max_size=3),
+        max_size=6,
+    )
+)
+def test_any_table_is_a_cluster_or_one_sentence(change: dict[str, Any]) -> None:
+    said, made = "", None
+    try:
+        made = cluster_from_table({**MINE, **change})
+    except InputError as error:
+        said = str(error)
+    assert made is not None or said
+    assert "\n" not in said
+    assert len(said) < 600
+    assert made is None or made.tiers[-1].span == 0
