@@ -1,0 +1,235 @@
+"""What every trainer's reader and writer share: what a launch says, and one spelling for every plan.
+
+A framework's file says a plan in its own words; two plans that differ only in fields without meaning (interleaving with
+one stage, sequence parallelism on one device) are one launch. `canonical` is the plan that a reader gives back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.model.training import (
+    ContextParallel,
+    Framework,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.model.workload import AttentionKernel
+from sartor.units import ceil_div
+
+
+class LaunchKind(Enum):
+    """Whose launch files."""
+
+    MEGATRON = "megatron"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+
+    @property
+    def title(self) -> str:
+        titles = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "accelerate": "Hugging Face accelerate"}
+        return titles.get(self.value, self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFile:
+    """One file of a launch: its name inside the folder, and all of its text."""
+
+    name: str
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFiles:
+    """The files of one plan, and what they could not say as the plan does."""
+
+    kind: LaunchKind
+    files: tuple[LaunchFile, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobParts:
+    """What a launch says of its job; None where it is silent (``global_batch_size`` sequences, ``seq_len`` tokens)."""
+
+    seq_len: int | None = None
+    global_batch_size: int | None = None
+    recipe: Recipe = Recipe.BF16
+    optimizer: Optimizer = Optimizer.ADAM
+    attention_kernel: AttentionKernel = AttentionKernel.FLASH
+    context_parallel: ContextParallel = ContextParallel.RING
+    dropout: bool = False
+    framework: Framework = field(default_factory=Framework)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReading:
+    """A launch as read. ``unknown`` are flags or fields the framework does not know or that are not understood here;
+    ``ignored`` its own that change neither time nor memory; ``assumptions`` what the file left open."""
+
+    kind: LaunchKind
+    plan: TrainingPlan
+    parts: JobParts
+    shape: TransformerShape | None = None
+    model: str = ""
+    """Name of the model the file points at, where it gives a name and no sizes."""
+    unknown: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        return int(self.plan.num_devices)
+
+    def job(self, shape: TransformerShape | None = None, seq_len: int | None = None) -> TrainingJob:
+        """The job, with the model and the sequence length given here where the file has none. Raises `InputError`."""
+        shape = shape or self.shape
+        if shape is None:
+            must = f"a launch of {self.kind.title} does not say the model's sizes; give MODEL"
+            raise InputError("MODEL", "missing", must, self.model)
+        tokens = self.parts.seq_len or seq_len
+        if tokens is None:
+            must = f"a launch of {self.kind.title} does not say the sequence length; must be given"
+            raise InputError("--seq-len", "missing", must, str(shape.max_positions or 4096))
+        plan = self.plan
+        batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)
+        rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts)}
+        return TrainingJob(shape=shape, **{**rest, "seq_len": tokens, "global_batch_size": batch})
+
+
+def single(plan: TrainingPlan) -> TrainingPlan:
+    """The plan in Python's own integers and flags. A plan with arrays of candidates is our own slip."""
+
+    def number(value: Any) -> Any:
+        array = np.asarray(value)
+        assert array.size == 1, "launch files are written for one plan, not for many"
+        item = array.reshape(()).item()
+        return item if isinstance(item, bool) else int(item)
+
+    dims = replace(plan.dims, **{f.name: number(getattr(plan.dims, f.name)) for f in fields(plan.dims)})
+    rest = {f.name for f in fields(plan)} - {"dims", "stage_layers"}
+    stages = None if plan.stage_layers is None else tuple(int(n) for n in plan.stage_layers)
+    numbers = {name: number(getattr(plan, name)) for name in rest}
+    return replace(
+        plan,
+        dims=dims,
+        stage_layers=stages,
+        **{**numbers, "schedule": PipelineSchedule(numbers["schedule"]), "recompute": Recompute(numbers["recompute"])},
+    )
+
+
+def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan:
+    """The plan with every field that means nothing at its default, so that equal launches are equal plans.
+
+    ``num_layers`` lets stages that are as even as they can be count as not given.
+    """
+    plan = single(plan)
+    d = plan.dims
+    if d.tp == 1:
+        plan = replace(plan, dims=replace(d, sequence_parallel=True))
+    if d.pp == 1:
+        plan = replace(plan, virtual_stages=1, schedule=PipelineSchedule.ONE_F_ONE_B, stage_layers=None)
+    if d.dp * d.cp == 1:
+        plan = replace(plan, zero_stage=0)
+    if plan.zero_stage == 0 or plan.shard_group in (0, d.dp * d.cp):
+        plan = replace(plan, shard_group=0)
+    if plan.recompute is not Recompute.FULL or _all_recomputed(plan, num_layers):
+        plan = replace(plan, recompute_layers=-1)
+    chunks = d.pp * plan.virtual_stages
+    if num_layers is not None and plan.stage_layers == even_stages(num_layers, chunks):
+        plan = replace(plan, stage_layers=None)
+    return plan
+
+
+def _all_recomputed(plan: TrainingPlan, num_layers: int | None) -> bool:
+    if plan.recompute_layers < 0:
+        return True
+    return num_layers is not None and bool(plan.recompute_layers >= max(device_layers(plan, num_layers)))
+
+
+def even_stages(num_layers: int, chunks: Any) -> tuple[int, ...]:
+    """Layers of each chunk in model order where nobody says: as even as can be, the first ones taking the rest."""
+    chunks = int(chunks)
+    return tuple(num_layers // chunks + (k < num_layers % chunks) for k in range(chunks))
+
+
+def stages_of(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
+    """Layers of each chunk in model order, pp x virtual_stages of them. Raises `InputError` where they don't add up."""
+    chunks = int(plan.dims.pp) * int(plan.virtual_stages)
+    if plan.stage_layers is None:
+        return even_stages(num_layers, chunks)
+    if len(plan.stage_layers) != chunks or sum(plan.stage_layers) != num_layers:
+        shown = ",".join(map(str, plan.stage_layers))
+        must = f"must be {chunks} numbers (pp x virtual_stages) that add up to the model's {num_layers} layers"
+        raise InputError("stage_layers", shown, must, ",".join(map(str, even_stages(num_layers, chunks))))
+    return plan.stage_layers
+
+
+def device_layers(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
+    """Layers of every pipeline rank: those of all its chunks (rank k holds chunks k, k + pp, ...)."""
+    pp, stages = int(plan.dims.pp), stages_of(plan, num_layers)
+    return tuple(sum(stages[k::pp]) for k in range(pp))
+
+
+def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
+    """The plan's microbatches are the job's batch. Raises `InputError`."""
+    dp, b, count = int(plan.dims.dp), int(plan.microbatch_size), int(plan.num_microbatches)
+    if dp * b * count != job.global_batch_size:
+        must = f"must be dp x microbatch_size x num_microbatches = {dp} x {b} x {count}"
+        raise InputError("global_batch_size", job.global_batch_size, must, str(dp * b * count))
+
+
+def check_numbers(plan: TrainingPlan) -> None:
+    """Every degree and size of a plan is a positive whole number. Raises `InputError`."""
+    for name in ("tp", "pp", "dp", "cp", "ep"):
+        if getattr(plan.dims, name) < 1:
+            raise InputError(name, getattr(plan.dims, name), "must be a positive integer", "1")
+    for name in ("microbatch_size", "num_microbatches", "virtual_stages"):
+        if getattr(plan, name) < 1:
+            raise InputError(name, getattr(plan, name), "must be a positive integer", "1")
+    if (plan.dims.dp * plan.dims.cp) % plan.dims.ep:
+        must = f"must divide dp x cp = {plan.dims.dp * plan.dims.cp}, within which experts are spread"
+        raise InputError("ep", plan.dims.ep, must, nearest_divisors(plan.dims.dp * plan.dims.cp, plan.dims.ep))
+
+
+def nearest_divisors(total: Any, wanted: Any) -> str:
+    """The divisors of ``total`` next to ``wanted``, for the end of a refusal."""
+    total, wanted = int(total), int(wanted)
+    near = sorted((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))[:2]
+    return " and ".join(str(d) for d in sorted(near))
+
+
+def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
+    """(nodes, devices on each); fewer devices than a node has are one node of so many. Raises `InputError`."""
+    if num_devices <= devices_per_node:
+        return 1, num_devices
+    if num_devices % devices_per_node:
+        below = num_devices - num_devices % devices_per_node
+        must = f"must be whole nodes of {devices_per_node} devices"
+        raise InputError("num_devices", num_devices, must, f"{below} and {below + devices_per_node}")
+    return ceil_div(num_devices, devices_per_node), devices_per_node
+
+
+Refuse = Callable[[str, Any, str, str], InputError]
+
+
+def refuser(kind: LaunchKind) -> Refuse:
+    """Makes the sentence on what a framework cannot say: ``refuse("pp", 4, "has no pipeline", "pp=1")``."""
+
+    def refuse(field: str, value: Any, why: str, nearest: str) -> InputError:
+        return InputError(field, value, f"{kind.title} {why}", nearest)
+
+    return refuse
