@@ -1,0 +1,312 @@
+"""Laws of collectives across the tiers of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sartor.cost.collective import collective_cost
+from sartor.cost.estimate import estimate
+from sartor.cost.network import network_time_s
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster_catalog import cluster_names, load_cluster
+from sartor.hardware.network import NetworkCoefficients, network_coefficients
+from sartor.operators import Collective, CollectiveKind, CollectiveLibrary, DType, Gemm, OperatorGraph
+
+Kind = CollectiveKind
+SWITCHED = tuple(name for name in cluster_names() if not load_cluster(name).tiers[0].torus_axes)
+CALIBRATIONS: dict[str, Calibration] = {}
+
+sizes = st.floats(1.0, 1e11)
+powers = st.integers(0, 10).map(lambda e: 2**e)
+kinds = st.sampled_from(list(Kind))
+clusters = st.sampled_from(cluster_names()).map(load_cluster)
+switched = st.sampled_from(SWITCHED).map(load_cluster)
+eights = st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200", "aws-p4d", "meta-roce-h100", "pcie-8x-l4"]).map(
+    load_cluster
+)
+
+
+def known(cluster: Cluster) -> Calibration:
+    return CALIBRATIONS.setdefault(cluster.gpu.name, load_calibration(cluster.gpu))
+
+
+def seconds(
+    kind: Kind, size: Any, n: Any, stride: Any, cluster: Cluster, calibration: Calibration | None = None
+) -> Any:
+    return network_time_s(kind, size, n, stride, cluster, calibration or known(cluster)).time_s
+
+
+def op(kind: Kind, size: float, n: int, **fields: Any) -> Collective:
+    return Collective(name="c", kind=kind, group_size=n, message_bytes=size, **fields)
+
+
+# --------------------------------------------------------------------------------------------------- laws
+
+
+@given(kinds, sizes, st.sampled_from([1, 2, 4, 8]), eights)
+def test_inside_a_node_it_is_the_single_node_model(kind: Kind, size: float, n: int, cluster: Cluster) -> None:
+    inside = collective_cost(op(kind, size, n), cluster.gpu, known(cluster))
+    across = network_time_s(kind, size, n, 1, cluster, known(cluster))
+    assert across.time_s == pytest.approx(inside.time_s, rel=1e-12)
+    assert across.network_s == pytest.approx(inside.network_s, rel=1e-12)
+    if n > 1:
+        assert across.log_sigma == inside.log_sigma
+        assert across.source is inside.source
+
+
+@given(sizes, st.sampled_from([2, 4, 8]), st.sampled_from(list(CollectiveLibrary)), st.booleans(), eights)
+def test_an_engines_own_all_reduce_inside_a_node_stays_what_it_was(
+    size: float, n: int, library: CollectiveLibrary, eager: bool, cluster: Cluster
+) -> None:
+    reduce = op(Kind.ALL_REDUCE, size, n, library=library, eager=eager and library is not CollectiveLibrary.NCCL)
+    inside = collective_cost(reduce, cluster.gpu, known(cluster))
+    assert collective_cost(reduce, cluster.gpu, known(cluster), cluster).time_s == pytest.approx(
+        inside.time_s, rel=1e-12
+    )
+
+
+@given(kinds, sizes, st.floats(1.0, 10.0), powers, powers, clusters)
+def test_time_never_falls_when_bytes_grow(
+    kind: Kind, size: float, factor: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    assert seconds(kind, size * factor, n, stride, cluster) >= seconds(kind, size, n, stride, cluster) * (1 - 1e-12)
+
+
+@given(st.sampled_from([k for k in Kind if k is not Kind.SEND_RECV]), sizes, powers, powers, eights)
+def test_time_never_falls_when_the_group_doubles(
+    kind: Kind, size: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    """On nodes of eight and groups of powers of two; a group that straddles nodes is slower than a larger whole one."""
+    n = max(n, 2)
+    small, large = (seconds(kind, size, each, stride, cluster) for each in (n, 2 * n))
+    assert large >= small * (1 - 1e-9)
+
+
+@given(kinds, sizes, powers, powers, switched)
+def test_it_never_falls_when_members_are_further_apart(
+    kind: Kind, size: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    """Where the node's links are faster than the network."""
+    if any(a.bytes_per_s * 0.3 < b.bytes_per_s for a, b in zip(cluster.tiers, cluster.tiers[1:], strict=False)):
+        return
+    if 2 ** int(np.log2(cluster.tiers[0].span)) != cluster.tiers[0].span:
+        return
+    near, far = (seconds(kind, size, n, each, cluster) for each in (stride, 2 * stride))
+    assert far >= near * (1 - 1e-9)
+
+
+@given(kinds, sizes, powers, powers, clusters)
+def test_rates_times_four_and_delays_over_four_give_a_quarter(
+    kind: Kind, size: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    slow = seconds(kind, size, n, stride, cluster)
+    assert seconds(kind, size, n, stride, *_four_times(cluster)) == pytest.approx(slow / 4, rel=1e-9)
+
+
+def _four_times(cluster: Cluster) -> tuple[Cluster, Calibration]:
+    quick = [replace(each, bytes_per_s=each.bytes_per_s * 4, latency_s=each.latency_s / 4) for each in cluster.tiers]
+    gpu = replace(cluster.gpu, link_latency_s=cluster.gpu.link_latency_s / 4)
+    base = known(cluster)
+    c = base.collective
+    kinds = tuple((name, share, launch / 4, hop / 4, sigma) for name, share, launch, hop, sigma in c.kinds)
+    if cluster.tiers[0].kind == "pcie":
+        assert c.over_pcie
+    calibration = replace(
+        base,
+        collective=replace(c, hop_s=c.hop_s / 4, launch_s=c.launch_s / 4, kinds=kinds),
+        network=replace(base.network, peer_s=base.network.peer_s / 4),
+    )
+    return replace(cluster, gpu=gpu, tiers=tuple(quick)), calibration
+
+
+@given(st.sampled_from([Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER]), sizes, powers, powers, switched)
+def test_no_algorithm_beats_the_bytes_that_must_cross(
+    kind: Kind, size: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    """What has to leave each group of the tier inside, over the nominal rate of all its members' links."""
+    if n == 1:
+        return
+    outermost = cluster.tiers[-1]
+    members, seen = n, 1
+    for tier in cluster.tiers[:-1]:
+        seen = max(min(tier.span // stride, n), seen)  # at most so many are near each other
+    if seen >= members:
+        return
+    groups = -(-members // seen)
+    turns = 2 if kind is Kind.ALL_REDUCE else 1
+    least = turns * (groups - 1) / groups / seen
+    assert seconds(kind, size, n, stride, cluster) >= least * size / outermost.bytes_per_s
+
+
+@given(st.lists(st.tuples(sizes, powers, powers), min_size=1, max_size=6), kinds, clusters)
+def test_an_array_entry_equals_the_scalar_call(
+    rows: list[tuple[float, int, int]], kind: Kind, cluster: Cluster
+) -> None:
+    cluster = replace(cluster, num_devices=4096)  # of a torus the slice is known then
+    size, n, stride = (np.array(column) for column in zip(*rows, strict=True))
+    many = network_time_s(kind, size, n, stride, cluster, known(cluster))
+    for i, row in enumerate(rows):
+        one = network_time_s(kind, *row, cluster, known(cluster))
+        for term in ("time_s", "network_s", "overhead_s", "log_sigma"):
+            assert np.broadcast_to(getattr(many, term), size.shape)[i] == getattr(one, term)
+
+
+@given(kinds, sizes, powers, clusters)
+def test_terms_add_up_and_one_device_costs_nothing(kind: Kind, size: float, n: int, cluster: Cluster) -> None:
+    cost = network_time_s(kind, size, n, 1, cluster, known(cluster))
+    assert cost.time_s == cost.network_s + cost.overhead_s
+    assert (cost.time_s == 0) == (n == 1)
+
+
+# --------------------------------------------------------------------------------------------------- hand-solved
+
+
+def two_tiers(**outer: Any) -> tuple[Cluster, Calibration]:
+    """Four devices of 100 GB/s per node, 10 GB/s each between; links reach all of their rate, nothing waits."""
+    cluster = load_cluster("dgx-h100")
+    tiers = (
+        LinkTier(name="in", span=4, bytes_per_s=100e9, latency_s=0.0, kind="nvlink"),
+        LinkTier(name="out", span=0, bytes_per_s=10e9, latency_s=0.0, kind="infiniband", **outer),
+    )
+    base = load_calibration(cluster.gpu)
+    plain = replace(
+        base.collective, link_share=1.0, all_reduce_share=1.0, small_group_loss=0.0, hop_s=0.0, launch_s=0.0, kinds=()
+    )
+    free = NetworkCoefficients(
+        shares={"infiniband": 1.0}, all_to_all_share=1.0, tree_share=1.0, in_network_share=1.0, exposed_share=0.0,
+        peer_s=0.0,
+    )  # fmt: skip
+    made = replace(cluster, tiers=tiers, devices_per_node=4)
+    return made, replace(base, collective=plain, network=free)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "stride", "milliseconds"),
+    [
+        (Kind.ALL_REDUCE, 4, 1, 1e9 * 2 * 3 / 4 / 100e9),  # a ring in the node
+        (Kind.ALL_REDUCE, 8, 1, 1e9 / 4 / 10e9),  # tree of two nodes: each device sends its quarter once: 2 (2-1)/2 / 4
+        (Kind.ALL_GATHER, 8, 1, 1e9 * 7 / 8 / 4 / 10e9),  # ring of eight: each node passes 7/8 on, over four rails
+        (Kind.ALL_GATHER, 8, 4, 1e9 * 7 / 8 / 10e9),  # one member per node: 7/8 over its own rail
+        (Kind.ALL_TO_ALL, 8, 1, 1e9 * 4 / 8 / 10e9),  # half of the buffer is for the other node
+        (Kind.SEND_RECV, 8, 1, 1e9 / 10e9),  # the hop between nodes is the slowest
+        (Kind.SEND_RECV, 2, 1, 1e9 / 100e9),
+        (Kind.SEND_RECV, 2, 4, 1e9 / 10e9),
+    ],
+)
+def test_bytes_over_rates_by_hand(kind: Kind, n: int, stride: int, milliseconds: float) -> None:
+    cluster, calibration = two_tiers()
+    assert seconds(kind, 1e9, n, stride, cluster, calibration) == pytest.approx(milliseconds, rel=1e-9)
+
+
+def test_switches_that_add_halve_what_is_sent_between_many_nodes() -> None:
+    plain, calibration = two_tiers()
+    adding, _ = two_tiers(in_network_reduction=True)
+    without, within = (seconds(Kind.ALL_REDUCE, 1e9, 1024, 4, each, calibration) for each in (plain, adding))
+    assert within == pytest.approx(without / 2, rel=1e-2)
+
+
+def test_oversubscription_divides_the_rate() -> None:
+    plain, calibration = two_tiers()
+    narrow, _ = two_tiers(oversubscription=4.0)
+    for kind in Kind:
+        one, other = (seconds(kind, 1e9, 64, 4, each, calibration) for each in (plain, narrow))
+        assert other == pytest.approx(4 * one, rel=1e-9)
+
+
+def test_a_group_that_straddles_nodes_pays_the_network() -> None:
+    cluster = load_cluster("dgx-h100", num_devices=48)
+    six, eight = (seconds(Kind.ALL_REDUCE, 1e8, n, 1, cluster) for n in (6, 8))
+    assert six > 1.5 * eight
+
+
+def test_a_rack_of_72_is_used_by_its_64() -> None:
+    big = load_cluster("gb200-nvl72", num_devices=256)
+    assert seconds(Kind.ALL_TO_ALL, 1e8, 64, 1, big) < seconds(Kind.ALL_TO_ALL, 1e8, 128, 1, big) / 3
+
+
+def test_the_pairs_of_a_summit_node_know_their_sockets() -> None:
+    summit = load_cluster("summit")
+    socket, node, nodes = (seconds(Kind.ALL_REDUCE, 1e8, n, 1, summit) for n in (3, 6, 12))
+    assert socket < node / 3
+    assert node < nodes
+
+
+def test_a_torus_is_used_along_the_axes_a_group_covers() -> None:
+    cube = load_cluster("tpu-v4", num_devices=4096)
+    line, plane, all_axes = (seconds(Kind.ALL_GATHER, 1e10, n, 1, cube) for n in (16, 256, 4096))
+    assert line == pytest.approx(2 * plane, rel=0.1)
+    assert line == pytest.approx(3 * all_axes, rel=0.1)
+    open_line = seconds(Kind.ALL_GATHER, 1e10, 8, 1, load_cluster("tpu-v5e", num_devices=256))
+    ring = seconds(Kind.ALL_GATHER, 1e10, 16, 1, load_cluster("tpu-v5e", num_devices=256))
+    assert open_line == pytest.approx(2 * ring * (7 / 8) / (15 / 16), rel=1e-3)
+
+
+def test_an_all_to_all_on_a_ring_takes_a_quarter_of_its_length() -> None:
+    ring = load_cluster("tpu-v5e", num_devices=256)
+    gather, swap = (seconds(kind, 1e10, 16, 1, ring) for kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL))
+    assert swap == pytest.approx(4 * gather, rel=1e-3)
+
+
+def test_slices_of_tpus_meet_over_the_data_centre_network() -> None:
+    two = load_cluster("tpu-v5e", num_devices=512)
+    assert seconds(Kind.ALL_REDUCE, 1e9, 512, 1, two) > seconds(Kind.ALL_REDUCE, 1e9, 256, 1, two)
+    assert seconds(Kind.SEND_RECV, 1e9, 2, 256, two) == pytest.approx(1e9 / (0.7 * 25e9 / 8), rel=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------- the edges
+
+
+def test_estimate_passes_the_cluster_on() -> None:
+    cluster = load_cluster("jean-zay-a100")
+    wide = Collective(name="g", kind=Kind.ALL_GATHER, group_size=8, stride=8, message_bytes=1e8)
+    near = replace(wide, stride=1)
+    gemm = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.BF16)
+    graph = OperatorGraph(operators=(gemm, wide, near))
+    alone = estimate(graph, cluster.gpu)
+    within = estimate(graph, cluster.gpu, cluster=cluster)
+    assert within.costs[0] == alone.costs[0]
+    assert within.costs[1].time_s > 10 * alone.costs[1].time_s
+    assert within.costs[2].time_s == pytest.approx(alone.costs[2].time_s, rel=1e-12)
+
+
+def test_coefficients_are_overridden_in_one_place() -> None:
+    cluster = load_cluster("dgx-a100")
+    half = network_coefficients({"shares": {"infiniband": 0.45}, "exposed_share": 0.0})
+    slow = replace(known(cluster), network=half)
+    full = replace(known(cluster), network=network_coefficients({"shares": {"infiniband": 0.9}, "exposed_share": 0.0}))
+    one, two = (seconds(Kind.SEND_RECV, 1e10, 2, 8, cluster, each) for each in (full, slow))
+    assert two == pytest.approx(2 * one, rel=1e-3)
+    assert half.share("ethernet") == NetworkCoefficients().share("ethernet")
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"share": {}}, "network.share={}: is no coefficient of a network; nearest: shares"),
+        ({"shares": {"infinband": 0.9}}, "network.shares.infinband=0.9: is not a kind of link; nearest: infiniband"),
+        ({"shares": {"infiniband": 1.2}}, "must be a share above 0 and at most 1"),
+        ({"shares": 0.9}, "must be a table"),
+        ({"tree_share": 0}, "must be a share"),
+        ({"peer_s": -1}, "must be a finite number"),
+        ({"log_sigma": float("nan")}, "must be a finite number"),
+    ],
+)
+def test_coefficients_that_cannot_be_are_refused(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        network_coefficients(table)
+
+
+def test_a_hundred_thousand_groups_take_one_call() -> None:
+    cluster = load_cluster("dgx-h100", num_devices=1024)
+    n = np.tile(2 ** np.arange(10), 10_000)
+    cost = network_time_s(Kind.ALL_REDUCE, 1e8, n, 1, cluster, known(cluster))
+    assert np.shape(cost.time_s) == (100_000,)
+    assert np.all(np.isfinite(cost.time_s))
