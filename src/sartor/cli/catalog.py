@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
 
 
 def catalog(
-    what: Annotated[str, typer.Argument(metavar="gpus|models|rules|accelerators", help="Which catalogue.")],
+    what: Annotated[str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators", help="Which catalogue.")],
     name: Annotated[str | None, typer.Argument(help="One entry, whole, with its sources.")] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """What is known, and from where: devices, models, rules, accelerator templates.
+    """What is known, and from where: devices, models, clusters, rules, accelerator templates.
 
     Example: `sartor catalog gpus h100`
     """
@@ -48,6 +48,12 @@ def _models(name: str | None) -> list[dict[str, Any]]:
     return [model_entry(name)] if name else [model_entry(each) for each in model_names()]
 
 
+def _clusters(name: str | None) -> list[dict[str, Any]]:
+    from sartor.hardware.cluster_catalog import cluster_entry, cluster_names
+
+    return [cluster_entry(name)] if name else [cluster_entry(each) for each in cluster_names()]
+
+
 def _rules(name: str | None) -> list[dict[str, Any]]:
     from sartor.rules.rule import rule_entries
 
@@ -63,6 +69,7 @@ def _accelerators(name: str | None) -> list[dict[str, Any]]:
 _SHELVES: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
     "gpus": _gpus,
     "models": _models,
+    "clusters": _clusters,
     "rules": _rules,
     "accelerators": _accelerators,
 }

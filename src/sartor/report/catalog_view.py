@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sartor.units import GIB, format_count
 
 
 def catalog_view(what: str, entries: Sequence[dict[str, Any]], *, whole: bool) -> Any:
-    """A table of ``gpus``, ``models`` or ``rules``, or the fields of the only entry (``whole``)."""
+    """A table of what a catalogue holds (``gpus``, ``models``, ...), or the fields of the only entry (``whole``)."""
     if whole:
         return _rule_page(entries[0]) if what == "rules" else _entry(entries[0])
-    return {"gpus": _gpus, "models": _models, "rules": _rules, "accelerators": _accelerators}[what](entries)
+    return _TABLES[what](entries)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Any:
@@ -56,6 +56,19 @@ def _models(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
+def _clusters(entries: Sequence[dict[str, Any]]) -> Any:
+    numbers = ("per node", "devices")
+    table = _table("name", "device", *numbers, "links, GB/s of one device and direction", right=numbers)
+    for entry in entries:
+        tiers = (
+            f"{tier['name']} {tier['bytes_per_s'] / 1e9:.4g}" + (f" among {tier['span']}" if tier["span"] else "")
+            for tier in entry["tiers"]
+        )
+        devices = str(entry["num_devices"] or "any")
+        table.add_row(entry["name"], entry["gpu"], str(entry["devices_per_node"]), devices, ", ".join(tiers))
+    return table
+
+
 def _rules(entries: Sequence[dict[str, Any]]) -> Any:
     table = _table("code", "name", "worst", "what it finds")
     for entry in entries:
@@ -83,10 +96,30 @@ def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
 def _entry(entry: dict[str, Any]) -> Any:
     table = _table("field", "value")
     for field, value in entry.items():
-        rows = value.items() if isinstance(value, dict) else [("", value)]
+        rows = list(_flat(value))
         for key, item in rows:
             table.add_row(f"{field}.{key}" if key else field, _words(item))
     return table
+
+
+_TABLES = {
+    "gpus": _gpus,
+    "models": _models,
+    "clusters": _clusters,
+    "rules": _rules,
+    "accelerators": _accelerators,
+}
+
+
+def _flat(value: Any) -> Iterator[tuple[str, Any]]:
+    """A field's rows: those of a table by key, those of a list of tables by position and key."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)) and any(isinstance(each, dict) for each in value):
+        for i, each in enumerate(value):
+            yield from ((f"{i}.{key}", item) for key, item in each.items())
+    else:
+        yield "", value
 
 
 def _rule_page(entry: dict[str, Any]) -> Any:
