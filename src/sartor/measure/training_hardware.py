@@ -45,14 +45,27 @@ def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
         if memory and abs(int(memory.group(1)) * GIB / gpu.hbm_bytes - 1) > 0.15:
             gpu = replace(gpu, hbm_bytes=int(memory.group(1)) * GIB)
             said.append(f"{gpu.name} with {word}")
-        if power:
-            gpu = replace(gpu, tdp_w=float(power.group(1)))
+        if power and float(power.group(1)) < gpu.tdp_w:
+            gpu = _limited(gpu, float(power.group(1)))
             said.append(f"{gpu.name} limited to {word}")
     if any(word.lower() == "hbm2e" for word in words):
         stacks = round(gpu.hbm_bytes / HBM2E_STACK_BYTES)
         gpu = replace(gpu, hbm_bytes_per_s=stacks * HBM2E_BYTES_PER_STACK_S)
         said.append(f"{gpu.name} with {stacks} stacks of HBM2e")
     return gpu, tuple(said)
+
+
+POWER_EXPONENT = 0.5
+"""Matrix rate goes with this power of the power limit: between the cube root (voltage falls with the clock) and
+proportion (it cannot fall further). Assumed; a 500 W H100 is 1.19 times slower per FLOP than a 700 W one in the
+published bf16 runs of data/end_to_end (2026-11-21), and 1.4 ** 0.5 = 1.18."""
+
+
+def _limited(gpu: Gpu, power_w: float) -> Gpu:
+    """The device under a lower power limit."""
+    rate = (power_w / gpu.tdp_w) ** POWER_EXPONENT
+    peaks = {dtype: peak * rate for dtype, peak in gpu.peak_flops_per_s.items()}
+    return replace(gpu, tdp_w=power_w, peak_flops_per_s=peaks, boost_clock_hz=gpu.boost_clock_hz * rate)
 
 
 def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:

@@ -24,7 +24,7 @@ class TrainingCoefficients:
     compute_factor: float = 1.0
     """Seconds of compute in a run over what its kernels take alone: kernels nobody lists, gaps between them, clocks
     under a lasting load."""
-    throttle_share: float = 0.5
+    throttle_share: float = 1.0
     """Share of the power limit's slowdown that products keep in a run: between them run kernels that draw less
     (see training.running)."""
     attention_factor: float = 1.0
