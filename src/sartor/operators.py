@@ -31,12 +31,24 @@ class DType(Enum):
     MXFP4 = "mxfp4"
     INT8 = "int8"
     INT4 = "int4"
+    INT8_WO = "int8_wo"
+    INT4_WO = "int4_wo"
 
     @property
     def bytes(self) -> float:
         """Bytes of one stored element, block scales included (OCP MX v1.0: 32-element blocks, 1-byte scale;
         NVFP4: 16-element blocks, 1-byte scale; fp8_block: one fp32 scale per 128 x 128)."""
         return _DTYPE_BYTES[self]
+
+    @property
+    def weight_only(self) -> bool:
+        """Weights are stored narrow and widened on their way to 16-bit products; activations stay in 16 bits."""
+        return self in (DType.INT8_WO, DType.INT4_WO)
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one element of a product's first operand."""
+        return 2.0 if self.weight_only else self.bytes
 
 
 _DTYPE_BYTES: dict[DType, float] = {
@@ -52,6 +64,8 @@ _DTYPE_BYTES: dict[DType, float] = {
     DType.MXFP4: 0.5 + 1 / 32,
     DType.INT8: 1,
     DType.INT4: 0.5,
+    DType.INT8_WO: 1,  # one 16-bit scale per output channel: nothing
+    DType.INT4_WO: 0.5 + 2 / 128,  # a 16-bit scale per 128 (GPTQ, Frantar et al. 2022; AWQ, Lin et al. 2023)
 }
 
 
@@ -165,7 +179,8 @@ class Gemm:
     @property
     def bytes_moved(self) -> Floats:
         out = (self.out_dtype or _output_dtype(self.dtype)).bytes * (2 if self.accumulates else 1)
-        return self.batch * (self.dtype.bytes * (1.0 * self.m * self.k + 1.0 * self.k * self.n) + out * self.m * self.n)
+        first, second = self.dtype.activation_bytes, self.dtype.bytes
+        return self.batch * (first * self.m * self.k + second * self.k * self.n + out * self.m * self.n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +205,8 @@ class GroupedGemm:
     """Rows of other devices' experts that a kernel without an exchange of tokens still walks over."""
     out_dtype: DType | None = None
     """Of a weight gradient that is not written in 16 bits."""
+    apart: bool = False
+    """May run as one library product per group, side by side (Transformer Engine's grouped linear), where faster."""
     accumulates: bool = False
     """The result is added to what is there (a weight gradient into a main gradient)."""
     quantized: bool = False
@@ -207,7 +224,8 @@ class GroupedGemm:
         weights = 1.0 * self.groups * self.k * self.n
         if self.pass_ is Pass.WGRAD:
             return self.dtype.bytes * self.rows * (self.k + self.n) * 1.0 + out * weights
-        return self.dtype.bytes * (1.0 * self.rows * self.k + weights) + out * self.rows * self.n
+        first = self.dtype.activation_bytes * self.rows * self.k
+        return first + self.dtype.bytes * weights + out * self.rows * self.n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -379,7 +379,7 @@ def test_names_are_unique_and_every_size_is_positive(workload: Workload, dims: P
     def sizes(op: Operator) -> list[Any]:
         return [value for f in fields(op) if isinstance(value := getattr(op, f.name), (int, float))]
 
-    unset = {"causal", "latent", "accumulates", "quantized", "eager"}
+    unset = {"causal", "latent", "accumulates", "quantized", "apart", "eager"}
     allowed_zero = {"window", "flops", "cols", "bytes_moved", "masked_rows", *unset}
     for op in operators:
         assert all(

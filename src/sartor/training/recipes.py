@@ -76,6 +76,7 @@ def kernels_of(job: TrainingJob, gpu: Gpu) -> Kernels:
         narrowing=_narrowing(job, gpu),
         weight_gradients=job.trains_weights,
         accumulates=framework.name in MEGATRON_LIKE,
+        grouped_apart=True,
         main_grad=framework.grad_dtype,
         context_parallel=job.context_parallel,
         splits_experts=framework.splits_experts,

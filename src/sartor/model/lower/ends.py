@@ -57,7 +57,7 @@ def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> P
     rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
     width = _table_width(setting, shape) if shape.tied_embeddings else setting.hidden_size
     inside = product(setting, name, rows, vocab, width, setting.wide)
-    piece = region(setting, name, inside, gathered=width, reduced=False)
+    piece = region(setting, name, inside, gathered=width, reduced=False, wide=True)
     if setting.training or not setting.is_split:
         return piece
     message = rows * shape.vocab_size * setting.element

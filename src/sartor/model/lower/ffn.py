@@ -48,7 +48,7 @@ def _routed(setting: Setting, part: MoeFfn) -> Piece:
     """Tokens to their experts and back. Where tensor parallelism divides experts they see the tokens of all its ranks;
     else every rank sends its own share of the tokens to whole experts."""
     inside = chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))
-    return region(setting, part.name, inside) if setting.kernels.splits_experts else inside
+    return region(setting, part.name, inside, wide=True) if setting.kernels.splits_experts else inside
 
 
 def _sent_tokens(setting: Setting, part: MoeFfn) -> Ints:
@@ -209,6 +209,7 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints)
             layout=layout,
             pass_=pass_,
             quantized=narrowed,
+            apart=habits.grouped_apart,
         )
 
     forward: tuple[Operator, ...] = (

@@ -35,6 +35,8 @@ class Kernels:
     accumulates: bool = True
     """Weight gradients are added to a main gradient by the product itself (Megatron's gradient accumulation fusion);
     else written in the operands' wide type."""
+    grouped_apart: bool = False
+    """Experts' products may run as one library product each, side by side on a few streams, where that is faster."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     splits_experts: bool = True

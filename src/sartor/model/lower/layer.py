@@ -8,7 +8,7 @@ from sartor.model.lower.linear import linear_group, local_inner, product, region
 from sartor.model.lower.pointwise import activation, norm, residual
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.state_space import state_space
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn
+from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn, Split
 from sartor.units import ceil_div
 
 
@@ -68,5 +68,5 @@ def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
         linear_group(setting, "parallel_in", inputs, mixer.num_kv_heads),
         attention_core(setting, mixer),
         activation(setting, setting.tokens, width, ffn.gated, f"{ffn.name}_activation"),
-        product(setting, "parallel_out", setting.tokens, setting.hidden_size, d_in, setting.dtype),
+        product(setting, "parallel_out", setting.tokens, setting.hidden_size, d_in, setting.dtype, Split.ROW),
     )

@@ -57,7 +57,8 @@ def linear_group(
         return Piece()
     d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
     dtype = setting.wide if name == "router" else setting.dtype
-    return repeat(product(setting, name, rows, d_out, local_inner(first, setting.tp), dtype), first.count)
+    piece = product(setting, name, rows, d_out, local_inner(first, setting.tp), dtype, first.split)
+    return repeat(piece, first.count)
 
 
 def local_inner(linear: Linear, tp: Ints) -> Ints:
@@ -82,12 +83,25 @@ def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
     return linear.count * (width * local_inner(linear, tp) + (width if linear.bias else 0))
 
 
-def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dtype: DType) -> Piece:
-    """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs."""
+def product(
+    setting: Setting,
+    name: str,
+    rows: Ints,
+    d_out: Ints,
+    d_in: Ints,
+    dtype: DType,
+    split: Split = Split.REPLICATED,
+) -> Piece:
+    """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs. What is
+    gathered over tensor ranks before a product (``split``) is narrowed before that, each rank its own part."""
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
     forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
-    cast = casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights)
+    own = ceil_div(rows, setting.tp) if gathers_narrow(setting) else rows
+    entering, leaving = (rows if split is Split.ROW else own), (own if split is Split.ROW else rows)
+    if split is Split.REPLICATED:
+        entering = leaving = rows
+    cast = casts(setting, name, entering, d_in, dtype, Pass.FORWARD, weights)
     if not setting.training:
         return Piece(forward=(*cast, forward))
     dgrad = replace(forward, name=f"{name}.dgrad", n=d_in, k=d_out, layout=Layout.NN, pass_=Pass.DGRAD)
@@ -102,8 +116,13 @@ def product(setting: Setting, name: str, rows: Ints, d_out: Ints, d_in: Ints, dt
         pass_=Pass.WGRAD,
         accumulates=habits.accumulates,
     )
-    grad_cast = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights)
+    grad_cast = casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights)
     return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *((wgrad,) if habits.weight_gradients else ())))
+
+
+def gathers_narrow(setting: Setting) -> bool:
+    """Whether sequence parallelism gathers what a recipe has narrowed already (Transformer Engine)."""
+    return setting.sequence_parallel and setting.kernels.narrowing is not None and setting.dtype.bytes < 2
 
 
 def casts(
@@ -112,7 +131,7 @@ def casts(
     """Quantising a 16-bit activation to 8 or 4 bits: read wide, write narrow; training also writes the transposed
     copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone). A recipe may read
     twice, write once, or narrow ``weights`` (elements) as well."""
-    if dtype.bytes >= 2:
+    if dtype.activation_bytes >= 2:
         return ()
     how = setting.kernels.narrowing or Narrowing(copies=2 if setting.training else 1)
     each = how.reads * setting.element + how.copies * dtype.bytes
@@ -132,13 +151,21 @@ def casts(
     )
 
 
-def region(setting: Setting, name: str, inside: Piece, gathered: Ints | None = None, reduced: bool = True) -> Piece:
+def region(
+    setting: Setting,
+    name: str,
+    inside: Piece,
+    gathered: Ints | None = None,
+    reduced: bool = True,
+    wide: bool = False,
+) -> Piece:
     """A tensor-parallel region: column-parallel linears first, a row-parallel one last (if ``reduced``).
 
     Without sequence parallelism the output is all-reduced forward and the input's gradient backward (Shoeybi et al.
     2019, fig. 3). With it (Korthikanti et al. 2022, sec. 4.2.2) the input is all-gathered and the output
     reduce-scattered; backward mirrors that and gathers the input once more for the weight gradient. Messages are the
-    whole [tokens, width] activation; ``gathered`` is the width that enters when it is not the residual's.
+    whole [tokens, width] activation; ``gathered`` is the width that enters when it is not the residual's. What enters
+    products of a narrow recipe is gathered narrow, unless they are ``wide``.
     """
     if not setting.is_split:
         return inside
@@ -152,10 +179,11 @@ def region(setting: Setting, name: str, inside: Piece, gathered: Ints | None = N
         return Piece(
             forward=(*inside.forward, *out), backward=(*inside.backward, *((back,) if setting.training else ()))
         )
-    gather = _collective(setting, f"{name}.all_gather", kinds.ALL_GATHER, entering)
+    narrow = setting.dtype.bytes / setting.element if gathers_narrow(setting) and not wide else 1.0
+    gather = _collective(setting, f"{name}.all_gather", kinds.ALL_GATHER, entering * narrow)
     scatter = _collective(setting, f"{name}.reduce_scatter", kinds.REDUCE_SCATTER, leaving)
-    grad_gather = _collective(setting, f"{name}.grad_all_gather", kinds.ALL_GATHER, leaving, Pass.BACKWARD)
-    regather = _collective(setting, f"{name}.input_all_gather", kinds.ALL_GATHER, entering, Pass.BACKWARD)
+    grad_gather = _collective(setting, f"{name}.grad_all_gather", kinds.ALL_GATHER, leaving * narrow, Pass.BACKWARD)
+    regather = _collective(setting, f"{name}.input_all_gather", kinds.ALL_GATHER, entering * narrow, Pass.BACKWARD)
     grad_scatter = _collective(setting, f"{name}.grad_reduce_scatter", kinds.REDUCE_SCATTER, entering, Pass.BACKWARD)
     return Piece(
         forward=(gather, *inside.forward, *((scatter,) if reduced else ())),
