@@ -59,7 +59,9 @@ class Rows:
     flash: bool
     dropout: bool
     gathers: Any
-    """Whether an input is gathered over tensor ranks in backward."""
+    """Whether an input is gathered over tensor ranks anew in backward."""
+    entering: Any
+    """Tokens of the input of a tensor-parallel region as it is kept."""
     skew: float
     eager: bool
     splits_experts: bool
@@ -74,11 +76,13 @@ def rows_of(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> Rows:
     d = plan.dims
     tokens = plan.microbatch_size * ceil_div(job.seq_len, d.cp)
     split = np.logical_and(d.sequence_parallel, np.greater(d.tp, 1))
+    outer = np.where(split, ceil_div(tokens, d.tp), tokens)
     wide = 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
     return Rows(
         batch=plan.microbatch_size,
         tokens=tokens,
-        outer=np.where(split, ceil_div(tokens, d.tp), tokens),
+        outer=outer,
+        entering=outer if habits.gathers_input else tokens,
         keys=job.seq_len,
         tp=d.tp,
         ep=d.ep,
@@ -99,7 +103,8 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations
     outer = rows.outer * hidden_size
     entries = 1 if layer.parallel else len(parts)
     masks = entries * outer if rows.dropout else 0
-    residual = max(1, len(layer.norms)) * outer * rows.wide + entries * outer * rows.narrow + masks
+    entering = rows.entering * hidden_size * rows.narrow
+    residual = max(1, len(layer.norms)) * outer * rows.wide + entries * entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     kept = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     kept = kept + sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
@@ -193,6 +198,7 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     if isinstance(part, MoeFfn):
         routed = _routed(rows, part)
         own = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, _expert_tp(rows))
+        own = np.maximum(own, 2 * routed * hidden_size * rows.wide)  # on their way between devices
         if part.shared is None:
             return own
         return np.maximum(own, _ffn_backward(rows, part.shared, hidden_size))
@@ -217,6 +223,6 @@ def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Any, *, alone: bool) 
     grads = heads * (mixer.head_dim + mixer.value_dim) + kv_heads * (mixer.head_dim + mixer.value_dim)
     vectors = rows.tokens * (grads * rows.wide + (4 * heads * mixer.head_dim if rows.flash else 0))
     scores = 0 if rows.flash else 2 * heads * rows.tokens * rows.keys * rows.wide
-    if alone or isinstance(mixer, AttentionMixer) and mixer.cross:
+    if alone or (isinstance(mixer, AttentionMixer) and mixer.cross):
         return vectors + scores
     return scores

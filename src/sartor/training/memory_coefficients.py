@@ -23,8 +23,8 @@ class MemoryHabits:
     """Per parameter, before sharding, whatever ``Framework.grad_dtype`` says; 0: as it says."""
     bf16_grad_bytes: float = 0.0
     """The same for bf16 training, where it differs."""
-    step_bytes: float = 0.0
-    """Per parameter and shard group member, while the optimizer steps: fp32 copies of the shard's gradients."""
+    fp16_step_bytes: float = 0.0
+    """Per parameter of the shard while the optimizer steps in fp16 training: copies of its gradients."""
     narrow_inputs: bool = True
     """FP8 and FP4 recipes keep the inputs of linear layers narrow for backward; else in 16 bits."""
     narrow_weights: bool = True
@@ -36,15 +36,21 @@ class MemoryHabits:
     """Sequence parallelism gathers an input anew for backward instead of keeping it whole."""
     logit_bytes: float = 6.0
     """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
+    split_logit_bytes: float = 0.0
+    """The same where tensor parallelism splits the vocabulary, if it differs."""
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
     """Whole layers of gathered weights at once under ZeRO 3: the one at work and the one fetched ahead."""
     buffer_bytes: float = 0.0
     """Buckets of gradients and parameters outside the gradient buffer."""
-    reserve_factor: float = 1.05
-    """What the allocator holds over what it has handed out at the peak."""
-    reserve_bytes: float = 0.3e9
+    fragmentation: float = 1.17
+    """What the allocator holds for activations and temporaries over their peak: blocks cut for one tensor that the next
+    does not fill. States are allocated once and leave no gaps. *Fitted* on the 58 rows of Megatron-DeepSpeed runs of
+    2022 in data/end_to_end/training.csv (2026-11-21), where states then came out at 1.005 times their theory."""
+    steps_in_own_blocks: bool = True
+    """Temporaries of the optimizer's step do not fit the blocks activations left: held beside them (PyTorch's native
+    allocator never joins blocks of different requests to the driver)."""
 
 
 _MEGATRON = MemoryHabits()
@@ -54,28 +60,32 @@ megatron/core/distributed/param_and_grad_buffer.py and tensor_parallel/cross_ent
 _DEEPSPEED = MemoryHabits(
     grad_bytes=2.0,
     bf16_grad_bytes=6.0,
-    step_bytes=4.0,
+    fp16_step_bytes=8.0,
     narrow_weights=False,
     dummy_wgrad=False,
     gathers_input=False,
     buffer_bytes=3e9,
-    reserve_factor=1.05,
 )
-"""DeepSpeed: 16-bit gradients, beside them fp32 sums in bf16 training (BF16_Optimizer), fp32 gradients of the shard at
-the step; reduce and gather buckets of 5e8 elements each, the first one twice (``reduce_bucket_size``,
-``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults, recalled)."""
+"""DeepSpeed: 16-bit gradients, beside them fp32 sums in bf16 training (BF16_Optimizer); in fp16 training the shard's
+gradients are cast and laid end to end at the step, two fp32 copies; reduce and gather buckets of 5e8 elements each, the
+first one twice (``reduce_bucket_size``, ``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults,
+recalled)."""
 
 _FSDP = MemoryHabits(
     wide_weights=True,
     narrow_inputs=False,
     narrow_weights=False,
     dummy_wgrad=False,
+    gathers_input=False,
     logit_bytes=14.0,
+    split_logit_bytes=22.0,
     kept_logit_bytes=6.0,
-    reserve_factor=1.02,
+    fragmentation=1.02,
+    steps_in_own_blocks=False,
 )
 """PyTorch FSDP: fp32 shards; eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients
-(recalled from torch.nn.functional.cross_entropy); expandable segments leave little unused."""
+(recalled from torch.nn.functional.cross_entropy), over a split vocabulary two fp32 temporaries more
+(torch.distributed.tensor.parallel.loss); expandable segments leave little unused."""
 
 _XLA = MemoryHabits(
     wide_weights=True,
@@ -84,8 +94,8 @@ _XLA = MemoryHabits(
     dummy_wgrad=False,
     logit_bytes=8.0,
     kept_logit_bytes=4.0,
-    reserve_factor=1.0,
-    reserve_bytes=0.0,
+    fragmentation=1.0,
+    steps_in_own_blocks=False,
 )
 """JAX under XLA: buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient."""
 
@@ -128,10 +138,7 @@ OTHER_WORKSPACE_BYTES = 13e6
 
 def habits_for(job: TrainingJob) -> MemoryHabits:
     """How the job's trainer uses memory; a trainer nobody knows is taken for one of Megatron's kind."""
-    habits = HABITS.get(job.framework.name, _MEGATRON)
-    if habits.wide_weights and job.framework.fused_kernels and habits.logit_bytes > 8:
-        return replace(habits, reserve_factor=habits.reserve_factor)
-    return habits
+    return HABITS.get(job.framework.name, _MEGATRON)
 
 
 def grad_bytes(job: TrainingJob, habits: MemoryHabits) -> float:

@@ -130,7 +130,19 @@ def stage_bytes(
     )
     peak = np.maximum(bare.kept + bare.working, bare.step_peak + bare.buffers)
     allocated = bare.states + peak
-    return replace(bare, allocated=allocated, reserved=allocated * habits.reserve_factor + habits.reserve_bytes)
+    return replace(bare, allocated=allocated, reserved=_reserved(bare, habits, cluster))
+
+
+def _reserved(of: StageBytes, habits: MemoryHabits, cluster: Cluster) -> Bytes:
+    """What the allocator holds: gaps between activations, and blocks of the optimizer's step beside theirs, unless the
+    device is full by then, when it gives idle blocks back first."""
+    passing = of.kept + of.working - of.buffers
+    base = of.states + of.buffers
+    apart: Any = of.step_peak if habits.steps_in_own_blocks else 0.0
+    least = base + np.maximum(passing * habits.fragmentation, of.step_peak)
+    loose = base + np.maximum(passing * habits.fragmentation + apart, of.step_peak)
+    held: Bytes = np.maximum(least, np.minimum(loose, cluster.gpu.hbm_bytes - of.context))
+    return held
 
 
 def context_bytes(plan: TrainingPlan, cluster: Cluster) -> Any:
@@ -253,7 +265,9 @@ def _head(
     last = np.where(np.asarray(plan.schedule) == PipelineSchedule.ZERO_BUBBLE, 1, flying[:, :, -1])
     kept = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * parts.logits
     width = weight_bytes(job)
-    loss = (habits.logit_bytes - habits.kept_logit_bytes) * parts.logits
+    split = habits.split_logit_bytes or habits.logit_bytes
+    most = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)
+    loss = (most - habits.kept_logit_bytes) * parts.logits
     table = parts.params[-1]
     weight_grad = (table.dense + table.tied) * width * (1 if job.trains_weights else 0)
     product = width * parts.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad

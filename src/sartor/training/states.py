@@ -66,7 +66,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, shards: 
     copies = 4.0 if job.framework.main_params and width < 4 and not habits.wide_weights else 0.0
     held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
     narrow = 2 * job.recipe.dtype.bytes if habits.narrow_weights and in_layer and job.recipe.dtype.bytes < 2 else 0.0
-    step = habits.step_bytes if job.trains_weights else 0.0
+    step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
     return StateBytes(
         weight=spread(weight, 3),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
