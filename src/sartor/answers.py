@@ -17,8 +17,13 @@ from sartor.operators import Gemm, OperatorGraph, Part
 from sartor.units import Floats
 
 if TYPE_CHECKING:
+    from sartor.hardware.cluster import Cluster
+    from sartor.model.training import TrainingJob
     from sartor.rules.rule import Finding
+    from sartor.search.plan_result import PlanSearch, PricedPlan
     from sartor.search.shapes import ShapeSearch
+    from sartor.training.run_cost import RunCost
+    from sartor.training.stage_table import StageRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +83,37 @@ class Advice:
     search: ShapeSearch
     after: ModelEstimate | None
     """The recommended shape's own estimate; None when nothing beats the baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    """How to spread a model's training over a cluster: one search for every number of devices asked for."""
+
+    reading: ModelReading
+    job: TrainingJob
+    cluster: Cluster
+    searches: tuple[PlanSearch, ...]
+    """In the order the numbers of devices were given."""
+    assumptions: tuple[str, ...]
+    stages: tuple[StageRow, ...] = ()
+    """Pipeline ranks of the best plan."""
+    cost: RunCost | None = None
+    """Of the token budget under the best plan; None where nothing fits."""
+    calibration: Calibration | None = None
+
+    @property
+    def search(self) -> PlanSearch:
+        """The search whose plan has the shortest step; the first where none has any."""
+        found = [each for each in self.searches if each.best is not None]
+        return min(found, key=lambda each: each.best.step_s if each.best else 0.0) if found else self.searches[0]
+
+    @property
+    def best(self) -> PricedPlan | None:
+        return self.search.best
+
+    @property
+    def front(self) -> tuple[PricedPlan, ...]:
+        """Plans of all searches that no other beats in step time, memory and devices at once, fastest first."""
+        from sartor.search.plan_front import front_over_devices
+
+        return front_over_devices(self.searches)

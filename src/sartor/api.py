@@ -1,4 +1,4 @@
-"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise.
+"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise, plan.
 
 >>> import sartor
 >>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
@@ -13,13 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
+from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, PlanAnswer, Question
 from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.calibration_file import load_own_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interop.hub import fetch_config
 from sartor.interop.huggingface import read_model
@@ -32,10 +34,12 @@ from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm, Layout
 
 if TYPE_CHECKING:
+    from sartor.search.plans import Progress
     from sartor.search.quality import QualityGuard
 
 Model = str | Path
 GpuLike = str | Path | Gpu
+ClusterLike = str | Path | Cluster
 
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_MICROBATCH = {Phase.TRAIN: 4, Phase.PREFILL: 1, Phase.DECODE: 8}
@@ -216,6 +220,63 @@ def advise(
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after)
 
 
+def plan(
+    model: Model,
+    cluster: ClusterLike = "dgx-h100",
+    *,
+    num_devices: int | Sequence[int] | None = None,
+    global_batch_size: int,
+    seq_len: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    top: int = 10,
+    tokens: float = 1e12,
+    set: Mapping[str, Any] | None = None,
+    calibration: str | Path | None = None,
+    progress: Progress | None = None,
+    **job_words: Any,
+) -> PlanAnswer:
+    """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
+
+    ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
+    each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
+    costed. Further words are those of ``training.question.training_job``: dtype, framework, optimizer, attention,
+    context_parallel, routing_skew. Raises ``InputError``; where nothing fits, the answer says what would.
+    """
+    from sartor.search.plans import search_plans
+    from sartor.training.question import training_job
+    from sartor.training.run_cost import run_cost
+    from sartor.training.stage_table import stage_table
+
+    reading = read(model, set)
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    counts = _device_counts(num_devices, where)
+    own = _own(calibration, where.gpu)
+    job, notes = training_job(
+        reading.shape, where.gpu, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
+    )
+    searches = tuple(
+        search_plans(job, where, count, fix, top=_size("top", top, 10), calibration=own, progress=progress)
+        for count in counts
+    )
+    answer = PlanAnswer(
+        reading=reading,
+        job=job,
+        cluster=where,
+        searches=searches,
+        assumptions=(*reading.assumptions, *reading.notes, *notes),
+        calibration=own,
+    )
+    best = answer.best
+    if best is None:
+        return answer
+    steps = (best.step_s, best.low_s, best.high_s)
+    return replace(
+        answer,
+        stages=stage_table(job, best.plan, where, own),
+        cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
+    )
+
+
 def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
     """The model of a config.json (or its folder), a zoo name or a hub id, with fields changed by ``set``.
 
@@ -241,6 +302,23 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def _device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[int, ...]:
+    """Numbers of devices to plan for, each of which the cluster has."""
+    if cluster.others:
+        raise InputError(
+            "cluster", cluster.name, "has several pools of devices; a plan spreads over equal ones", "one pool"
+        )
+    if given is None and not cluster.num_devices:
+        raise InputError("num_devices", "not given", f"{cluster.name} has as many as asked for: say how many", "64")
+    wanted = (cluster.num_devices,) if given is None else (given,) if isinstance(given, int) else tuple(given)
+    for count in wanted:
+        _size("num_devices", count, 64)
+        if cluster.num_devices and count > cluster.num_devices:
+            has = str(cluster.num_devices)
+            raise InputError("num_devices", count, f"{cluster.name} has {has} devices", has)
+    return tuple(dict.fromkeys(wanted))
 
 
 def _device(gpu: GpuLike) -> Gpu:
@@ -274,7 +352,7 @@ def _precision(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
     if dtype is None:
         return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (not given)",)
     wanted: DType = _word(DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype))
-    if wanted not in gpu.peak_flops_per_s:
+    if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # those run as 16-bit products
         known = ", ".join(d.value for d in gpu.peak_flops_per_s)
         raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)
     return wanted, ()

@@ -7,6 +7,7 @@ counts under the first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -75,11 +76,12 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
 
 def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict[str, int]) -> Rows:
     """Every structure with every legal setting of the switches; struck points are added to ``rejected``."""
-    for axis in SWITCHES:
-        rows = cross(rows, axis, space.axes[axis])
+    below = math.prod(len(space.axes[axis]) for axis in SWITCHES)
+    for axis, conditions in switch_conditions(job).items():
+        below //= len(space.axes[axis])
+        rows = _strike(cross(rows, axis, space.axes[axis]), conditions, rejected, weight=below)
     layers = space.fixed.get("recompute_layers", -1)
-    rows["recompute_layers"] = np.where(rows["recompute"] == Recompute.FULL, layers, -1)
-    return _strike(rows, switch_conditions(job), rejected, weight=1)
+    return {**rows, "recompute_layers": np.where(rows["recompute"] == Recompute.FULL, layers, -1)}
 
 
 def _strike(rows: Rows, conditions: Iterator[Condition], rejected: dict[str, int], *, weight: int) -> Rows:
@@ -164,8 +166,18 @@ def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
     )
 
 
-def switch_conditions(job: TrainingJob) -> Iterator[Condition]:
-    """What sequence parallelism, ZeRO, schedule and recomputation need of the structure."""
+def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
+    """What each switch needs of the structure, in the order the switches are spread."""
+    return {
+        "sequence_parallel": _sequence_conditions(job),
+        "zero_stage": _zero_conditions(),
+        "schedule": _schedule_conditions(job),
+        "optimizer_offload": iter(()),
+        "recompute": _recompute_conditions(job),
+    }
+
+
+def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="sequence parallelism needs tp > 1", ok=lambda r: (r["sequence_parallel"] == 0) | (r["tp"] > 1)
     )
@@ -174,11 +186,14 @@ def switch_conditions(job: TrainingJob) -> Iterator[Condition]:
         ok=lambda r: (r["sequence_parallel"] == 0) | (job.seq_len % (r["tp"] * r["cp"]) == 0),
     )
     if job.shape.moe_ffn is not None:
-        # Megatron-LM, arguments.py: "When using expert parallelism and tensor parallelism, sequence parallelism must".
+        # Megatron-LM, arguments.py: experts and tensor parallelism together must have sequence parallelism.
         yield Condition(
             reason="experts and tp together need sequence parallelism",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1) | (r["ep"] == 1),
         )
+
+
+def _zero_conditions() -> Iterator[Condition]:
     yield Condition(
         reason="ZeRO has nothing to shard: dp x cp is 1",
         ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
@@ -187,12 +202,18 @@ def switch_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1)
     )
+
+
+def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
     known = [int(s) for s in SCHEDULES.get(job.framework.name, tuple(PipelineSchedule))]
     yield Condition(reason=f"{job.framework.name} has no such schedule", ok=lambda r: np.isin(r["schedule"], known))
     yield Condition(
         reason="a schedule other than 1f1b needs a pipeline without virtual stages",
         ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (r["virtual_stages"] == 1)),
     )
+
+
+def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
     if job.attention_kernel is AttentionKernel.FLASH:
         yield Condition(
             reason="selective recomputation saves nothing with flash attention",

@@ -6,12 +6,14 @@ does not depend on the order in which plans come.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sartor.search.pareto import is_pareto
 from sartor.search.plan_evaluate import Evaluated
+from sartor.search.plan_result import PlanSearch, PricedPlan
 from sartor.search.plan_space import AXES, DIMS, Array, Rows, size_of
 
 KEYS = (*DIMS, "ep")
@@ -129,3 +131,12 @@ def front_of(found: Evaluated) -> Evaluated:
     same = np.zeros(size_of(ranked.rows), dtype=bool)
     same[1:] = (np.diff(ranked.step_s) == 0) & (np.diff(ranked.device_bytes) == 0)
     return chosen(ranked, ~same)
+
+
+def front_over_devices(searches: Sequence[PlanSearch]) -> tuple[PricedPlan, ...]:
+    """Of the fronts of several searches, what no other plan beats in seconds, bytes and devices, fastest first."""
+    plans = [plan for each in searches for plan in each.front]
+    if not plans:
+        return ()
+    mask = is_pareto([[p.step_s, p.peak_bytes, float(p.plan.num_devices)] for p in plans])
+    return tuple(sorted((p for p, on in zip(plans, mask, strict=True) if on), key=lambda p: (p.step_s, p.peak_bytes)))

@@ -29,8 +29,9 @@ SWITCHES = ("sequence_parallel", "zero_stage", "schedule", "optimizer_offload", 
 AXES = (*STRUCTURE, *SWITCHES)
 """All axes; a plan's row holds one value of each, and ``recompute_layers``."""
 
-CHUNK = 2048
-"""Structures priced at once: with their switches some ten thousand plans, so arrays stay in the cache and small."""
+CHUNK = 16384
+"""Structures priced at once: with their switches some hundred thousand plans, enough that what they share (blocks,
+traffic) is priced seldom, and few enough that their arrays stay below a few hundred megabytes."""
 UNEVEN_CHUNKS = 8
 """Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are looked at."""
 

@@ -1,0 +1,148 @@
+"""Words to a training job: recipe, trainer, optimizer and sizes as a user says them, checked, with what was assumed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.shape import TransformerShape
+from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, TrainingJob
+from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
+from sartor.training.recipes import check_recipe
+from sartor.units import round_up
+
+FRAMEWORKS = (
+    "megatron",
+    "nemo",
+    "torchtitan",
+    "deepspeed",
+    "fsdp",
+    "llm-foundry",
+    "maxtext",
+    "internevo",
+    "pytorch",
+)
+VOCAB_MULTIPLE = 128
+"""Trainers pad the vocabulary to a multiple of this times tp (Megatron-LM's ``--make-vocab-size-divisible-by``)."""
+MOST = 2**40
+
+Word = TypeVar("Word", bound=Enum)
+
+
+def training_job(
+    shape: TransformerShape,
+    gpu: Gpu,
+    *,
+    global_batch_size: Any,
+    seq_len: Any = None,
+    dtype: str | None = None,
+    framework: str | Framework = "megatron",
+    optimizer: str = "adam",
+    attention: str = "flash",
+    context_parallel: str = "ring",
+    routing_skew: float = 1.0,
+) -> tuple[TrainingJob, tuple[str, ...]]:
+    """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
+
+    ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8, mxfp8, nvfp4,
+    fp8_block, ...); None the device's 16-bit type. Raises ``InputError``.
+    """
+    batch = _size("global_batch_size", global_batch_size, "256")
+    length, length_notes = _seq_len(seq_len, shape)
+    recipe, recipe_notes = _recipe(dtype, gpu)
+    trainer = framework if isinstance(framework, Framework) else Framework(name=_framework(framework))
+    if not routing_skew >= 1.0:
+        raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
+    padded, pad_notes = _padded(shape)
+    job = TrainingJob(
+        shape=padded,
+        seq_len=length,
+        global_batch_size=batch,
+        recipe=recipe,
+        optimizer=_word(Optimizer, "optimizer", optimizer),
+        attention_kernel=_word(AttentionKernel, "attention", attention),
+        context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
+        routing_skew=float(routing_skew),
+        framework=trainer,
+    )
+    return job, (*length_notes, *recipe_notes, *pad_notes, *_job_notes(job))
+
+
+DEFAULT_SEQ_LEN = 4096
+
+
+def _seq_len(value: Any, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
+    limit = shape.max_positions
+    if value is None:
+        length = min(limit or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+        return length, (f"seq_len={length} (not given)",)
+    length = _size("seq_len", value, str(limit or DEFAULT_SEQ_LEN))
+    beyond = limit and length > limit
+    return length, ((f"seq_len={length} is beyond the model's {limit}",) if beyond else ())
+
+
+def _recipe(dtype: str | None, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a word; plain ``fp8`` is what the device's trainers take for it."""
+    if dtype is None:
+        recipe = Recipe(gpu.default_dtype.value)
+        return recipe, (f"dtype={recipe.value} (not given)",)
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpu).value, "fp4": "nvfp4"}
+    word = dtype.strip().lower().replace("-", "_")
+    recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
+    check_recipe(recipe, gpu)
+    return recipe, ((f"dtype=fp8 read as {recipe.value}",) if word == "fp8" else ())
+
+
+def _plain_fp8(gpu: Gpu) -> Recipe:
+    """MXFP8 where the device scales blocks itself (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
+    return Recipe.MXFP8 if DType.MXFP8 in gpu.peak_flops_per_s else Recipe.FP8_DELAYED
+
+
+def _framework(name: str) -> str:
+    word = name.strip().lower().replace("_", "-")
+    word = {"megatron-lm": "megatron", "titan": "torchtitan", "accelerate": "fsdp"}.get(word, word)
+    if word not in FRAMEWORKS:
+        raise InputError("framework", name, f"must be one of {', '.join(FRAMEWORKS)}", _near(word, FRAMEWORKS))
+    return word
+
+
+def _padded(shape: TransformerShape) -> tuple[TransformerShape, tuple[str, ...]]:
+    vocab = int(shape.vocab_size)
+    padded = int(round_up(vocab, VOCAB_MULTIPLE))
+    if padded == vocab:
+        return shape, ()
+    return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as trainers do",)
+
+
+def _job_notes(job: TrainingJob) -> tuple[str, ...]:
+    notes = [f"trainer {job.framework.name}, optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"]
+    if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
+        notes.append("tokens are routed evenly over experts (routing_skew=1)")
+    if job.shape.encoder_only:
+        notes.append("an encoder-only model is trained on whole sequences with a loss at every token")
+    return tuple(notes)
+
+
+def _word(enum: type[Word], field: str, word: str, extra: Iterable[str] = ()) -> Word:
+    """A word as the member of an enum it names."""
+    for member in enum:
+        if member.value.lower() == str(word).strip().lower().replace("-", "_"):
+            return member
+    words = (*(member.value for member in enum), *extra)
+    raise InputError(field, word, f"must be one of {', '.join(words)}", _near(str(word), words))
+
+
+def _near(word: str, words: Iterable[str]) -> str:
+    return ", ".join(difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.3))
+
+
+def _size(field: str, value: Any, nearest: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise InputError(field, value, "must be a whole number from 1 to 2^40", nearest)
+    return value
