@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.model.training import PipelineSchedule
-from sartor.training.stages import StageRows
+from sartor.training.stages import StageRows, summed
 from sartor.units import Floats, Ints
 
 FloatArray = npt.NDArray[np.float64]
@@ -109,11 +109,11 @@ def one_f_one_b_s(rows: StageRows, backward: tuple[FloatArray, FloatArray | None
     ``m >= p``.
     """
     b, w = backward
-    all_f, all_b = _over(rows.times, f), _over(rows.times, b)
+    all_f, all_b = summed(rows.times, f), summed(rows.times, b)
     best = np.zeros(np.broadcast_shapes(f.shape[1:], np.shape(m)))
     for r, s in enumerate(rows.last.tolist()):
         late = np.maximum(m - (rows.pp - s), 0)  # forwards after the warm-up
-        head_f, head_b = _over(rows.before[r], f), _over(rows.before[r], b)
+        head_f, head_b = summed(rows.before[r], f), summed(rows.before[r], b)
         down = all_f - head_f - f[r]
         back = all_b - head_b - b[r]
         steady = late * (f[r] + b[r])
@@ -147,17 +147,12 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Any) -> FloatArray:
     Exact where the chunks of a device are equal but for the head; else within a few percent of the simulation.
     """
     most = busy.max(axis=0)
-    total: FloatArray = m * most + (_over(rows.times, busy) - most) / rows.virtual_stages
+    total: FloatArray = m * most + (summed(rows.times, busy) - most) / rows.virtual_stages
     return total
 
 
 def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Any) -> FloatArray:
     """GPipe (Huang et al. 2019): two flow shops of equal jobs, one after the other; exact for any stages."""
-    once = _over(rows.times, f) + _over(rows.times, b)
+    once = summed(rows.times, f) + summed(rows.times, b)
     total: FloatArray = once + (m - 1) * (f.max(axis=0) + b.max(axis=0))
     return total
-
-
-def _over(counts: Any, values: FloatArray) -> Any:
-    """Sum over rows of devices, each counted so many times."""
-    return np.tensordot(counts, values, axes=(0, 0))

@@ -98,6 +98,17 @@ def stage_rows(
     )
 
 
+def summed(counts: Any, values: Any) -> Any:
+    """``counts`` [..., K] of ``values`` [K, n] added up, [..., n]: one after the other, so that an entry doesn't depend
+    on how many stand beside it (a BLAS product's last bits do)."""
+    weights = np.asarray(counts, dtype=np.float64)
+    total = weights[..., 0, None] * values[0]
+    for k in range(1, weights.shape[-1]):
+        if weights[..., k].any():
+            total = total + weights[..., k, None] * values[k]
+    return total
+
+
 def _distinct_rows(table: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Rows without repeats in order of appearance, where each first appears, and which of them every row is."""
     seen: dict[tuple[Any, ...], int] = {}

@@ -41,7 +41,7 @@ from sartor.training.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.training.orders import check_schedule
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.results import StepEstimate
-from sartor.training.stages import StageRows, stage_rows
+from sartor.training.stages import StageRows, stage_rows, summed
 from sartor.training.states import weight_bytes
 
 FloatArray = npt.NDArray[np.float64]
@@ -322,8 +322,8 @@ class _Stage:
 
     def _sum(self, of_blocks: FloatArray) -> FloatArray:
         """Over the blocks of each stage: [R, K] @ [K, D] handed out to the plans."""
-        summed: FloatArray = (self.counts @ of_blocks)[:, self.at]
-        return summed
+        stages: FloatArray = summed(self.counts, of_blocks)[:, self.at]
+        return stages
 
     def _recomputed_s(self) -> Any:
         kind, some = self.p["recompute"], self.p["recompute_layers"]
@@ -346,9 +346,9 @@ class _Stage:
         each: LayerwiseGather = layerwise(params, grads, *beside, t.job.framework.dp_overlap, c.sm_contention)
         is_3 = self.p["zero"] >= 3
         forward, backward = np.where(is_3, each.forward_s, 0.0), np.where(is_3, each.backward_s, 0.0)
-        self.forward_s = self.forward_s + self.counts @ forward
-        self.backward_s = self.backward_s + self.counts @ backward
-        self.layerwise_s = self.counts @ (forward + backward)
+        self.forward_s = self.forward_s + summed(self.counts, forward)
+        self.backward_s = self.backward_s + summed(self.counts, backward)
+        self.layerwise_s = summed(self.counts, forward + backward)
         if t.job.framework.dp_overlap:
             self.ends_s = np.where(is_3, np.asarray(each.first_s)[0] + np.asarray(each.last_s)[0], 0.0)
 
@@ -362,8 +362,8 @@ class _Stage:
         before = self.rows.before_first / self.rows.virtual_stages
         reduced = grads.seen_s(share * backward, overlaps, c.sm_contention)
         gathered = params.seen_s(share * self.forward_s, overlaps, c.sm_contention)
-        out = np.maximum(reduced - before @ backward, 0.0).max(axis=0)
-        into = np.maximum(gathered - before @ self.forward_s, 0.0).max(axis=0)
+        out = np.maximum(reduced - summed(before, backward), 0.0).max(axis=0)
+        into = np.maximum(gathered - summed(before, self.forward_s), 0.0).max(axis=0)
         earlier = self._earlier_microbatches(grads.total_s, share * (self.forward_s + backward), overlaps)
         once = out + np.where(zero >= 1, into, 0.0) + np.where(zero == 2, earlier, 0.0)
         return np.where(zero >= 3, self.ends_s, once) + self._tied_s()
@@ -384,10 +384,10 @@ class _Stage:
 
     def _params_held(self) -> tuple[FloatArray, FloatArray]:
         t = self.t
-        dense = (self.counts @ t.dense)[:, self.params_at]
+        dense = summed(self.counts, t.dense)[:, self.params_at]
         if self.rows.pp > 1:  # a copy of the embedding's table beside the head
             dense[-1] += t.tied[self.params_at]
-        return dense, (self.counts @ t.expert)[:, self.params_at]
+        return dense, summed(self.counts, t.expert)[:, self.params_at]
 
     def _tied_s(self) -> Any:
         """The table's gradients of first and last stage are added after all else."""
@@ -407,7 +407,7 @@ class _Stage:
 
     def flops(self) -> Any:
         """Product FLOPs of one microbatch over one device of every stage."""
-        return ((self.rows.times @ self.counts) @ self.t.seconds.flops)[self.at]
+        return summed(self.rows.times @ self.counts, self.t.seconds.flops)[self.at]
 
 
 def _taken(traffic: DataTraffic, index: IntArray) -> DataTraffic:
