@@ -1,0 +1,201 @@
+"""Upper bounds on the throughput of thousands of accelerators in one pass, from cheap and loose to dear and tight.
+
+`work_rates`: work over cores by type, no schedule, no placement. `plan_rates`: the bound on every layer's schedule
+(`schedule.many`), placed by a bound on every placement (`placement.many`). Both never fall below what any plan reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.fused_attention import BACKWARD_CYCLES, FORWARD_CYCLES
+from sartor.cost.operator_latency import operator_latencies
+from sartor.cost.vector_core import vector_cost, vector_work
+from sartor.hardware.accelerator import Accelerator
+from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
+from sartor.model.training import Recompute
+from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Pass
+from sartor.placement.many import Chain, batch_time_bounds
+from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
+from sartor.schedule.from_graph import UNIT_S
+from sartor.schedule.many import makespan_bounds
+from sartor.search.joint_parts import PARAM_BYTES, ModelPart, ModelParts, model_parts
+from sartor.search.joint_question import DesignModel, DesignQuestion
+from sartor.units import ceil_div
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredModel:
+    """A model at every microbatch and width it may use: ``parts[microbatch, width]``."""
+
+    model: DesignModel
+    parts: Mapping[tuple[int, int], ModelParts]
+
+    def widths(self, microbatch_size: int) -> list[int]:
+        return [width for size, width in self.parts if size == microbatch_size]
+
+
+def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
+    """Every model lowered at every microbatch and width; widths that do not split it or exceed the devices left out."""
+    out = []
+    for model in question.models:
+        parts = {}
+        for size in question.microbatch_sizes:
+            for width in model.widths:
+                if width <= most_devices(question) and size <= question.global_batch_size:
+                    found = model_parts(model, size, width, question.global_batch_size)
+                    if found is not None:
+                        parts[size, width] = found
+        out.append(LoweredModel(model=model, parts=parts))
+    return tuple(out)
+
+
+def most_devices(question: DesignQuestion) -> int:
+    types = question.terms.device_types if question.terms else ()
+    return sum(each.num_devices for each in types) or question.num_devices
+
+
+def quickest(question: DesignQuestion) -> float:
+    """The least slowdown of a device type under the terms."""
+    types = question.terms.device_types if question.terms else ()
+    return min((each.slowdown for each in types), default=1.0)
+
+
+# ---------------------------------------------------------------------------------------------- work over cores alone
+
+
+def work_rates(question: DesignQuestion, parts: ModelParts, microbatch_size: int, width: int, a: Accelerator) -> Array:
+    """Sequences per second [candidates] if all devices were always busy with work split perfectly over their cores."""
+    seconds: Any = 0.0
+    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
+        for graph in (part.forward, part.backward):
+            flops, cycles = _work(graph)
+            lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz
+            seconds = seconds + count * np.maximum(flops / np.asarray(a.peak_flops_per_s), cycles / lanes)
+    seconds = np.broadcast_to(seconds, a.shape)
+    return _busy_rate(question, seconds, microbatch_size, width)
+
+
+def _busy_rate(question: DesignQuestion, seconds: Array, microbatch_size: int, width: int) -> Array:
+    """Of devices that do nothing but microbatches, ``seconds`` each on ``width`` devices."""
+    whole = ceil_div(question.global_batch_size, microbatch_size) * seconds * width * quickest(question)
+    return np.asarray(question.global_batch_size * most_devices(question) / whole)
+
+
+def _work(graph: OperatorGraph) -> tuple[float, float]:
+    """FLOPs of tensor cores and lane cycles of vector cores."""
+    flops = cycles = 0.0
+    for op in graph.operators:
+        if isinstance(op, Gemm | GroupedGemm | Attention):
+            flops += float(op.flops * op.count)
+        cycles += float(_lane_cycles(op) * op.count)
+    return flops, cycles
+
+
+def _lane_cycles(op: Operator) -> Any:
+    if isinstance(op, MemoryBound):
+        work = vector_work(op)
+        return 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
+    if isinstance(op, Attention):
+        each = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
+        return 1.0 * op.batch * op.num_heads * op.pairs * each
+    return 0.0
+
+
+# ------------------------------------------------------------------------------------------ schedules and placement
+
+
+def plan_rates(
+    question: DesignQuestion, parts: ModelParts, microbatch_size: int, width: int, a: Accelerator, hbm_bytes: Array
+) -> Array:
+    """Sequences per second [recomputes, memories, candidates] that no plan at this width exceeds; ``hbm_bytes`` are the
+    memories [memories, candidates] beside each; 0 where none fits."""
+    forward = np.stack([part_seconds(part, part.forward, a) for part in parts.parts])
+    backward = np.stack([part_seconds(part, part.backward, a) for part in parts.parts])
+    if question.terms is not None:
+        counts = np.array([1, *parts.counts, 1])[:, None]
+        rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), microbatch_size, width)
+        return np.broadcast_to(rate, (len(question.recomputes), *hbm_bytes.shape)).copy()
+    update = update_s_per_byte(question, a)
+    links = np.broadcast_to(a.network_bytes_per_s, a.shape)
+    out = np.zeros((len(question.recomputes), *hbm_bytes.shape))
+    for r, recompute in enumerate(question.recomputes):
+        for memory in np.unique(hbm_bytes):
+            rows, columns = np.nonzero(hbm_bytes == memory)
+            few = np.unique(columns)
+            chain = _chain(parts, width, forward[:, few], backward[:, few])
+            problem = bare_problem(question, microbatch_size, float(memory), recompute)
+            time_s = batch_time_bounds(chain, problem, links[few], update[few])
+            rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
+            out[r, rows, columns] = rate[np.searchsorted(few, columns)]
+    return out
+
+
+def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:
+    """Least seconds [candidates] of one pass over a part."""
+    if part.in_turn:
+        return in_turn_s(graph, a)
+    return np.asarray(makespan_bounds(graph, a).lower * UNIT_S)
+
+
+def in_turn_s(graph: OperatorGraph, a: Accelerator) -> Array:
+    """Seconds [candidates] of a part's operators one after another, each on one core or on all, as is quicker."""
+    if not graph.operators:
+        return np.zeros(a.shape)
+    single, split = operator_latencies(graph, a)
+    counts = np.array([float(op.count) for op in graph.operators]).reshape(-1, *([1] * len(a.shape)))
+    return np.asarray((np.minimum(single, split) * counts).sum(axis=0))
+
+
+def update_s_per_byte(question: DesignQuestion, a: Accelerator) -> Array:
+    """Seconds [candidates] of the optimizer's step per parameter byte: Adam on the vector cores and memory."""
+    if not question.costs.counts_update:
+        return np.zeros(a.shape)
+    params = 1e8
+    step = MemoryBound(
+        name="optimizer",
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=int(params),
+        bytes_moved=(ADAM_BYTES_PER_PARAM + PARAM_BYTES) * params,
+        flops=12.0 * params,
+        pass_=Pass.OPTIMIZER,
+    )
+    return np.broadcast_to(np.asarray(vector_cost(step, a).time_s) / (params * PARAM_BYTES), a.shape)
+
+
+def bare_problem(
+    question: DesignQuestion, microbatch_size: int, hbm_bytes: float, recompute: Recompute
+) -> PlacementProblem:
+    """The placement problem of a candidate but for its layers, bandwidth and update time."""
+    nothing = Layer(id=0, param_bytes=0.0, activation_bytes=0.0, forward_s=0.0, backward_s=0.0, is_split=False)
+    return PlacementProblem(
+        widths=(Width(tensor_parallel=1, layers=(nothing,), edges=()),),
+        memory_bytes=hbm_bytes,
+        num_devices=question.num_devices,
+        link_bytes_per_s=1.0,
+        num_microbatches=int(ceil_div(question.global_batch_size, microbatch_size)),
+        recompute=recompute is Recompute.FULL,
+        optimizer=Optimizer.ADAM,
+        optimizer_copies=question.costs.optimizer_copies,
+        resync_factor=question.costs.resync_factor,
+    )
+
+
+def _chain(parts: ModelParts, width: int, forward: Array, backward: Array) -> Chain:
+    return Chain(
+        devices=width,
+        counts=parts.counts,
+        forward_s=forward,
+        backward_s=backward,
+        param_bytes=np.array([part.param_bytes for part in parts.parts]),
+        activation_bytes=np.array([part.activation_bytes for part in parts.parts]),
+        boundary_bytes=parts.boundary_bytes,
+    )

@@ -1,0 +1,161 @@
+"""What `sartor design` is asked: models, devices, batch, budgets, an objective, and what the cost model counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.model.training import Recompute
+from sartor.placement.terms import PlacementTerms
+from sartor.units import Floats
+
+
+class Objective(StrEnum):
+    """What is to be as large as possible; the divisor is the candidate's own."""
+
+    THROUGHPUT = "throughput"
+    PER_MM2 = "throughput_per_mm2"
+    PER_WATT = "throughput_per_watt"
+    PER_DOLLAR = "throughput_per_dollar"
+
+
+class Mean(StrEnum):
+    """How several models' throughputs become one number, by their weights."""
+
+    GEOMETRIC = "geometric"
+    ARITHMETIC = "arithmetic"
+    """As published: the fastest model decides."""
+
+
+class AreaModel(StrEnum):
+    PUBLISHED = "published"
+    """The closed form of PHAZE at 22 nm: cores and buffers alone."""
+    DIE = "die"
+    """With memory PHYs, links, network and control, at the candidate's node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPlan:
+    """A placement an expert would take: the baseline to beat."""
+
+    pp: int
+    dp: int
+    tp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignModel:
+    """A model to be trained: ``widths`` are the tensor-parallel degrees that may be used."""
+
+    name: str
+    shape: TransformerShape
+    seq_len: int
+    widths: tuple[int, ...] = (1, 2, 4, 8)
+    weight: float = 1.0
+    expert: ExpertPlan | None = None
+
+    def __post_init__(self) -> None:
+        _whole(f"{self.name} seq_len", self.seq_len)
+        if not self.widths:
+            raise InputError(f"{self.name} widths", "[]", "must hold at least one tensor-parallel width", "1")
+        for width in self.widths:
+            _whole(f"{self.name} width", width)
+        _positive(f"{self.name} weight", self.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """Limits on a candidate; None: none."""
+
+    area_mm2: float | None = None
+    power_w: float | None = None
+    hbm_bytes: float | None = None
+    """Of one device, at most."""
+    energy_j_per_token: float | None = None
+    """Of the devices while they compute, every model, at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):
+            value = getattr(self, name)
+            if value is not None:
+                _positive(name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignCosts:
+    """What the cost model counts.
+
+    Mixed-precision Adam: 2 bytes of weight, 2 of gradient, 12 of fp32 main weight and moments (Rajbhandari et al. 2020,
+    sec. 3.1), so six copies beside parameter and gradient. ``resync_factor``: a ring all-reduce of 16-bit gradients.
+    """
+
+    area: AreaModel = AreaModel.PUBLISHED
+    optimizer_copies: float = 6.0
+    resync_factor: float = 2.0
+    counts_update: bool = True
+    """The optimizer's step is paid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignQuestion:
+    """Everything but the space of candidates."""
+
+    models: tuple[DesignModel, ...]
+    num_devices: int
+    global_batch_size: int
+    microbatch_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    recomputes: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    budgets: Budgets = field(default_factory=Budgets)
+    objective: Objective = Objective.THROUGHPUT
+    mean: Mean = Mean.GEOMETRIC
+    terms: PlacementTerms | None = None
+    costs: DesignCosts = field(default_factory=DesignCosts)
+
+    def __post_init__(self) -> None:
+        _whole("num_devices", self.num_devices)
+        _whole("global_batch_size", self.global_batch_size)
+        if not self.models:
+            raise InputError("models", "[]", "must hold at least one model")
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            raise InputError("models", ", ".join(names), "must be named apart")
+        for size in self.microbatch_sizes:
+            _whole("microbatch_size", size)
+        if not self.microbatch_sizes or min(self.microbatch_sizes) > self.global_batch_size:
+            must = f"must hold one of at most global_batch_size={self.global_batch_size}"
+            raise InputError("microbatch_sizes", list(self.microbatch_sizes), must, "1")
+        for each in self.recomputes:
+            if each not in (Recompute.NONE, Recompute.FULL):
+                raise InputError("recompute", Recompute(each).word, "must be none or full here", "none, full")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weights that sum to one."""
+        total = sum(model.weight for model in self.models)
+        return tuple(model.weight / total for model in self.models)
+
+    def together(self, per_model: Any) -> Floats:
+        """One number from sequences per second [models, ...]; 0 where a model does not fit."""
+        rates = np.asarray(per_model, dtype=np.float64)
+        weights = np.asarray(self.weights).reshape(-1, *([1] * (rates.ndim - 1)))
+        if self.mean is Mean.ARITHMETIC:
+            whole = np.where((rates > 0).all(axis=0), (rates * weights).sum(axis=0), 0.0)
+        else:
+            with np.errstate(divide="ignore"):
+                whole = np.exp((np.log(rates) * weights).sum(axis=0))
+        return float(whole) if np.ndim(whole) == 0 else whole
+
+
+def _whole(field_: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(field_, value, "must be a whole number of at least 1", "1")
+
+
+def _positive(field_: str, value: float) -> None:
+    if not np.isfinite(value) or value <= 0:
+        raise InputError(field_, value, "must be positive and finite")
