@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster import LINK_KINDS, Cluster, LinkTier
 from sartor.hardware.cluster_catalog import (
     HOP_LATENCY_S,
     MAX_FILE_BYTES,
+    TIER_KEYS,
     cluster_aliases,
     cluster_entry,
     cluster_file,
@@ -278,3 +280,20 @@ def test_any_table_is_a_cluster_or_one_sentence(change: dict[str, Any]) -> None:
     assert "\n" not in said
     assert len(said) < 600
     assert made is None or made.tiers[-1].span == 0
+
+
+def test_the_files_of_the_howto_are_clusters(repo_dir: Path, tmp_path: Path) -> None:
+    page = (repo_dir / "docs" / "howto" / "describe-my-cluster.md").read_text(encoding="utf-8")
+    ours, mixed = (load_cluster(write(tmp_path, text)) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
+    assert [each.bytes_per_s for each in ours.tiers] == [450e9, 12.5e9, 12.5e9]
+    assert ours.tiers[2].oversubscription == 2
+    assert ours.price_usd_per_device_hour == 2.10
+    assert [pool.num_devices for pool in mixed.pools] == [64, 128]
+
+
+def test_every_key_of_a_cluster_file_is_explained(repo_dir: Path) -> None:
+    page = (repo_dir / "docs" / "howto" / "describe-my-cluster.md").read_text(encoding="utf-8")
+    for kind in LINK_KINDS:
+        assert f"`{kind}`" in page
+    for key in ("gpu", "devices_per_node", "num_devices", "others", "price", *TIER_KEYS):
+        assert key in page

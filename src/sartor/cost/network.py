@@ -138,45 +138,44 @@ class _Way:
         """Seconds on the links, and around them: the tiers work at once, so the slowest counts whole."""
         times, latency, pipelined = [], self._launch(), 0.0
         for i in range(len(self.cluster.tiers)):
-            share_of_buffer, rate, hop_s, loss = self._tier(i)
+            share_of_buffer, rate, hop_s, filling_s = self._tier(i)
             times.append(share_of_buffer * size / rate)
             latency = latency + hop_s
-            pipelined = pipelined + 2 * loss * np.sqrt(hop_s * times[-1])
+            pipelined = pipelined + 2 * np.sqrt(filling_s * times[-1])
         slowest = np.maximum.reduce(times)
         rest = np.maximum(sum(times) - slowest, 0.0)
         return slowest + self.calibration.network.exposed_share * rest, latency + pipelined
 
-    def _tier(self, i: int) -> tuple[Any, Any, Any, float]:
-        """Share of the buffer each device sends over the tier, its rate, seconds of hops, and the pipelining loss."""
+    def _tier(self, i: int) -> tuple[Any, Any, Any, Any]:
+        """Share of the buffer each device sends over the tier, its rate, seconds of hops, and of filling its pipe."""
         inner = self.reach[i - 1] if i else np.ones_like(self.n)
         outer, tier = self.reach[i], self.cluster.tiers[i]
         crossed = outer > inner
         if self.kind is CollectiveKind.SEND_RECV:  # the slowest link alone
             further = self.reach[-1] > outer
             crossed = crossed & ~further
+        filling_s: Any = 0.0
         if tier.torus_axes:
             part, rate, hop_s = self._torus(i, inner, outer)
-            loss = 0.0
         elif i == 0:
-            part, rate, hop_s, loss = self._innermost(tier)
+            part, rate, hop_s, filling_s = self._innermost(tier)
         else:
             part, rate, hop_s = self._between(i, inner, outer)
-            loss = 0.0
-        return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), loss
+        return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
 
-    def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, float]:
+    def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, Any]:
         """As the single-node model: the calibrated share of the link for the members there are."""
         c, m, kind = local_coefficients(tier, self.calibration), self.reach[0], self.kind
         share, _, hop = fitted(kind, m, c)
         hop *= tier.latency_s / (self.cluster.gpu.link_latency_s or tier.latency_s or 1.0)
-        steps = hops(kind, m)
+        steps = near = hops(kind, m)
         if self.name == "ring" and kind in _RINGS:  # round all devices, so as often as there are groups of this tier
-            steps = steps / np.maximum(m - 1, 1) * (self.n - self.n / m)
-        if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:
-            steps = np.minimum(steps, 2 * (MEASURED_RING - 1))  # switches add: no longer way than was measured
+            steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
+        if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
+            steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
         part = (m - 1) / self.n if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
         rate = share * tier.bytes_per_s / tier.oversubscription
-        return part, rate, steps * hop, c.pipeline
+        return part, rate, steps * hop, c.pipeline**2 * near * hop
 
     def _between(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
         """Links between groups of the tier inside: each device sends its share of what leaves the group."""

@@ -182,7 +182,7 @@ _RATES: dict[str, float] = {
 }
 """Ways to state a tier's rate, one direction -> factor to bytes/s: of one device, or of a node, whose devices share it
 alike."""
-_TIER = (
+TIER_KEYS = (
     "name",
     "kind",
     "span",
@@ -247,7 +247,7 @@ def _tiers(tiers: Any, gpu: Gpu, devices: int, where: str) -> tuple[LinkTier, ..
 
 def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, prefix: str) -> LinkTier:
     where = f"{prefix}tiers.{i}."
-    _only(tier, _TIER, where)
+    _only(tier, TIER_KEYS, where)
     if "span" not in tier:
         raise InputError(f"{where}span", "missing", 'how many neighbouring devices the tier joins, or "all"')
     kind = _text(tier.get("kind", ""), f"{where}kind")
