@@ -79,6 +79,33 @@ def inference(
     _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
 
 
+@group.command()
+def training(
+    data: Data,
+    group_by: GroupBy = None,
+    shots: Annotated[
+        int,
+        typer.Option("--shots", metavar="K", help="Also calibrate on K runs of a source, device and precision."),
+    ] = 0,
+    worst: Worst = 5,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", metavar="FILE", help="Constants of a step, in place of the package's own."),
+    ] = None,
+    html: Html = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """Training end to end: step times, peak memory and the choice among plans of published runs.
+
+    Example: `sartor validate training --data end_to_end/training.csv --group-by source,precision --shots 3`
+    """
+    from sartor.measure.training_accuracy import training_body, training_charts, validate_training
+
+    found = validate_training(data, group_by=_columns(group_by), shots=shots, worst=worst, calibration=calibration)
+    _answer(training_body(found), training_charts(found) if html else [], html, json, out)
+
+
 def _answer(body: dict[str, Any], charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     c.answer("validate", body, as_json=json, out=out)
     if html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sartor.report.accuracy_view import LEGEND, case_text, name_of
+from sartor.report.accuracy_view import case_text, legend_of, name_of
 from sartor.report.draw_accuracy import draw_error_by_size, draw_scatter
 from sartor.report.frame import to_svg
 from sartor.report.html import Column, Markup, element, join, table
@@ -21,6 +21,11 @@ _COLUMNS = (
     ("measured_spread", "noise"),
     ("roofline_mape", "roofline MAPE"),
     ("heuristics_mape", "nvMMH MAPE"),
+    ("naive_mape", "naive MAPE"),
+    ("shots_mape", "MAPE after shots"),
+    ("memory_mape", "memory MAPE"),
+    ("pair_accuracy", "pairs"),
+    ("top1_regret", "regret"),
 )
 
 
@@ -30,7 +35,7 @@ def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) 
     Raises ``MissingExtraError`` without the extra ``report``.
     """
     title = "Predicted against measured"
-    main = [element("p", f"{body['expressed']:,} rows of {body['data']} have a prediction. {LEGEND}")]
+    main = [element("p", f"{body['expressed']:,} rows of {body['data']} have a prediction. {legend_of(body)}")]
     for chart in charts:
         main += _section(chart, [group for group in body["groups"] if group["table"] == chart["table"]])
     for words, field in (("Not expressed", "not_expressed"), ("Left out", "left_out")):
@@ -54,9 +59,10 @@ def _section(chart: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> l
     if chart["scatter"]:
         parts.append(_svg(draw_scatter(f"{name}: predicted against measured", chart["scatter"])))
         parts.append(_svg(draw_error_by_size(f"{name}: error by size", chart["errors"])))
-    columns = [Column(head="group", number=False), Column(head="targets"), *(Column(head=w) for _, w in _COLUMNS)]
+    shown = [(key, word) for key, word in _COLUMNS if any(group.get(key) is not None for group in groups)]
+    columns = [Column(head="group", number=False), Column(head="targets"), *(Column(head=w) for _, w in shown)]
     rows = [
-        (name_of(group), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key, _ in _COLUMNS))
+        (name_of(group), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key, _ in shown))
         for group in groups
     ]
     parts.append(table(columns, rows, caption=f"{name}: error per group"))

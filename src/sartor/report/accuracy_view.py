@@ -27,8 +27,18 @@ _FIGURES = {
     "measured_spread": "noise",
     "roofline_mape": "roofline",
     "heuristics_mape": "nvMMH",
+    "naive_mape": "naive",
+    "shots_mape": "after shots",
+    "shots_p90_error": "p90 after",
+    "memory_mape": "memory",
+    "oom_correct": "fits right",
+    "pair_accuracy": "pairs",
+    "top1_regret": "regret",
 }
-_NO_KEYS = {"rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst"}
+_NO_KEYS = {
+    "rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst",
+    "memory_rows", "memory_bias", "pairs", "shots_rows", "shots_median_error", "shots_bias",
+}  # fmt: skip
 _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "rows")
 
 LEGEND = (
@@ -37,6 +47,21 @@ LEGEND = (
     "tau: rank agreement (-1..1) among shapes of near-equal work. noise: how far rows of one shape lie apart. "
     "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth). nvMMH: MAPE of nvidia-matmul-heuristics on a sample."
 )
+
+TRAINING_LEGEND = (
+    "MAPE, median, p90: of |predicted / measured - 1| of step times, every row once; bias: median of predicted / "
+    "measured - 1. in 80%: runs inside the predicted interval. tau: rank agreement of throughput per device. naive: "
+    "MAPE of model FLOPs (a third more with full recomputation) over half of the dense peak. after shots: errors of "
+    "runs not looked at, after two factors were fitted on a few others of the same source, device and precision. "
+    "memory: MAPE of peak memory. fits right: share of rows said to fit that ran, or not to that ran out. pairs: "
+    "pairs of plans of one model, cluster and batch more than 2% apart that are ordered as measured; regret: "
+    "measured time of the plan predicted fastest over the fastest, less 1."
+)
+
+
+def legend_of(body: Mapping[str, Any]) -> str:
+    """What the figures mean, for the tables that are shown."""
+    return TRAINING_LEGEND if any(group["table"] == "training" for group in body["groups"]) else LEGEND
 
 
 def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
@@ -51,7 +76,7 @@ def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
         *notes("Left out", [f"{count:,} rows: {reason}" for reason, count in body["left_out"].items()]),
         *notes("Remarks", list(body["remarks"])),
         *notes("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
-        Padding(Text(LEGEND, style="dim"), (1, 0, 0, 0), expand=False),
+        Padding(Text(legend_of(body), style="dim"), (1, 0, 0, 0), expand=False),
     )
 
 

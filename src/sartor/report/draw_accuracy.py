@@ -12,20 +12,23 @@ def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = F
     """Predicted over measured time, log-log; the line is where both agree. Rows: gpu, measured_s, predicted_s."""
     alt = altair()
     theme = frame.theme
-    points = [{"gpu": r["gpu"], "measured": r["measured_s"] * 1e6, "predicted": r["predicted_s"] * 1e6} for r in rows]
+    scale_s, unit = (1.0, "s") if max((r["measured_s"] for r in rows), default=0.0) > 1 else (1e6, "us")
+    points = [
+        {"gpu": r["gpu"], "measured": r["measured_s"] * scale_s, "predicted": r["predicted_s"] * scale_s} for r in rows
+    ]
     seen = [value for point in points for value in (point["measured"], point["predicted"])] or [1.0, 10.0]
     domain = [min(seen) / 1.2, max(seen) * 1.2]
     scale = alt.Scale(type="log", domain=domain, nice=False)
     axis = alt.Axis(format="~s", tickCount=6)
-    x = alt.X("measured:Q", scale=scale, title="measured [us]", axis=axis)
-    y = alt.Y("predicted:Q", scale=scale, title="predicted [us]", axis=axis)
+    x = alt.X("measured:Q", scale=scale, title=f"measured [{unit}]", axis=axis)
+    y = alt.Y("predicted:Q", scale=scale, title=f"predicted [{unit}]", axis=axis)
     agree = rows_chart(alt, [{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
     names = sorted({point["gpu"] for point in points})
     colours = [theme.series[i % len(theme.series)] for i in range(len(names))]
     tips = [
         alt.Tooltip("gpu:N"),
-        alt.Tooltip("measured:Q", title="measured [us]", format=",.4g"),
-        alt.Tooltip("predicted:Q", title="predicted [us]", format=",.4g"),
+        alt.Tooltip("measured:Q", title=f"measured [{unit}]", format=",.4g"),
+        alt.Tooltip("predicted:Q", title=f"predicted [{unit}]", format=",.4g"),
     ]
     colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=legend(alt, 4))
     dots = rows_chart(alt, points).mark_point(filled=True, size=9, opacity=0.45)
