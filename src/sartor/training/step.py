@@ -41,6 +41,7 @@ from sartor.training.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.training.orders import check_schedule
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.results import StepEstimate
+from sartor.training.running import in_a_run
 from sartor.training.stages import StageRows, stage_rows, summed
 from sartor.training.states import weight_bytes
 
@@ -149,8 +150,8 @@ def _tables(
     calibration: Calibration | None,
     coefficients: TrainingCoefficients | None,
 ) -> _Tables:
-    known = calibration or load_calibration(cluster.gpu)
     c = coefficients or coefficients_for(job, cluster.gpu)
+    known = in_a_run(calibration or load_calibration(cluster.gpu), c)
     times, rows = row_times(job, _plan(columns), cluster, known)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
     held = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
