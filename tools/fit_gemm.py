@@ -150,11 +150,11 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
         dtype=dtype,
         rows=rows,
         tiles=TILES_AMPERE_TABLE if load_gpu(gpu).generation == "ampere" else TILES_TABLE,
-        quantizes=dtype is not DType.BF16,
+        quantizes=dtype is not DType.BF16 and not dtype.weight_only,
         fixed=fixed,
         source=f"data/measured/{name} (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0), {gpu} {label}",
         note="TN layout, graph replay, boost clock. Alignment is assumed: the table holds no n or k off 32."
-        + ("" if dtype is DType.BF16 else " Times include quantizing the activation."),
+        + ("" if dtype is DType.BF16 or dtype.weight_only else " Times include quantizing the activation."),
     )
 
 
@@ -387,7 +387,9 @@ DEFAULT = [
     "h200_sxm.fp8", "b200_sxm.fp8", "gb200.fp8", "b300_sxm.fp8", "gb300.fp8", "rtx_pro_6000_server.fp8",
     "h200_sxm.fp8_block", "b200_sxm.fp8_block", "gb200.fp8_block", "b300_sxm.fp8_block", "gb300.fp8_block",
     "rtx_pro_6000_server.fp8_block", "b200_sxm.nvfp4", "gb200.nvfp4", "b300_sxm.nvfp4", "gb300.nvfp4",
-    "rtx_pro_6000_server.nvfp4", "a100_sxm.int8", "arc_pro_b60.fp8",
+    "rtx_pro_6000_server.nvfp4", "a100_sxm.int8", "a100_sxm.int8_wo", "a100_sxm.int4_wo", "arc_pro_b60.fp8",
+    "a100_pcie_40gb.fp32", "a100_pcie_80gb.fp32", "l4.fp32", "mi100.fp32", "mi210.fp32", "p100_pcie_16gb.fp32",
+    "p4.fp32", "t4.fp32", "v100_pcie_32gb.fp32",
 ]  # fmt: skip
 
 

@@ -157,3 +157,14 @@ def test_a_block_scaled_product_narrower_than_a_block_waits_for_the_host() -> No
     )
     assert ragged.time_s == calibration.gemm[DType.FP8_BLOCK].sub_block_s > 5 * whole.time_s
     assert ragged.overhead_s + ragged.compute_s <= 1.01 * ragged.time_s
+
+
+def test_narrow_weights_pay_where_few_rows_share_them_and_not_where_many_do() -> None:
+    gpu = load_gpu("a100_sxm")
+    calibration = load_calibration(gpu)
+
+    def time(rows: int, dtype: DType) -> float:
+        return float(gemm_cost(Gemm(name="g", m=rows, n=8192, k=8192, dtype=dtype), gpu, calibration).time_s)
+
+    assert time(1, DType.INT4_WO) < 0.8 * time(1, DType.INT8_WO) < 0.8 * 0.8 * time(1, DType.BF16)
+    assert time(8192, DType.INT4_WO) >= 0.9 * time(8192, DType.BF16)

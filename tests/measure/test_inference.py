@@ -60,7 +60,7 @@ def test_throughput_is_the_prefill_and_steps_of_a_full_batch(tmp_path: Path) -> 
     [
         ({"mode": "serving_agg"}, "mode serving_agg"),
         ({"gpu": "h100_sxn"}, "nearest: h100_sxm"),
-        ({"weight_dtype": "int4"}, "narrower"),
+        ({"weight_dtype": "int3"}, "not one of"),
         ({"tpot_ms": "fast"}, "tpot_ms is not a number"),
         ({"tpot_ms": ""}, "none of tpot_ms"),
         ({"L": "", "model": "Nobody-7B"}, "the zoo does not know it"),

@@ -108,7 +108,8 @@ def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machi
         hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
         warm_bytes=c.l2_share * gpu.l2_bytes,
         element_bytes=dtype.bytes,
-        step_k=max(16.0, c.step_bytes // dtype.bytes),
+        first_bytes=dtype.activation_bytes,
+        step_k=max(16.0, c.step_bytes // dtype.activation_bytes),
         throttle_s=c.throttle_s if clock is Clock.BOOST else 0.0,
         quantize_bytes=c.quantize_bytes,
     )
@@ -132,6 +133,8 @@ _STAND_INS = {
     DType.NVFP4: (DType.FP8, DType.BF16, DType.FP16),
     DType.INT4: (DType.INT8, DType.BF16, DType.FP16),
     DType.TF32: (DType.FP32,),
+    DType.INT8_WO: (DType.BF16, DType.FP16),
+    DType.INT4_WO: (DType.BF16, DType.FP16),
 }
 
 
@@ -200,6 +203,8 @@ _ELEMENT_BITS = {
     DType.NVFP4: 4,
     DType.MXFP4: 4,
     DType.INT4: 4,
+    DType.INT8_WO: 8,
+    DType.INT4_WO: 4,
 }
 
 

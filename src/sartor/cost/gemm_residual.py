@@ -62,8 +62,8 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     """What the network sees, (features, products). No part of it depends on the clock or on the formula's time."""
     m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
     log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
-    width = np.float32(machine.element_bytes)
-    first, second, out = m * k * width, n * k * width, m * n * np.float32(2)
+    wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
+    first, second, out = m * k * wide, n * k * width, m * n * np.float32(2)
     moved = first + second + out
     compute = log_m + log_n + log_k + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
     memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
@@ -101,7 +101,7 @@ def table_length(length: Array) -> Array:
 
 def _roofline_s(p: Problems, machine: Machine, gpu: Gpu) -> Array:
     compute = 2 * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
-    moved = machine.element_bytes * p.k * (p.m + p.n) + p.out_bytes * p.m * p.n
+    moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
     least: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
     return least
 

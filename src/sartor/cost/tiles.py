@@ -56,6 +56,8 @@ class Machine:
     warm_bytes: float
     """Bytes of the first operand found in L2 on arrival."""
     element_bytes: float
+    first_bytes: float
+    """Of one element of the first operand, where it is wider than the second's."""
     step_k: float
     """Elements of k that one main-loop step covers."""
     throttle_s: float
@@ -124,9 +126,8 @@ class _Tiles:
     def of(cls, p: Problems, machine: Machine, c: GemmCoefficients) -> _Tiles:
         tm, tn, share = (column[:, None] for column in np.asarray(c.tiles, dtype=np.float64).T)
         matrix = (tm * tn * (2 * machine.step_k) / (machine.sm_flops_per_s * share)) * p.penalty
-        feed = (np.minimum(p.m, tm) + np.minimum(p.n, tn)) * (
-            machine.step_k * machine.element_bytes / machine.feed_bytes_per_s
-        )
+        sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
+        feed = sides * (machine.step_k / machine.feed_bytes_per_s)
         return cls(
             tm=tm,
             tn=tn,
@@ -204,7 +205,7 @@ def _combine(compute: Any, memory: Any, overlap: float) -> Any:
 
 def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     """First operand (less what is warm in L2), second operand, result."""
-    first = np.maximum(p.batch * p.m * p.k * machine.element_bytes - machine.warm_bytes, 0.0)
+    first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
     rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
     return (first + rest) / machine.hbm_bytes_per_s
 

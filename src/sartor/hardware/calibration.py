@@ -285,6 +285,8 @@ _SIBLINGS: dict[DType, tuple[DType, ...]] = {
     DType.MXFP8: (DType.FP8, DType.FP8_BLOCK),
     DType.MXFP4: (DType.NVFP4,),
     DType.INT8: (DType.FP8,),
+    DType.INT8_WO: (DType.INT4_WO,),
+    DType.INT4_WO: (DType.INT8_WO,),
 }
 """Formats that run on the same units at the same rate."""
 

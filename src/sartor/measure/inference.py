@@ -162,7 +162,10 @@ _DTYPES = {
     "fp8": DType.FP8,
     "fp4": DType.NVFP4,
     "nvfp4": DType.NVFP4,
+    "int8": DType.INT8_WO,
+    "int4": DType.INT4_WO,
 }
+"""``int8`` and ``int4`` of the collection are weight-only (gpt-fast); int8 products are called otherwise."""
 
 
 def _predict(row: Mapping[str, str]) -> InferenceRow:
@@ -171,9 +174,7 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
         raise Unexpressed(f"mode {mode[:30]}: must be one of {', '.join(_MODES)}")
     dtype = _DTYPES.get(row["weight_dtype"].lower())
     if dtype is None:
-        raise Unexpressed(
-            f"weight_dtype {row['weight_dtype'][:20]}: weights narrower than activations; a product here has one type"
-        )
+        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(_DTYPES)}")
     gpu = known(row["gpu"])
     if int(_number(row, "pp", 1)) > 1:
         raise Unexpressed("pp above 1: a pipeline is not one device's graph")

@@ -77,8 +77,6 @@ DTYPES: Mapping[str, DType] = {
 def dtype_of(label: Any) -> DType:
     """The element type of a label. Raises ``Unexpressed``."""
     word = str(label).strip().lower()
-    if word.endswith("_wo"):
-        raise Unexpressed(f"dtype {word}: weights narrower than activations, and a product here has one element type")
     if word not in DTYPES:
         raise Unexpressed(f"dtype {str(label)[:40]}: not one of {', '.join(d.value for d in DType)}")
     return DTYPES[word]
