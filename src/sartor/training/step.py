@@ -19,6 +19,7 @@ from sartor.cost.network import network_time_s
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
+from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
@@ -67,7 +68,7 @@ def step(
     ``coefficients`` in place of the package's for the job's trainer and device. Raises ``InputError`` for a single plan
     that does not divide the model or that its schedule has no order for; of arrays such plans are priced as if padded.
     """
-    _check(plan, cluster)
+    _check(job, plan, cluster)
     columns, shape = _columns(plan)
     table = _tables(job, columns, cluster, calibration, coefficients)
     out = {name: np.empty(columns["tp"].size) for name in _PARTS}
@@ -81,7 +82,8 @@ def step(
 _PARTS = tuple(field.name for field in fields(StepEstimate))
 
 
-def _check(plan: TrainingPlan, cluster: Cluster) -> None:
+def _check(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
+    check(job.shape, plan.dims)
     if cluster.others:
         must = "has pools of different devices, which a step is not priced on: name one pool's cluster"
         raise InputError("cluster", cluster.name, must, cluster.gpu.name)
