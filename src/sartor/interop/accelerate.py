@@ -224,7 +224,7 @@ def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
         recipe=recipe,
         optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
         context_parallel=ContextParallel.RING if strategy == "alltoall" else ContextParallel.ALL_GATHER,
-        framework=Framework(name="fsdp", fused_kernels=compiled),
+        framework=Framework(name="fsdp", fused_kernels=compiled, main_params=False),
     )
 
 

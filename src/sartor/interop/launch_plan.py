@@ -142,7 +142,7 @@ def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan
         plan = replace(plan, dims=replace(d, sequence_parallel=True))
     if d.pp == 1:
         plan = replace(plan, virtual_stages=1, schedule=PipelineSchedule.ONE_F_ONE_B, stage_layers=None)
-    if d.dp * d.cp == 1:
+    if d.dp * d.cp == 1 or plan.shard_group == 1:  # a shard that is the whole is none
         plan = replace(plan, zero_stage=0)
     if plan.zero_stage == 0 or plan.shard_group in (0, d.dp * d.cp):
         plan = replace(plan, shard_group=0)
@@ -192,17 +192,20 @@ def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
         raise InputError("global_batch_size", job.global_batch_size, must, str(dp * b * count))
 
 
-def check_numbers(plan: TrainingPlan) -> None:
-    """Every degree and size of a plan is a positive whole number. Raises `InputError`."""
+def check_numbers(plan: TrainingPlan, *, splits_experts: bool = True) -> None:
+    """Every degree and size of a plan is a positive whole number, and experts lie on whole groups: within dp x cp where
+    tensor parallelism ``splits_experts``, else within tp x dp x cp. Raises `InputError`."""
     for name in ("tp", "pp", "dp", "cp", "ep"):
         if getattr(plan.dims, name) < 1:
             raise InputError(name, getattr(plan.dims, name), "must be a positive integer", "1")
     for name in ("microbatch_size", "num_microbatches", "virtual_stages"):
         if getattr(plan, name) < 1:
             raise InputError(name, getattr(plan, name), "must be a positive integer", "1")
-    if (plan.dims.dp * plan.dims.cp) % plan.dims.ep:
-        must = f"must divide dp x cp = {plan.dims.dp * plan.dims.cp}, within which experts are spread"
-        raise InputError("ep", plan.dims.ep, must, nearest_divisors(plan.dims.dp * plan.dims.cp, plan.dims.ep))
+    ranks = plan.dims.dp * plan.dims.cp * (1 if splits_experts else plan.dims.tp)
+    if ranks % plan.dims.ep:
+        within = "dp x cp" if splits_experts else "tp x dp x cp"
+        must = f"must divide {within} = {ranks}, within which experts are spread"
+        raise InputError("ep", plan.dims.ep, must, nearest_divisors(ranks, plan.dims.ep))
 
 
 def nearest_divisors(total: Any, wanted: Any) -> str:

@@ -25,7 +25,9 @@ class Command:
 
 # -- finding ------------------------------------------------------------------------------------------------------
 
-_RENDEZVOUS = re.compile(r"(MASTER|NODE_RANK|RANK|MEGATRON_PATH|TRAIN_SCRIPT|HOSTFILE|\w*(PATH|DIR|FILE|NAME|PORT|ADDR))")
+_RENDEZVOUS = re.compile(
+    r"(MASTER|NODE_RANK|RANK|MEGATRON_PATH|TRAIN_SCRIPT|HOSTFILE|\w*(PATH|DIR|FILE|NAME|PORT|ADDR))"
+)
 """Variables whose defaults say nothing of the plan."""
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train")
 

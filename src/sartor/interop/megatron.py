@@ -41,6 +41,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
+from sartor.units import ceil_div
 
 KIND = LaunchKind.MEGATRON
 _refuse = refuser(KIND)
@@ -69,7 +70,7 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) 
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
     layers = int(job.shape.num_layers)
     plan = canonical(plan, layers)
-    check_numbers(plan)
+    check_numbers(plan, splits_experts=job.framework.splits_experts)
     check_batch(job, plan)
     _check(job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
@@ -138,6 +139,8 @@ def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
         yield ("--cp-comm-type", CP_TYPES[job.context_parallel])
     if d.ep > 1:
         yield ("--expert-model-parallel-size", str(d.ep))
+    if d.tp > 1 and job.shape.moe_ffn is not None:
+        yield ("--expert-tensor-parallel-size", str(d.tp if job.framework.splits_experts else 1))
     if plan.zero_stage == 1:
         yield ("--use-distributed-optimizer",)
     elif plan.zero_stage > 1:
@@ -252,12 +255,10 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     tp, pp, cp, ep = (flags.size(name, 1) or 1 for name in DEGREES)
     shape = read_model(flags, tp)
     layers = None if shape is None else int(shape.num_layers)
-    dp = _data_parallel(flags, command, num_devices, tp * pp * cp, ep, cp)
+    splits = _splits_experts(flags, tp)
+    dp = _data_parallel(flags, command, num_devices, tp * pp * cp, ceil_div(ep, 1 if splits else tp), cp)
     microbatch, count = _batch(flags, dp)
     stages, virtual = _read_stages(flags, pp, layers)
-    etp = flags.size("--expert-tensor-parallel-size", tp) or tp
-    if shape is not None and shape.moe_ffn is not None and etp != tp:
-        flags.assumptions.append(f"--expert-tensor-parallel-size={etp} is priced as {tp}, tp's own")
     zero, instances = _read_sharding(flags)
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=flags.on("--sequence-parallel")),
@@ -271,8 +272,8 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     )
     recompute, recomputed = _read_recompute(flags, virtual)
     plan = replace(plan, recompute=recompute, recompute_layers=recomputed)
-    check_numbers(plan)
-    parts = _parts(flags, dp * microbatch * count)
+    check_numbers(plan, splits_experts=splits)
+    parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
     flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format", "--recompute-modules")
     return LaunchReading(
         kind=KIND,
@@ -291,6 +292,14 @@ DEGREES = (
     "--context-parallel-size",
     "--expert-model-parallel-size",
 )
+
+
+def _splits_experts(flags: Flags, tp: int) -> bool:
+    """Whether tensor parallelism divides experts: Megatron's default is yes, by all of tp."""
+    etp = flags.size("--expert-tensor-parallel-size", tp) or tp
+    if etp not in (1, tp):
+        flags.assumptions.append(f"--expert-tensor-parallel-size={etp} is priced as {tp}, tp's own")
+    return etp > 1 or tp == 1
 
 
 def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
@@ -435,7 +444,7 @@ def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
     return Recompute.NONE, -1
 
 
-def _parts(flags: Flags, batch: int) -> JobParts:
+def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
     seq = flags.size("--seq-length") or flags.size("--encoder-seq-length")
     if seq is None:
         seq = flags.size("--max-position-embeddings")
@@ -455,7 +464,7 @@ def _parts(flags: Flags, batch: int) -> JobParts:
         attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
         context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
         dropout=dropout > 0,
-        framework=_read_framework(flags),
+        framework=_read_framework(flags, splits_experts=splits_experts),
     )
 
 
@@ -484,7 +493,7 @@ def _read_recipe(flags: Flags) -> Recipe:
     return Recipe.FP16 if half else Recipe.BF16 if brain else Recipe.FP32
 
 
-def _read_framework(flags: Flags) -> Framework:
+def _read_framework(flags: Flags, *, splits_experts: bool) -> Framework:
     impl = flags.word("--cuda-graph-impl", ("none", "local", "transformer_engine", "full_iteration")) or "none"
     flags.on("--overlap-param-gather")
     reduced = flags.on("--grad-reduce-in-bf16")
@@ -497,6 +506,7 @@ def _read_framework(flags: Flags) -> Framework:
         fused_kernels=flags.word("--transformer-impl", ("local", "transformer_engine")) != "local",
         cuda_graphs=flags.on("--enable-cuda-graph", "--external-cuda-graph") or impl != "none",
         grad_dtype=DType.FP32 if full else DType.BF16,
+        splits_experts=splits_experts,
     )
 
 

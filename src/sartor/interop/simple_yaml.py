@@ -102,10 +102,13 @@ def _scalar_text(text: str) -> str:
 
 def _uncomment(line: str) -> str:
     """The line without a comment: ``#`` at its start or after a blank, outside quotes."""
-    quote = ""
+    quote, skip = "", False
     for at, char in enumerate(line):
-        if quote:
-            quote = "" if char == quote else quote
+        if skip:
+            skip = False
+        elif quote:
+            skip = char == quote == "'" and line[at + 1 : at + 2] == "'"
+            quote = "" if char == quote and not skip else quote
         elif char in "'\"" and (at == 0 or line[at - 1] in " :[,-"):
             quote = char
         elif char == "#" and (at == 0 or line[at - 1] == " "):

@@ -77,7 +77,7 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     """``train.toml`` and ``launch.sh``. Raises `InputError` for what torchtitan cannot do, naming what it could."""
     layers = int(job.shape.num_layers)
     plan = canonical(plan, layers)
-    check_numbers(plan)
+    check_numbers(plan, splits_experts=job.framework.splits_experts)
     check_batch(job, plan)
     _check(job, plan)
     name, flavor = _flavor(job.shape)
@@ -137,10 +137,22 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("recompute", "selective", why, "recompute=none or full")
     if not job.trains_weights:
         raise _refuse("trains_weights", "false", "trains all weights", "trains_weights=true")
+    _check_experts(job, plan)
     shards = plan.shard_group or d.dp * d.cp
     if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):
         must = f"shards over a multiple of cp={d.cp} that divides dp x cp = {d.dp * d.cp}"
         raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
+
+
+def _check_experts(job: TrainingJob, plan: TrainingPlan) -> None:
+    """torchtitan takes expert ranks from cp first (and tp, where experts stay whole), then from the data ranks."""
+    d = plan.dims
+    if job.shape.moe_ffn is not None and d.ep == 1 and d.tp > 1 and not job.framework.splits_experts:
+        raise _refuse("ep", 1, "splits experts over tp where ep=1; whole ones need ep", f"{d.tp * d.cp}")
+    inner = d.cp * (1 if job.framework.splits_experts else d.tp)
+    if d.ep > 1 and d.ep % inner:
+        words = "cp" if job.framework.splits_experts else "tp x cp"
+        raise _refuse("ep", d.ep, f"spreads experts over whole groups of {words} = {inner}", str(inner))
 
 
 def _training(job: TrainingJob, plan: TrainingPlan) -> Table:
@@ -169,7 +181,8 @@ def _parallelism(job: TrainingJob, plan: TrainingPlan, layers: int) -> Table:
         "context_parallel_rotate_method": ROTATE.get(job.context_parallel, "allgather"),
     }
     if d.ep > 1:
-        out |= {"expert_parallel_degree": d.ep, "expert_tensor_parallel_degree": d.tp}
+        split = d.tp if job.framework.splits_experts else 1
+        out |= {"expert_parallel_degree": d.ep, "expert_tensor_parallel_degree": split}
     if d.pp > 1:
         out |= {
             "pipeline_parallel_microbatch_size": plan.microbatch_size,
@@ -280,8 +293,8 @@ def read_torchtitan(
     layers = None if shape is None else int(shape.num_layers)
     devices = num_devices or (command.num_devices if command else 0)
     plan = _read_plan(config, devices, layers)
-    check_numbers(plan)
-    parts = _parts(config)
+    parts = _parts(config, plan.dims)
+    check_numbers(plan, splits_experts=parts.framework.splits_experts)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
@@ -529,7 +542,7 @@ def _with_recompute(config: _Config, plan: TrainingPlan, layers: int | None) -> 
     return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
 
 
-def _parts(config: _Config) -> JobParts:
+def _parts(config: _Config, dims: ParallelDims) -> JobParts:
     seq = config.size("training", "seq_len", 2048)
     total = config.size("training", "global_batch_size", -1)
     param = config.choice("training", "mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
@@ -538,7 +551,7 @@ def _parts(config: _Config) -> JobParts:
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
     rotate = config.choice("parallelism", "context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
     compiled = config.flag("compile", "enable") or config.flag("training", "compile")
-    config.find("parallelism", "expert_tensor_parallel_degree")
+    etp = config.size("parallelism", "expert_tensor_parallel_degree", 1)
     return JobParts(
         seq_len=seq,
         global_batch_size=None if total == -1 else total,
@@ -550,6 +563,7 @@ def _parts(config: _Config) -> JobParts:
             name="torchtitan",
             tp_overlap=config.flag("parallelism", "enable_async_tensor_parallel"),
             fused_kernels=compiled,
+            splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
             main_params=False,
         ),
     )
