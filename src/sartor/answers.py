@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sartor.cost.cost import Cost
+from sartor.cost.cost import Cost, Source
 from sartor.cost.estimate import Estimate
 from sartor.cost.gemm import GemmAlternative
 from sartor.hardware.calibration import Calibration
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob
     from sartor.rules.rule import Finding
+    from sartor.search.plan_next import NextStep
     from sartor.search.plan_result import PlanSearch, PricedPlan
     from sartor.search.shapes import ShapeSearch
     from sartor.training.run_cost import RunCost
@@ -99,6 +100,11 @@ class PlanAnswer:
     """Pipeline ranks of the best plan."""
     cost: RunCost | None = None
     """Of the token budget under the best plan; None where nothing fits."""
+    next_steps: tuple[NextStep, ...] = ()
+    """Changes of the job or trainer that would pay under the best plan."""
+    roomier: PricedPlan | None = None
+    """The fastest plan that leaves a tenth of the memory free, where the best does not."""
+    source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
 
     @property

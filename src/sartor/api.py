@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, PlanAnswer, Question
+from sartor.cost.cost import Source
 from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
 from sartor.errors import InputError
@@ -242,7 +243,8 @@ def plan(
     costed. Further words are those of ``training.question.training_job``: dtype, framework, optimizer, attention,
     context_parallel, routing_skew. Raises ``InputError``; where nothing fits, the answer says what would.
     """
-    from sartor.search.plans import search_plans
+    from sartor.search.plan_next import next_steps, roomier
+    from sartor.search.plans import make_pricer, search_plans
     from sartor.training.question import training_job
     from sartor.training.run_cost import run_cost
     from sartor.training.stage_table import stage_table
@@ -264,15 +266,19 @@ def plan(
         cluster=where,
         searches=searches,
         assumptions=(*reading.assumptions, *reading.notes, *notes),
+        source=_step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
     best = answer.best
     if best is None:
         return answer
+    pricer = make_pricer(job, where, own)
     steps = (best.step_s, best.low_s, best.high_s)
     return replace(
         answer,
         stages=stage_table(job, best.plan, where, own),
+        next_steps=next_steps(pricer, best),
+        roomier=roomier(answer.search, pricer.limit_bytes),
         cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
     )
 
@@ -319,6 +325,12 @@ def _device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple
             has = str(cluster.num_devices)
             raise InputError("num_devices", count, f"{cluster.name} has {has} devices", has)
     return tuple(dict.fromkeys(wanted))
+
+
+def _step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
+    """Calibrated where the device's own products and attention are, as they make most of a step."""
+    known = own or load_calibration(cluster.gpu, dtype)
+    return Source.CALIBRATED if {f"gemm.{dtype.value}", "attention"} <= known.calibrated else Source.ANALYTIC
 
 
 def _device(gpu: GpuLike) -> Gpu:

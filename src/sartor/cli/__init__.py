@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from sartor.cli import calibrate, catalog, decide, predict, schedule, solve, validate
+from sartor.cli import calibrate, catalog, decide, plan, predict, schedule, solve, validate
 from sartor.cli.common import Exit, complain
 from sartor.errors import InputError, UsageError
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (decide, predict, solve, schedule, validate, calibrate, catalog):
+for group in (decide, plan, predict, solve, schedule, validate, calibrate, catalog):
     group.register(app)
 
 

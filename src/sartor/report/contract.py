@@ -36,7 +36,7 @@ def model_body(answer: ModelEstimate) -> dict[str, Any]:
         "text_params": reading.text_params,
         "exact": reading.exact,
         "assumptions": list(answer.question.assumptions),
-        **{field: _plain(value) for field, value in reading.shape.fields().items()},
+        **{field: plain(value) for field, value in reading.shape.fields().items()},
     }
 
 
@@ -60,14 +60,14 @@ def workload_body(answer: ModelEstimate) -> dict[str, Any]:
 def totals_body(answer: ModelEstimate) -> dict[str, Any]:
     found = answer.estimate
     return {
-        "layer_time_s": _plain(answer.layer_time_s),
-        "time_s": _plain(found.time_s),
-        "low_s": _plain(found.low_s),
-        "high_s": _plain(found.high_s),
+        "layer_time_s": plain(answer.layer_time_s),
+        "time_s": plain(found.time_s),
+        "low_s": plain(found.low_s),
+        "high_s": plain(found.high_s),
         "source": found.source.value,
-        "flops": _plain(found.matmul_flops),
-        "tokens_per_s": _plain(found.tokens_per_s),
-        "mfu": _plain(found.mfu),
+        "flops": plain(found.matmul_flops),
+        "tokens_per_s": plain(found.tokens_per_s),
+        "mfu": plain(found.mfu),
     }
 
 
@@ -79,22 +79,22 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
         "name": op.name,
         "kind": kind_name(op),
         "pass": op.pass_.value,
-        "count": _plain(op.count),
+        "count": plain(op.count),
         "batch": batch,
         "m": m,
         "n": n,
         "k": k,
-        "flops": _plain(op.flops),
-        "bytes_moved": _plain(op.bytes_moved),
-        "time_s": _plain(cost.time_s),
-        "low_s": _plain(cost.low_s),
-        "high_s": _plain(cost.high_s),
-        "compute_s": _plain(cost.compute_s),
-        "memory_s": _plain(cost.memory_s),
-        "overhead_s": _plain(cost.overhead_s),
-        "network_s": _plain(cost.network_s),
+        "flops": plain(op.flops),
+        "bytes_moved": plain(op.bytes_moved),
+        "time_s": plain(cost.time_s),
+        "low_s": plain(cost.low_s),
+        "high_s": plain(cost.high_s),
+        "compute_s": plain(cost.compute_s),
+        "memory_s": plain(cost.memory_s),
+        "overhead_s": plain(cost.overhead_s),
+        "network_s": plain(cost.network_s),
         "bound_by": cost.bound_by.value,
-        **{key: _plain(details.get(key)) for key in TILE_KEYS},
+        **{key: plain(details.get(key)) for key in TILE_KEYS},
         "source": cost.source.value,
     }
 
@@ -102,15 +102,15 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
 def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
     """(batch, m, n, k) of a product; attention as its score product; rows and columns of a memory-bound kernel."""
     if isinstance(op, Gemm):
-        return _plain(op.batch), _plain(op.m), _plain(op.n), _plain(op.k)
+        return plain(op.batch), plain(op.m), plain(op.n), plain(op.k)
     if isinstance(op, GroupedGemm):
-        return _plain(op.groups), _plain(op.rows), _plain(op.n), _plain(op.k)
+        return plain(op.groups), plain(op.rows), plain(op.n), plain(op.k)
     if isinstance(op, Attention):
-        return _plain(op.batch * op.num_heads), _plain(op.seq_q), _plain(op.seq_kv), _plain(op.head_dim)
+        return plain(op.batch * op.num_heads), plain(op.seq_q), plain(op.seq_kv), plain(op.head_dim)
     if isinstance(op, MemoryBound):
-        return None, _plain(op.rows), _plain(op.cols), None
+        return None, plain(op.rows), plain(op.cols), None
     assert isinstance(op, Collective)
-    return _plain(op.group_size), None, None, None
+    return plain(op.group_size), None, None, None
 
 
 def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
@@ -120,8 +120,8 @@ def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
         "dtype": answer.gemm.dtype.value,
         "layout": answer.gemm.layout.value,
         **operator_body(answer.gemm, answer.cost),
-        "achieved_flops_per_s": _plain(answer.gemm.flops / answer.cost.time_s),
-        "tiles": [_record(tile) for tile in answer.alternatives],
+        "achieved_flops_per_s": plain(answer.gemm.flops / answer.cost.time_s),
+        "tiles": [record(tile) for tile in answer.alternatives],
     }
 
 
@@ -148,9 +148,9 @@ def advise_body(answer: Advice) -> dict[str, Any]:
         "candidates": [candidate_body(candidate) for candidate in found.candidates],
         "smallest_edit": None if found.smallest_edit is None else candidate_body(found.smallest_edit),
         "minimax": None if found.minimax is None else candidate_body(found.minimax),
-        "stability": [_record(line) for line in found.stability],
-        "front": [_record(point) for point in found.front],
-        "single_edits": [_record(edit) for edit in found.single_edits],
+        "stability": [record(line) for line in found.stability],
+        "front": [record(point) for point in found.front],
+        "single_edits": [record(edit) for edit in found.single_edits],
         "regret": found.regret,
         "grid_size": found.grid_size,
         "evaluated": found.evaluated,
@@ -160,42 +160,42 @@ def advise_body(answer: Advice) -> dict[str, Any]:
 
 def candidate_body(candidate: Any) -> dict[str, Any]:
     return {
-        "shape": _plain(candidate.fields),
-        "changed": {field: [_plain(old), _plain(new)] for field, (old, new) in candidate.changed.items()},
-        "num_params": _plain(candidate.num_params),
-        "params_change": _plain(candidate.params_change),
-        "flops_change": _plain(candidate.flops_change),
-        "time_s": _plain(candidate.time_s),
-        "low_s": _plain(candidate.low_s),
-        "high_s": _plain(candidate.high_s),
-        "speedup": _plain(candidate.speedup),
-        "speedup_low": _plain(candidate.speedup_low),
-        "speedup_high": _plain(candidate.speedup_high),
-        "confidence": _plain(candidate.confidence),
-        "per_gpu": _plain(candidate.per_gpu),
-        "quality": _record(candidate.quality),
+        "shape": plain(candidate.fields),
+        "changed": {field: [plain(old), plain(new)] for field, (old, new) in candidate.changed.items()},
+        "num_params": plain(candidate.num_params),
+        "params_change": plain(candidate.params_change),
+        "flops_change": plain(candidate.flops_change),
+        "time_s": plain(candidate.time_s),
+        "low_s": plain(candidate.low_s),
+        "high_s": plain(candidate.high_s),
+        "speedup": plain(candidate.speedup),
+        "speedup_low": plain(candidate.speedup_low),
+        "speedup_high": plain(candidate.speedup_high),
+        "confidence": plain(candidate.confidence),
+        "per_gpu": plain(candidate.per_gpu),
+        "quality": record(candidate.quality),
     }
 
 
-def _record(noun: Any) -> Any:
+def record(noun: Any) -> Any:
     """A frozen dataclass as a dictionary of plain values."""
     import dataclasses
 
     if dataclasses.is_dataclass(noun) and not isinstance(noun, type):
-        return {f.name: _plain(getattr(noun, f.name)) for f in dataclasses.fields(noun)}
-    return _plain(noun)
+        return {f.name: plain(getattr(noun, f.name)) for f in dataclasses.fields(noun)}
+    return plain(noun)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NumPy and enum values as Python's own; infinities and NaN, which JSON lacks, as null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     if isinstance(value, Enum):
         return value.value
-    return _record(value) if hasattr(value, "__dataclass_fields__") else value
+    return record(value) if hasattr(value, "__dataclass_fields__") else value

@@ -1,0 +1,169 @@
+"""``sartor plan``: how to spread a model's training over a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(plan)
+
+
+def plan(
+    model: c.Model,
+    cluster: Annotated[
+        str,
+        typer.Option("--cluster", metavar="CLUSTER", help="A name from `sartor catalog clusters`, or a TOML file."),
+    ] = "dgx-h100",
+    num_devices: Annotated[
+        str | None,
+        typer.Option("--num-devices", metavar="N[,N...]", help="Devices; several numbers ask for the front over them."),
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--global-batch-size", metavar="B", parser=c.whole_number, help="Sequences a step over all devices."
+        ),
+    ] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            "--seq-len", metavar="S", parser=c.whole_number, help="Tokens a sequence. [default: 4096 or the longest]"
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Recipe: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... [default: bf16 where there is one]"),
+    ] = None,
+    microbatch_size: Annotated[
+        int | None,
+        typer.Option("--microbatch-size", metavar="N", parser=c.whole_number, help="Hold the microbatch at N."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option("--fix", metavar="AXIS=VALUE,...", help="Hold axes of the plan: `--fix tp=8,recompute=none`."),
+    ] = None,
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help="Trainer: megatron, torchtitan, deepspeed, fsdp, maxtext, ...")
+    ] = "megatron",
+    optimizer: Annotated[str, typer.Option(metavar="adam|sgd|muon", help="Whose states are held.")] = "adam",
+    attention: c.AttentionName = "flash",
+    context_parallel: Annotated[
+        str, typer.Option(metavar="ring|all_to_all|all_gather", help="How context parallelism exchanges.")
+    ] = "ring",
+    routing_skew: Annotated[float, typer.Option(help="Largest expert's tokens over the mean.")] = 1.0,
+    tokens: Annotated[str, typer.Option(metavar="N", help="Token budget to cost: 1T, 300B, 1.5e12.")] = "1T",
+    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="How many plans to show.")] = 10,
+    set_: c.SetField = None,
+    calibration: c.CalibrationFile = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """The parallel plan with the shortest predicted step that fits in memory, out of every legal one, and why.
+
+    Exits with 3 where nothing fits, saying which stage is how many bytes too full and what would fit.
+
+    Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
+    """
+    from sartor import api
+    from sartor.report.plan_body import plan_body
+    from sartor.report.table_plan import plan_view
+
+    if global_batch_size is None:
+        raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
+    with progress_bar() as progress:
+        found = api.plan(
+            model,
+            cluster,
+            num_devices=parse_counts(num_devices),
+            global_batch_size=global_batch_size,
+            seq_len=seq_len,
+            fix=parse_fix(fix, microbatch_size),
+            top=top,
+            tokens=parse_count("--tokens", tokens),
+            set=c.parse_sets(set_),
+            calibration=calibration,
+            progress=progress,
+            dtype=dtype,
+            framework=framework,
+            optimizer=optimizer,
+            attention=attention,
+            context_parallel=context_parallel,
+            routing_skew=routing_skew,
+        )
+    c.answer("plan", plan_body(found), as_json=json, out=out)
+    if not json:
+        c.show(plan_view(found))
+    if found.best is None:
+        tightest = found.search.tightest
+        if json and tightest:
+            c.say(f"sartor: {tightest.message}")
+        raise c.Exit(3)
+
+
+def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, Any]:
+    """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
+    out: dict[str, Any] = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
+    for word in ",".join(words or ()).split(","):
+        if not word.strip():
+            continue
+        name, sign, value = word.partition("=")
+        if not sign or not name.strip() or not value.strip():
+            raise InputError("--fix", word.strip(), "must read AXIS=VALUE", "--fix tp=8,pp=4")
+        if name.strip() in out and str(out[name.strip()]) != value.strip():
+            raise InputError("--fix", word.strip(), f"{name.strip()} is held at {out[name.strip()]} already")
+        out[name.strip()] = value.strip()
+    return out
+
+
+def parse_counts(text: str | None) -> list[int] | None:
+    """``"256,512"`` -> ``[256, 512]``."""
+    if text is None:
+        return None
+    try:
+        return [int(word) for word in text.split(",") if word.strip()] or _no_counts(text)
+    except ValueError:
+        return _no_counts(text)
+
+
+def _no_counts(text: str) -> list[int]:
+    raise InputError("--num-devices", text, "must be a whole number, or several with commas", "64 or 256,512")
+
+
+_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+
+
+def parse_count(field: str, text: str) -> float:
+    """``"1.5T"`` -> 1.5e12."""
+    word = text.strip().lower()
+    suffix = word[-1:] if word[-1:] in _SUFFIXES else ""
+    try:
+        value = float(word.removesuffix(suffix)) * _SUFFIXES[suffix]
+    except ValueError:
+        raise InputError(field, text, "must be a number, with k, M, B or T behind it if you like", "1T") from None
+    if not 0 < value < 1e20:
+        raise InputError(field, text, "must be above 0 and below 1e20", "1T")
+    return value
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr where that is a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("plans", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

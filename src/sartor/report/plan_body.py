@@ -1,0 +1,172 @@
+"""``sartor plan`` as the contract's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.answers import PlanAnswer
+from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
+from sartor.report.contract import plain, record
+from sartor.search.plan_result import PlanSearch, PricedPlan, Relaxation, Tightest
+
+MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
+TIME = (
+    "compute_s",
+    "tp_s",
+    "pp_bubble_s",
+    "pp_transfer_s",
+    "dp_exposed_s",
+    "ep_s",
+    "cp_s",
+    "optimizer_s",
+    "overhead_s",
+)
+
+
+def plan_body(answer: PlanAnswer) -> dict[str, Any]:
+    """``plan``: the best plan with what its step and memory are made of, the next best, and what was struck out."""
+    found, source = answer.search, answer.source.value
+    best = (
+        None
+        if found.best is None
+        else {**priced_body(found.best, source), "stages": [record(s) for s in answer.stages]}
+    )
+    return {
+        "status": found.status.value,
+        "model": model_body(answer),
+        "cluster": cluster_body(answer),
+        "job": job_body(answer),
+        "best": best,
+        "top": [priced_body(each, source) for each in found.top],
+        "front": [priced_body(each, source) for each in answer.front],
+        "evaluated": found.evaluated,
+        "evaluated_per_s": plain(found.evaluated_per_s),
+        "space_size": found.space_size,
+        "fitting": found.fitting,
+        "rejected": dict(found.rejected),
+        "fixed": dict(found.fixed),
+        "tightest": None if found.tightest is None else tightest_body(found.tightest),
+        "next_steps": [record(each) for each in answer.next_steps],
+        "roomier": None if answer.roomier is None else priced_body(answer.roomier, source),
+        "cost": None if answer.cost is None else record(answer.cost),
+        "searches": [search_body(each) for each in answer.searches],
+        "assumptions": list(answer.assumptions),
+    }
+
+
+def model_body(answer: PlanAnswer) -> dict[str, Any]:
+    reading = answer.reading
+    return {
+        "name": reading.shape.name,
+        "num_params": plain(reading.num_params),
+        "num_active_params": plain(reading.num_active_params),
+        **{field: plain(value) for field, value in reading.shape.fields().items()},
+    }
+
+
+def cluster_body(answer: PlanAnswer) -> dict[str, Any]:
+    cluster = answer.cluster
+    return {
+        "name": cluster.name,
+        "gpu": cluster.gpu.name,
+        "num_devices": answer.search.num_devices,
+        "devices_per_node": cluster.devices_per_node,
+        "hbm_bytes": plain(cluster.gpu.hbm_bytes),
+        "tiers": [record(tier) for tier in cluster.tiers],
+    }
+
+
+def job_body(answer: PlanAnswer) -> dict[str, Any]:
+    job = answer.job
+    return {
+        "global_batch_size": job.global_batch_size,
+        "seq_len": job.seq_len,
+        "tokens_per_step": job.tokens_per_step,
+        "dtype": job.recipe.value,
+        "optimizer": job.optimizer.value,
+        "attention": job.attention_kernel.value,
+        "context_parallel": job.context_parallel.value,
+        "routing_skew": job.routing_skew,
+        "framework": job.framework.name,
+    }
+
+
+def priced_body(priced: PricedPlan, source: str = "analytic") -> dict[str, Any]:
+    """One plan: its degrees, predicted step with interval, throughput, memory and time part by part.
+
+    The parts of ``memory`` add up to ``peak_bytes`` (``reserved_bytes``: the allocator's gaps, CUDA context and
+    libraries), those of ``time`` to ``step_s``.
+    """
+    step, footprint = priced.step, priced.footprint
+    reserved = float(footprint.device_bytes) - float(footprint.allocated_bytes)
+    return {
+        **degrees(priced.plan),
+        "step_s": priced.step_s,
+        "low_s": priced.low_s,
+        "high_s": priced.high_s,
+        "source": source,
+        "tokens_per_s_per_device": plain(step.tokens_per_s_per_device),
+        "mfu": plain(step.mfu),
+        "peak_bytes": plain(priced.peak_bytes),
+        "peak_stage": plain(footprint.stage),
+        "memory": {
+            **{name: plain(getattr(footprint, name)) for name in MEMORY},
+            "reserved_bytes": plain(reserved),
+        },
+        "allocated_bytes": plain(footprint.allocated_bytes),
+        "time": {name: plain(getattr(step, name)) for name in TIME},
+    }
+
+
+def degrees(plan: TrainingPlan) -> dict[str, Any]:
+    """The fields of a plan in the contract's words."""
+    dims = plan.dims
+    return {
+        "tp": int(dims.tp),
+        "pp": int(dims.pp),
+        "dp": int(dims.dp),
+        "cp": int(dims.cp),
+        "ep": int(dims.ep),
+        "num_devices": int(plan.num_devices),
+        "virtual_stages": int(plan.virtual_stages),
+        "microbatch_size": int(plan.microbatch_size),
+        "num_microbatches": int(plan.num_microbatches),
+        "sequence_parallel": bool(dims.sequence_parallel),
+        "zero_stage": int(plan.zero_stage),
+        "recompute": Recompute(int(plan.recompute)).word,
+        "recompute_layers": None if int(plan.recompute_layers) < 0 else int(plan.recompute_layers),
+        "schedule": PipelineSchedule(int(plan.schedule)).word,
+        "optimizer_offload": bool(plan.optimizer_offload),
+        "stage_layers": None if plan.stage_layers is None else list(plan.stage_layers),
+    }
+
+
+def search_body(search: PlanSearch) -> dict[str, Any]:
+    """One number of devices: its best plan, in short."""
+    best: Mapping[str, Any] = {} if search.best is None else degrees(search.best.plan)
+    return {
+        "num_devices": search.num_devices,
+        "status": search.status.value,
+        "step_s": None if search.best is None else search.best.step_s,
+        "low_s": None if search.best is None else search.best.low_s,
+        "high_s": None if search.best is None else search.best.high_s,
+        "mfu": None if search.best is None else plain(search.best.step.mfu),
+        "evaluated": search.evaluated,
+        "plan": dict(best) or None,
+    }
+
+
+def tightest_body(tightest: Tightest) -> dict[str, Any]:
+    lean = tightest.leanest
+    return {
+        "message": tightest.message,
+        "stage": tightest.stage,
+        "over_bytes": plain(tightest.over_bytes),
+        "leanest": None if lean is None else priced_body(lean),
+        "relaxations": [_relaxation(each) for each in tightest.relaxations],
+    }
+
+
+def _relaxation(each: Relaxation) -> dict[str, Any]:
+    return {"change": each.change, "field": each.field, "value": each.value}
