@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost.cost_samples import calibration_of, faster_gpu, quicker
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
@@ -246,3 +247,18 @@ def test_one_tier_cluster_is_priced() -> None:
     tier = LinkTier(name="network", span=0, bytes_per_s=25e9, latency_s=5e-6)
     cluster = Cluster(name="flat", gpu=CLUSTER.gpu, devices_per_node=1, tiers=(tier,))
     assert step(job_of(), plan_of(dp=4, num_microbatches=16), cluster).dp_exposed_s > 0
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_rates_times_four_and_delays_over_four_give_a_quarter_of_the_step(name: str) -> None:
+    known = calibration_of(CLUSTER.gpu)
+    slow = step(job_of(), PLANS[name], CLUSTER, known, TrainingCoefficients())
+    gpu = replace(faster_gpu(CLUSTER.gpu, 4.0), link_latency_s=CLUSTER.gpu.link_latency_s / 4)
+    quick = quicker(known, 4.0)
+    quick = replace(quick, network=replace(quick.network, peer_s=quick.network.peer_s / 4))
+    constants = TrainingCoefficients()
+    delays = {f.name: getattr(constants, f.name) / 4 for f in fields(constants) if f.name.endswith("_s")}
+    fast = step(
+        job_of(), PLANS[name], replace(faster(CLUSTER, 4.0, 0.25), gpu=gpu), quick, replace(constants, **delays)
+    )
+    assert fast.step_s == pytest.approx(slow.step_s / 4, rel=1e-9)
