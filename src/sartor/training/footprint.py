@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.training.memory_coefficients import USABLE_SHARE
 from sartor.training.results import Footprint
 from sartor.training.stage_bytes import StageBytes, devices_of, stage_bytes
 from sartor.units import Bools
@@ -38,7 +39,7 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     >>> job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=128)
     >>> plan = TrainingPlan(dims=ParallelDims(tp=2, dp=4), num_microbatches=32, zero_stage=1)
     >>> round(footprint(job, plan, load_cluster("dgx-h100")).allocated_bytes / 2**30)
-    64
+    54
     """
     flat, shape = flatten(plan)
     out = np.zeros((len(_PARTS), int(np.prod(shape, dtype=int))))
@@ -67,7 +68,7 @@ def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
 
 def usable_bytes(cluster: Cluster) -> float:
     """Memory of a device of the cluster that a process can fill."""
-    return cluster.gpu.hbm_bytes
+    return USABLE_SHARE * cluster.gpu.hbm_bytes
 
 
 def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:

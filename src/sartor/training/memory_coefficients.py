@@ -136,6 +136,11 @@ OTHER_WORKSPACE_BYTES = 13e6
 """8.1 MiB of PyTorch's cuBLAS and 4 MiB of Transformer Engine's, before Hopper (recalled)."""
 
 
+USABLE_SHARE = 0.99
+"""Of a device's memory that processes can get (recalled: PyTorch reports 79.15 to 79.33 GiB in all on
+A100 and H100 of 80 GiB)."""
+
+
 def habits_for(job: TrainingJob) -> MemoryHabits:
     """How the job's trainer uses memory; a trainer nobody knows is taken for one of Megatron's kind."""
     return HABITS.get(job.framework.name, _MEGATRON)

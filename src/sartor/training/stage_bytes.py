@@ -20,6 +20,7 @@ from sartor.training.memory_coefficients import (
     OTHER_CONTEXT_BYTES,
     OTHER_WORKSPACE_BYTES,
     TPU_CONTEXT_BYTES,
+    USABLE_SHARE,
     WORKSPACE_BYTES,
     MemoryHabits,
     habits_for,
@@ -141,7 +142,7 @@ def _reserved(of: StageBytes, habits: MemoryHabits, cluster: Cluster) -> Bytes:
     apart: Any = of.step_peak if habits.steps_in_own_blocks else 0.0
     least = base + np.maximum(passing * habits.fragmentation, of.step_peak)
     loose = base + np.maximum(passing * habits.fragmentation + apart, of.step_peak)
-    held: Bytes = np.maximum(least, np.minimum(loose, cluster.gpu.hbm_bytes - of.context))
+    held: Bytes = np.maximum(least, np.minimum(loose, USABLE_SHARE * cluster.gpu.hbm_bytes - of.context))
     return held
 
 

@@ -1,0 +1,152 @@
+"""What to change in a plan that does not fit: the nearest single changes, each tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.lower import feasible
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import AttentionKernel
+from sartor.training.footprint import footprint, usable_bytes
+from sartor.training.step import step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of a plan that makes it fit. The devices and the global batch stay what they are."""
+
+    field: str
+    value: str
+    sentence: str
+    plan: TrainingPlan
+    job: TrainingJob
+    saved_bytes: float
+    """Of the fullest device."""
+    device_bytes: float
+    """Of the fullest device afterwards."""
+    step_s: float
+    """Predicted afterwards; not a number where the change cannot be priced."""
+
+
+def what_to_change(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[Change, ...]:
+    """The least single change of every field after which one plan fits, fastest predicted step first.
+
+    Empty where the plan fits already, and where no single change is enough.
+    """
+    before = float(footprint(job, plan, cluster).device_bytes)
+    if before <= usable_bytes(cluster):
+        return ()
+    found: dict[str, Change] = {}
+    for field, value, sentence, new_job, new_plan in _proposals(job, plan, cluster):
+        if field in found:
+            continue
+        after = float(footprint(new_job, new_plan, cluster).device_bytes)
+        if after <= usable_bytes(cluster):
+            found[field] = Change(
+                field=field,
+                value=value,
+                sentence=sentence,
+                plan=new_plan,
+                job=new_job,
+                saved_bytes=before - after,
+                device_bytes=after,
+                step_s=_seconds(new_job, new_plan, cluster, calibration),
+            )
+    return tuple(sorted(found.values(), key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
+
+
+def _seconds(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None) -> float:
+    try:
+        return float(step(job, plan, cluster, calibration).step_s)
+    except InputError:
+        return math.nan
+
+
+_Proposal = tuple[str, str, str, TrainingJob, TrainingPlan]
+
+
+def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Proposal]:
+    """Single changes, the least of each field first."""
+    yield from _recompute(job, plan)
+    yield from _smaller_microbatch(job, plan)
+    for zero in range(int(plan.zero_stage) + 1, 4):
+        yield "zero_stage", str(zero), f"shard with ZeRO stage {zero}", job, replace(plan, zero_stage=zero)
+    for name in ("tp", "cp", "pp", "ep"):
+        yield from _more(job, plan, cluster, name)
+    d = plan.dims
+    if int(d.tp) > 1 and not d.sequence_parallel:
+        new = replace(plan, dims=replace(d, sequence_parallel=True))
+        yield "sequence_parallel", "true", "split activations along the sequence", job, new
+    if not plan.optimizer_offload:
+        new = replace(plan, optimizer_offload=True)
+        yield "optimizer_offload", "true", "keep the optimizer's states in host memory", job, new
+    if int(plan.schedule) == PipelineSchedule.GPIPE and int(d.pp) > 1:
+        new = replace(plan, schedule=PipelineSchedule.ONE_F_ONE_B)
+        yield "schedule", "1f1b", "begin backward as early as 1F1B does", job, new
+    if job.attention_kernel is AttentionKernel.UNFUSED:
+        yield (
+            "attention",
+            "flash",
+            "use a flash attention kernel",
+            replace(job, attention_kernel=AttentionKernel.FLASH),
+            plan,
+        )
+
+
+def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
+    now = int(plan.recompute)
+    if now < Recompute.SELECTIVE and job.attention_kernel is AttentionKernel.UNFUSED:
+        new = replace(plan, recompute=Recompute.SELECTIVE)
+        yield "recompute", "selective", "recompute the attention core", job, new
+    whole = now == Recompute.FULL and int(plan.recompute_layers) < 0
+    if whole:
+        return
+    layers = -(-int(job.shape.num_layers) // int(plan.dims.pp))
+    first = int(plan.recompute_layers) + 1 if now == Recompute.FULL else 1
+    for n in range(first, layers):
+        new = replace(plan, recompute=Recompute.FULL, recompute_layers=n)
+        yield "recompute", f"full, {n} layers", f"recompute {n} of {layers} layers per stage", job, new
+    new = replace(plan, recompute=Recompute.FULL, recompute_layers=-1)
+    yield "recompute", "full", "recompute all layers", job, new
+
+
+def _smaller_microbatch(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
+    size = int(plan.microbatch_size)
+    for less in (n for n in range(size - 1, 0, -1) if size % n == 0):
+        new = replace(plan, microbatch_size=less, num_microbatches=int(plan.num_microbatches) * (size // less))
+        yield "microbatch_size", str(less), f"microbatches of {less} instead of {size} sequences", job, new
+
+
+def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> Iterator[_Proposal]:
+    """A degree doubled, and again; what it takes comes from data parallelism (``ep`` lies within that)."""
+    d, factor = plan.dims, 2
+    while True:
+        degree = int(getattr(d, name)) * factor
+        fields: dict[str, Any] = {name: degree}
+        if name != "ep":
+            if int(d.dp) % factor:
+                return
+            fields["dp"] = int(d.dp) // factor
+        dims = replace(d, **fields)
+        if not _possible(job, plan, cluster, dims):
+            return
+        microbatches = int(plan.num_microbatches) * (1 if name == "ep" else factor)
+        new = replace(plan, dims=dims, num_microbatches=microbatches, stage_layers=None)
+        yield name, str(degree), f"{name} {degree} instead of {getattr(d, name)}", job, new
+        factor *= 2
+
+
+def _possible(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, dims: Any) -> bool:
+    layers = int(job.shape.num_layers)
+    within = int(dims.tp) <= cluster.devices_per_node and int(dims.pp) * int(plan.virtual_stages) <= layers
+    ranks = int(dims.dp) * int(dims.cp) * (1 if job.framework.splits_experts else int(dims.tp))
+    experts = int(dims.ep) == 1 or (job.shape.moe_ffn is not None and ranks % int(dims.ep) == 0)
+    return within and experts and job.seq_len % (2 * int(dims.cp)) == 0 and bool(feasible(job.shape, dims))
