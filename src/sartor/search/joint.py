@@ -72,6 +72,9 @@ def _search(run: _Run, evaluate: Evaluate, batch: int) -> None:
     while not run.out_of_time():
         if run.next_loose() > max(run.top(), run.enough()):
             run.bound_next()
+            points = list(run.pop(batch)) if run.improving() else []
+            for evaluation in evaluate(points):
+                run.add(evaluation)
             continue
         points = list(run.pop(batch))
         if not points:
@@ -149,11 +152,10 @@ def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
     limits, area = question.budgets, question.budgets.area_mm2 or np.inf
     own = space.area_limit_mm2 or np.inf
-    return [
-        ("area_mm2", np.asarray(all_["area"] <= min(area, own) * (1 + EQUAL))),
-        ("power_w", all_["power"] <= (limits.power_w or np.inf) * (1 + EQUAL)),
-        ("hbm_bytes", (all_["hbm"] <= (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)),
-    ]
+    hbm: Array = (all_["hbm"] <= (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
+    watts: Array = all_["power"] <= (limits.power_w or np.inf) * (1 + EQUAL)
+    inside: Array = all_["area"] <= min(area, own) * (1 + EQUAL)
+    return [("area_mm2", inside), ("power_w", watts), ("hbm_bytes", hbm)]
 
 
 def _tightest(
@@ -199,7 +201,7 @@ class _Run:
             loose = np.stack([np.maximum.reduce(list(of.values())) for of in self.loose_of])
             self.loose = loose
             self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.divisor
-            self.order = _spread(self.loose_joint)
+            self.order = _order(self.loose_joint)
 
     # What is known
 
@@ -225,6 +227,11 @@ class _Run:
 
     def out_of_time(self) -> bool:
         return time.perf_counter() > self.deadline
+
+    def improving(self) -> bool:
+        """Whether the best waiting point is worth a look before the rest is bounded: early on, a good value to beat
+        saves more bounds than the look costs."""
+        return len(self.chunks) <= FIRST_CHUNK
 
     # Steps
 
@@ -299,13 +306,15 @@ class _Run:
             self.on_progress(progress)
 
 
-def _spread(loose: Array) -> Array:
-    """Candidates by falling bound; among equals every few first, so that a first chunk sees all kinds."""
+def _order(loose: Array) -> Array:
+    """Candidates by falling bound, but for a first chunk that is spread over the better half of it: something to beat
+    that does not hang on what the bound overlooks."""
     order = np.lexsort((np.arange(len(loose)), -loose))
-    ties = int((loose >= loose[order[0]] * (1 - EQUAL)).sum())
-    step = max(1, ties // FIRST_CHUNK)
-    first = order[:ties]
-    return np.concatenate([first[k::step] for k in range(step)] + [order[ties:]])
+    better = max(int((loose >= loose[order[0]] / 2).sum()), 1)
+    first = np.unique(np.linspace(0, better - 1, FIRST_CHUNK).astype(np.int64))
+    rest = np.ones(len(order), dtype=bool)
+    rest[first] = False
+    return np.concatenate([order[first], order[rest]])
 
 
 def _loose(

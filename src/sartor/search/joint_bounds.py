@@ -1,7 +1,8 @@
 """Upper bounds on the throughput of thousands of accelerators in one pass, from cheap and loose to dear and tight.
 
-`work_rates`: work over cores by type, no schedule, no placement. `plan_rates`: the bound on every layer's schedule
-(`schedule.many`), placed by a bound on every placement (`placement.many`). Both never fall below what any plan reaches.
+`work_rates`: operators' floors over cores by type, no tiles, no schedule, no placement. `plan_rates`: a bound on every
+layer's schedule (`schedule.many`), placed by a bound on every placement (`placement.many`). Neither ever falls below
+what some plan reaches.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.fused_attention import BACKWARD_CYCLES, FORWARD_CYCLES
+from sartor.cost.operator_floor import operator_floor
 from sartor.cost.operator_latency import operator_latencies
-from sartor.cost.vector_core import vector_cost, vector_work
+from sartor.cost.vector_core import vector_cost
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Recompute
-from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Pass
+from sartor.operators import MemoryBound, MemoryBoundKind, OperatorGraph, Pass
 from sartor.placement.many import Chain, batch_time_bounds
 from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S
-from sartor.schedule.many import makespan_bounds
+from sartor.schedule.many import makespan_bounds, makespan_floors
 from sartor.search.joint_parts import PARAM_BYTES, ModelPart, ModelParts, model_parts
 from sartor.search.joint_question import DesignModel, DesignQuestion
 from sartor.units import ceil_div
@@ -76,9 +77,7 @@ def work_rates(question: DesignQuestion, parts: ModelParts, microbatch_size: int
     seconds: Any = 0.0
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
         for graph in (part.forward, part.backward):
-            flops, cycles = _work(graph)
-            lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz
-            seconds = seconds + count * np.maximum(flops / np.asarray(a.peak_flops_per_s), cycles / lanes)
+            seconds = seconds + count * (in_turn_floor(graph, a) if part.in_turn else makespan_floors(graph, a))
     seconds = np.broadcast_to(seconds, a.shape)
     return _busy_rate(question, seconds, microbatch_size, width)
 
@@ -89,24 +88,9 @@ def _busy_rate(question: DesignQuestion, seconds: Array, microbatch_size: int, w
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
-def _work(graph: OperatorGraph) -> tuple[float, float]:
-    """FLOPs of tensor cores and lane cycles of vector cores."""
-    flops = cycles = 0.0
-    for op in graph.operators:
-        if isinstance(op, Gemm | GroupedGemm | Attention):
-            flops += float(op.flops * op.count)
-        cycles += float(_lane_cycles(op) * op.count)
-    return flops, cycles
-
-
-def _lane_cycles(op: Operator) -> Any:
-    if isinstance(op, MemoryBound):
-        work = vector_work(op)
-        return 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
-    if isinstance(op, Attention):
-        each = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
-        return 1.0 * op.batch * op.num_heads * op.pairs * each
-    return 0.0
+def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Any:
+    """Least seconds [candidates] of operators that run one after another."""
+    return sum((operator_floor(op, a).least_s * float(op.count) for op in graph.operators), np.zeros(a.shape))
 
 
 # ------------------------------------------------------------------------------------------ schedules and placement
