@@ -69,6 +69,9 @@ class StepEstimate:
     tokens_per_s_per_device: Floats
     mfu: Floats
     """``model_flops`` per second and device over the dense peak of the recipe's dtype."""
+    imbalance_s: Floats = 0.0
+    """No part of ``step_s``: busy seconds of the slowest stage beyond the mean of all, the most that placing layers
+    on stages unevenly can save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
