@@ -141,3 +141,17 @@ def test_arrays_of_plans_give_what_each_gives_alone(plans: list[tuple[int, int, 
     for i, plan in enumerate(plans):
         alone = of(*plan)
         assert (many.whole[i], many.backward[i]) == (alone.whole, alone.backward)  # type: ignore[index]
+
+
+def test_a_layer_of_elementwise_kernels_keeps_what_pytorch_does() -> None:
+    """A Llama layer of nn.RMSNorm, complex rotary, repeated keys and values, scaled_dot_product_attention and
+    silu(w1 x) * w3 x under PyTorch 2.13's saved-tensor hooks (CPU, bf16, 2026-11-21): h = 256, 8 heads, 2 key/value
+    heads of 32, f = 896, 512 tokens keep 7426048 bytes, of which rotary angles and norms' row sums are 69632."""
+    attention = AttentionMixer(num_heads=8, num_kv_heads=2, head_dim=32)
+    layer = Layer(
+        mixers=(attention,), ffn=DenseFfn(ffn_hidden_size=896, gated=True), norms=(Norm(name="1"), Norm(name="2"))
+    )
+    eager = Framework(name="torchtitan", fused_kernels=False)
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=512, global_batch_size=1, framework=eager)
+    kept = layer_activations(rows_of(job, TrainingPlan(), habits_for(job)), layer, 256)
+    assert kept.whole == 7426048 - 69632

@@ -20,6 +20,7 @@ from sartor.model.shape import (
     Layer,
     Mixer,
     MoeFfn,
+    NormKind,
     Split,
     StateSpaceMixer,
 )
@@ -104,7 +105,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations
     entries = 1 if layer.parallel else len(parts)
     masks = entries * outer if rows.dropout else 0
     entering = rows.entering * hidden_size * rows.narrow
-    residual = max(1, len(layer.norms)) * outer * rows.wide + entries * entering + masks
+    residual = _norm_inputs(rows, layer) * outer + entries * entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     kept = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     kept = kept + sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
@@ -121,11 +122,19 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations
     )
 
 
+def _norm_inputs(rows: Rows, layer: Layer) -> float:
+    """Bytes per element of the residual that norms keep: each its input. An RMS norm of elementwise kernels keeps it in
+    fp32, and once more normalised (counted by PyTorch's saved-tensor hooks on a layer of nn.RMSNorm, 2026-11-21)."""
+    eager = [8.0 if norm.kind is NormKind.RMS_NORM and rows.eager else rows.wide for norm in layer.norms]
+    return sum(eager) or rows.wide
+
+
 def _mixer(rows: Rows, mixer: Mixer, hidden_size: Any) -> Any:
     """Everything a mixer keeps beyond its core: queries, keys, values, and the output (which the projection keeps)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
     heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
+    kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
     queries, out = heads * mixer.head_dim, heads * mixer.value_dim
     kept = rows.tokens * rows.wide * (queries + kv_heads * (mixer.head_dim + mixer.value_dim) + out)
     if rows.narrow < rows.wide:
