@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sartor.errors import InputError
@@ -19,9 +19,10 @@ from sartor.measure.training_hardware import cluster_of
 from sartor.measure.training_shapes import training_shape, whole
 from sartor.measure.training_trainers import Trainer, optimizer_of, recipe_of, recompute_of, trainer_of
 from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
-from sartor.units import ceil_div
+from sartor.units import ceil_div, round_up
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000
@@ -86,6 +87,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     recipe, said_recipe = recipe_of(row, trainer, cluster.gpu)
     said = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
     dims, share = _dims(row, cluster, said)
+    shape = _padded(shape, int(dims.tp), said)
     plan = _plan(row, dims, trainer, int(shape.num_layers), said)
     seq = whole(row, "seq")
     if not seq:
@@ -117,6 +119,14 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         no_optimizer=kind == "fwd_bwd_only",
         assumed=tuple(dict.fromkeys(said)),
     )
+
+
+def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerShape:
+    """A vocabulary that tensor ranks divide, as trainers pad it."""
+    if int(shape.vocab_size) % tp == 0:
+        return shape
+    said.append("vocabulary padded to a multiple of tp")
+    return replace(shape, vocab_size=round_up(shape.vocab_size, tp))
 
 
 def _guessed_recompute(said: list[str]) -> bool:

@@ -56,7 +56,7 @@ TRAINERS: tuple[Trainer, ...] = (
         zero_stage=3,
         context_parallel=ContextParallel.ALL_TO_ALL,
     ),
-    Trainer(words=("nemo", "bridge", "mlperf"), framework=Framework(name="nemo"), zero_stage=1),
+    Trainer(words=("nemo", "bridge", "mlperf"), framework=Framework(name="nemo", dispatch_once=True), zero_stage=1),
     Trainer(
         words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
         framework=Framework(name="megatron"),
@@ -84,7 +84,14 @@ def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
         framework = replace(framework, tp_overlap=row["tp_overlap"] == "1")
     if row.get("dp_overlap", "") in ("0", "1"):
         framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
+    year = re.search(r"20(\d\d)", row.get("framework_version", ""))
+    if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
+        framework = replace(framework, grad_fusion=False)
     return replace(kind, framework=framework), said
+
+
+LAST_YEAR_UNFUSED = 22
+"""Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled)."""
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:

@@ -99,12 +99,18 @@ class Framework:
     """Transfers between pipeline stages run beside compute (only interleaving leaves anything to hide behind)."""
     fused_kernels: bool = True
     """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
+    grad_fusion: bool = True
+    """Weight gradients are added to earlier microbatches' by their product, where the trainer can (Megatron, NeMo);
+    else by a kernel of its own, as Megatron did until 2022."""
     cuda_graphs: bool = False
     grad_dtype: DType = DType.FP32
     """Of the gradient buffer that is reduced."""
     splits_experts: bool = False
     """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
     whole, and the tensor ranks take part in expert parallelism: an expert's copies lie on tp x cp x dp / ep devices."""
+    dispatch_once: bool = False
+    """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
+    for each of its experts (NCCL's all-to-all)."""
     main_params: bool = True
     """fp32 main copies of 16-bit weights beside the optimizer's states."""
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.kernels import Kernels, Narrowing
-from sartor.model.training import Recipe, TrainingJob
+from sartor.model.training import Framework, Recipe, TrainingJob
 from sartor.model.workload import Phase, Workload
 from sartor.operators import DType
+from sartor.training.states import weight_bytes
 from sartor.units import Ints, round_up
 
 MEGATRON_LIKE = frozenset({"megatron", "nemo"})
@@ -23,10 +25,16 @@ MEGATRON_LIKE = frozenset({"megatron", "nemo"})
 TORCHAO = frozenset({"torchtitan", "pytorch", "fsdp"})
 """Trainers whose 8-bit linear layers are torchao's, which narrow weights in every microbatch."""
 
+SHARDED = frozenset({"torchtitan", "fsdp", "llm-foundry", "deepspeed"})
+"""Trainers of ZeRO 3, whose whole gradients live for one layer only."""
+
+KEEPS_GRADIENTS = frozenset({"maxtext", "pytorch"})
+"""Trainers whose compiler adds gradients in the product's epilogue, or who keep the one gradient autograd made."""
+
 NARROWING = {
     Recipe.FP8_DELAYED: Narrowing(reads=1, copies=2, kernels=1),
     Recipe.FP8_CURRENT: Narrowing(reads=2, copies=2, kernels=2),
-    Recipe.FP8_ROWWISE: Narrowing(reads=2, copies=2, kernels=2),
+    Recipe.FP8_ROWWISE: Narrowing(reads=4, copies=2, kernels=4, gathered=False),
     Recipe.FP8_BLOCK: Narrowing(reads=1, copies=2, kernels=1),
     Recipe.MXFP8: Narrowing(reads=1, copies=2, kernels=1),
     Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
@@ -34,6 +42,7 @@ NARROWING = {
 """Transformer Engine's cast kernels: the largest value must be known before a tensor is narrowed under current scaling
 and NVFP4 (its outer fp32 scale): a second read. Two copies: Hopper multiplies FP8 in layout TN alone, so the weight
 gradient wants a transpose; block and row scales run along what is contracted, so it wants its own whatever the device.
+Scales of whole rows take a pass for the largest value and one to narrow in each direction, and torchao gathers wide.
 NVFP4's copy for the weight gradient passes a Hadamard transform in a kernel of its own (NVIDIA, arXiv 2509.25149, sec.
 4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
 
@@ -68,19 +77,36 @@ def supports(recipe: Recipe, gpu: Gpu) -> bool:
     return needed in gpu.peak_flops_per_s
 
 
-def kernels_of(job: TrainingJob, gpu: Gpu) -> Kernels:
-    """The habits of the job's trainer on a device."""
+def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
+    """The habits of the job's trainer on a cluster."""
     framework = job.framework
+    near = cluster.tiers[0].span or cluster.num_devices or cluster.devices_per_node
     return Kernels(
         fused=framework.fused_kernels,
-        narrowing=_narrowing(job, gpu),
+        narrowing=_narrowing(job, cluster.gpu),
         weight_gradients=job.trains_weights,
-        accumulates=framework.name in MEGATRON_LIKE,
+        accumulates=_fuses_gradients(framework),
+        gradient_bytes=_gradient_bytes(job),
         grouped_apart=True,
         main_grad=framework.grad_dtype,
         context_parallel=job.context_parallel,
+        dispatch_once_per=near if framework.dispatch_once else 0,
         splits_experts=framework.splits_experts,
     )
+
+
+def _fuses_gradients(framework: Framework) -> bool:
+    return framework.name in MEGATRON_LIKE and framework.grad_fusion
+
+
+def _gradient_bytes(job: TrainingJob) -> float:
+    """Of adding a 16-bit gradient to the buffer of all microbatches: it is read, the sum read and written. Trainers
+    that shard gradients (FSDP) copy it into the buffer they reduce instead."""
+    framework = job.framework
+    if _fuses_gradients(framework) or not job.trains_weights or framework.name in KEEPS_GRADIENTS:
+        return 0.0
+    wide = weight_bytes(job)
+    return wide + (1 if framework.name in SHARDED else 2) * framework.grad_dtype.bytes
 
 
 def padded_vocab(job: TrainingJob, tp: Ints) -> Ints:
@@ -110,4 +136,4 @@ def _narrowing(job: TrainingJob, gpu: Gpu) -> Narrowing | None:
         return None
     copies = 1 if job.recipe in _PER_TENSOR and gpu.generation in _ANY_LAYOUT else usual.copies
     weights = job.framework.name in TORCHAO
-    return Narrowing(reads=usual.reads, copies=copies, kernels=usual.kernels, weights=weights)
+    return replace(usual, copies=copies, weights=weights)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sartor.model.training import ContextParallel
 from sartor.operators import DType
+from sartor.units import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class Narrowing:
     copies: int = 2
     """Narrow copies written: a second where the weight gradient needs another layout or scales along tokens."""
     kernels: int = 1
+    gathered: bool = True
+    """Sequence parallelism gathers what is narrow already."""
     weights: bool = False
     """Weights are narrowed again for every microbatch, not once a step."""
 
@@ -35,10 +38,15 @@ class Kernels:
     accumulates: bool = True
     """Weight gradients are added to a main gradient by the product itself (Megatron's gradient accumulation fusion);
     else written in the operands' wide type."""
+    gradient_bytes: float = 0.0
+    """Traffic per weight of adding its gradient to that of earlier microbatches in a kernel of its own."""
     grouped_apart: bool = False
     """Experts' products may run as one library product each, side by side on a few streams, where that is faster."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
+    dispatch_once_per: Ints = 0
+    """Devices (neighbours by number) that a token is sent to once, however many of its experts they hold; 0: it goes to
+    each of its experts."""
     splits_experts: bool = True
     """Tensor parallelism divides every expert; else its ranks are expert-parallel ranks, and experts stay whole
     (Megatron's ``expert_tensor_parallel_size`` 1)."""

@@ -117,12 +117,25 @@ def product(
         accumulates=habits.accumulates,
     )
     grad_cast = casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights)
-    return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *((wgrad,) if habits.weight_gradients else ())))
+    kept = (wgrad, *accumulation(setting, name, d_out, d_in)) if habits.weight_gradients else ()
+    return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *kept))
+
+
+def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
+    """The kernel that adds a weight's gradient to that of earlier microbatches, where the product does not."""
+    each = setting.kernels.gradient_bytes
+    if not each:
+        return ()
+    kind, size = MemoryBoundKind.RESIDUAL, 1.0 * d_out * d_in * each
+    return (
+        MemoryBound(name=f"{name}.accumulate", kind=kind, rows=d_out, cols=d_in, bytes_moved=size, pass_=Pass.WGRAD),
+    )
 
 
 def gathers_narrow(setting: Setting) -> bool:
     """Whether sequence parallelism gathers what a recipe has narrowed already (Transformer Engine)."""
-    return setting.sequence_parallel and setting.kernels.narrowing is not None and setting.dtype.bytes < 2
+    how = setting.kernels.narrowing
+    return setting.sequence_parallel and how is not None and how.gathered and setting.dtype.bytes < 2
 
 
 def casts(
