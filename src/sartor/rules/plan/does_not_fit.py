@@ -1,0 +1,52 @@
+"""The fullest device needs more memory than it has.
+
+## What it finds
+
+A plan whose weights, gradients, optimizer states, activations, workspaces and driver come to more than a device holds,
+on the pipeline rank where they are most.
+
+## Why it costs
+
+The run ends in an out-of-memory error, in the first step or at the first long sequence.
+
+## Fix
+
+The single change after which it fits that costs least time: more recomputation, a smaller microbatch, a higher ZeRO
+stage, a larger degree of model parallelism.
+
+## Source
+
+``sartor.training.footprint``; its accuracy against published peaks is in docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
+from sartor.rules.rule import Grade
+from sartor.training.changes import what_to_change
+from sartor.training.footprint import usable_bytes
+from sartor.units import format_bytes
+
+
+def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
+    if context.fits:
+        return
+    need, room = float(context.footprint.device_bytes), usable_bytes(context.cluster)
+    stage = int(context.footprint.stage)
+    changes = what_to_change(context.job, context.plan, context.cluster, context.calibration)
+    where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
+    none = "" if changes else "; no single change is enough"
+    yield PlanSuspicion(
+        grade=Grade.ERROR,
+        message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
+        f" {context.cluster.gpu.name} has to give{none}",
+        field="peak_bytes",
+        value=need,
+        remedies=tuple(Remedy(fix={c.field: c.value}, plan=c.plan, job=c.job) for c in changes),
+        blocking=True,
+    )
+
+
+RULE = PlanRule(code="P1", check=does_not_fit, page=__doc__ or "")

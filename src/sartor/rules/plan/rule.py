@@ -1,0 +1,250 @@
+"""The nouns of a plan's lint: what a rule looks at, what it suspects with its remedies, and what it found once priced.
+
+As with the rules of shapes, a rule holds no formula: what a remedy saves is asked of ``training.step`` and
+``training.footprint``, so a finding cannot contradict the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.rules.rule import Grade
+from sartor.training.footprint import footprint, usable_bytes
+from sartor.training.results import Footprint, StepEstimate
+from sartor.training.step import step as step_of
+
+LEAST_GAIN = 0.01
+"""Share of the step a remedy must save for an opportunity to be said; smaller ones are within the model's error."""
+Z_80 = 1.2815515655446004
+"""Standard deviations either side that hold 80% of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """A job and one plan of it on a cluster, with its predicted step and memory. Make it with ``PlanContext.of``."""
+
+    job: TrainingJob
+    plan: TrainingPlan
+    cluster: Cluster
+    step: StepEstimate
+    footprint: Footprint
+    calibration: Calibration | None = None
+    best: Remedy | None = None
+    """The best plan of the same devices, where a search has found it."""
+
+    @classmethod
+    def of(
+        cls,
+        job: TrainingJob,
+        plan: TrainingPlan,
+        cluster: Cluster,
+        calibration: Calibration | None = None,
+        best: Remedy | None = None,
+    ) -> PlanContext:
+        """The context of one plan. Raises ``InputError`` for a plan the model or the schedule does not allow."""
+        return cls(
+            job=job,
+            plan=plan,
+            cluster=cluster,
+            step=step_of(job, plan, cluster, calibration),
+            footprint=footprint(job, plan, cluster),
+            calibration=calibration,
+            best=best,
+        )
+
+    @property
+    def step_s(self) -> float:
+        return float(self.step.step_s)
+
+    @property
+    def fits(self) -> bool:
+        return float(self.footprint.device_bytes) <= usable_bytes(self.cluster)
+
+    @property
+    def node(self) -> int:
+        """Devices that share the innermost links."""
+        return self.cluster.tiers[0].span or self.cluster.devices_per_node
+
+    def share(self, part: str) -> float:
+        """A part of the step (``tp_s``, ``pp_bubble_s``, ...) over the whole."""
+        return float(getattr(self.step, part)) / self.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What to change, as fields with their new values, and the plan (and job) then."""
+
+    fix: Mapping[str, Any]
+    plan: TrainingPlan
+    job: TrainingJob | None = None
+    """Where the job changes as well (a trainer's switch); None: the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSuspicion:
+    """What a rule noticed, before anything is priced; pricing takes the remedy that saves most."""
+
+    grade: Grade
+    message: str
+    field: str
+    value: Any
+    remedies: tuple[Remedy, ...] = ()
+    blocking: bool = False
+    """Cannot run as it is: said whatever the gain; a remedy is what runs."""
+    frees_memory: bool = False
+    """Its remedy is worth having for its memory: said where it frees any, unless it is slower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFinding:
+    """A suspicion with its price. ``gain_s`` is what the fix saves of a step; None where the plan cannot run."""
+
+    rule: str
+    code: str
+    grade: Grade
+    message: str
+    field: str
+    value: Any
+    gain_s: float | None
+    gain_fraction: float | None
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    saves_bytes: float = 0.0
+    """Of the fullest device."""
+    step_s: float | None = None
+    """Predicted with the fix."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Keys as in ``sartor lint``'s JSON, and what the fix leaves."""
+        return {
+            "rule": self.rule,
+            "grade": self.grade.value,
+            "message": self.message,
+            "field": self.field,
+            "value": self.value,
+            "gain_s": self.gain_s,
+            "gain_fraction": self.gain_fraction,
+            "fix": dict(self.fix),
+            "code": self.code,
+            "saves_bytes": self.saves_bytes,
+            "step_s": self.step_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRule:
+    """One kind of waste in a plan. Its name reads after "allow"; ``page`` is its documentation, in Markdown."""
+
+    code: str
+    check: Callable[[PlanContext], Iterable[PlanSuspicion]]
+    page: str
+
+    @property
+    def name(self) -> str:
+        return self.check.__name__
+
+    @property
+    def title(self) -> str:
+        return self.page.strip().splitlines()[0]
+
+
+def lint_plan(context: PlanContext, *, allow: Iterable[str] = ()) -> tuple[PlanFinding, ...]:
+    """Every rule's findings on one plan, gravest and costliest first; ``allow`` leaves rules out by name or code.
+
+    Raises ``InputError`` for a rule nobody knows.
+    """
+    from sartor.rules.plan.catalog import without
+
+    found = [
+        finding
+        for rule in without(allow)
+        for suspicion in rule.check(context)
+        if (finding := _priced(context, rule, suspicion)) is not None
+    ]
+    return tuple(sorted(found, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
+
+
+def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> PlanFinding | None:
+    best: tuple[float, float, Remedy] | None = None
+    for remedy in suspicion.remedies:
+        price = _price(context, remedy)
+        if price is not None and (best is None or price[0] < best[0]):
+            best = (*price, remedy)
+    gain = context.step_s - best[0] if best else 0.0
+    saved = float(context.footprint.device_bytes) - best[1] if best else 0.0
+    worth = gain / context.step_s >= LEAST_GAIN or (suspicion.frees_memory and saved > 0 and gain >= -1e-9)
+    if not suspicion.blocking and not (best and worth):
+        return None
+    running = not suspicion.blocking
+    return PlanFinding(
+        rule=rule.name,
+        code=rule.code,
+        grade=suspicion.grade,
+        message=suspicion.message,
+        field=suspicion.field,
+        value=suspicion.value,
+        gain_s=gain if running else None,
+        gain_fraction=gain / context.step_s if running else None,
+        fix=dict(best[2].fix) if best else {},
+        saves_bytes=max(saved, 0.0),
+        step_s=best[0] if best else None,
+    )
+
+
+def _price(context: PlanContext, remedy: Remedy) -> tuple[float, float] | None:
+    """(seconds, bytes of the fullest device) with a remedy; None where it cannot run or does not fit."""
+    job = remedy.job or context.job
+    try:
+        bytes_then = float(footprint(job, remedy.plan, context.cluster).device_bytes)
+        if bytes_then > usable_bytes(context.cluster):
+            return None
+        seconds = float(step_of(job, remedy.plan, context.cluster, context.calibration).step_s)
+    except InputError:
+        return None
+    return (seconds, bytes_then) if np.isfinite(seconds) else None
+
+
+# -- remedies -----------------------------------------------------------------------------------------------------
+
+
+def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
+    """The plan with fields of it or its dims changed, on as many devices and the same batch; none where they do not
+    divide. A degree of model parallelism is traded for data parallelism."""
+    plan, job = context.plan, context.job
+    degrees = {name: value for name, value in fields.items() if name in ("tp", "pp", "dp", "cp", "ep")}
+    rest = {name: value for name, value in fields.items() if name not in (*degrees, "sequence_parallel")}
+    dims = replace(plan.dims, **degrees)
+    if "sequence_parallel" in fields:
+        dims = replace(dims, sequence_parallel=fields["sequence_parallel"])
+    devices, model = int(plan.num_devices), int(dims.tp) * int(dims.pp) * int(dims.cp)
+    size = int(rest.get("microbatch_size", plan.microbatch_size))
+    if devices % model or job.global_batch_size % (devices // model * size):
+        return
+    dp = devices // model
+    count = job.global_batch_size // (dp * size)
+    dims = replace(dims, dp=dp)
+    if (dp * int(dims.cp) * (1 if job.framework.splits_experts else int(dims.tp))) % int(dims.ep):
+        return
+    cuts = plan.stage_layers if int(dims.pp) == plan.dims.pp and "virtual_stages" not in fields else None
+    new = replace(plan, **{"stage_layers": cuts, **rest}, dims=dims, num_microbatches=count)
+    said = {**fields, **({"dp": dp} if dp != plan.dims.dp else {})}
+    yield Remedy(
+        fix={name: _word(value) for name, value in said.items() if name != "recompute_layers" or value >= 0}, plan=new
+    )
+
+
+def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
+    """The same plan with a switch of the trainer set."""
+    job = replace(context.job, framework=replace(context.job.framework, **switches))
+    yield Remedy(fix=dict(switches), plan=context.plan, job=job)
+
+
+def _word(value: Any) -> Any:
+    return value.word if hasattr(value, "word") else list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,71 @@
+"""One pipeline rank has more to do than the others.
+
+## What it finds
+
+Stages cut by layer count where embedding, head or different kinds of layers make one of them slower.
+
+## Why it costs
+
+Every microbatch waits for the slowest rank.
+
+## Fix
+
+A layer or two moved from the slowest chunk to the fastest: ``--pipeline-model-parallel-layout`` in Megatron-LM,
+``module_fqns_per_model_part`` in torchtitan.
+
+## Source
+
+Rule R11 of PHAZE (Wang et al., ICML 2024): balance load, not layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy, changed
+from sartor.rules.rule import Grade
+from sartor.training.stage_table import stage_table
+from sartor.units import format_share
+
+MUCH = 0.03
+"""How far the slowest rank may lie above the mean."""
+MOST_MOVED = 3
+
+
+def unbalanced_stages(context: PlanContext) -> Iterator[PlanSuspicion]:
+    if int(context.plan.dims.pp) == 1:
+        return
+    rows = stage_table(context.job, context.plan, context.cluster, context.calibration)
+    loads = [row.load_s for row in rows]
+    mean, slowest = sum(loads) / len(loads), max(range(len(loads)), key=loads.__getitem__)
+    if loads[slowest] < (1 + MUCH) * mean:
+        return
+    beside = f" ({' and '.join(rows[slowest].holds)} beside its layers)" if rows[slowest].holds else ""
+    yield PlanSuspicion(
+        grade=Grade.INFO,
+        message=f"stage {slowest} takes {format_share(loads[slowest] / mean - 1)} longer than the mean{beside}",
+        field="stage_layers",
+        value=[row.layers for row in rows],
+        remedies=tuple(_moved(context, [list(row.chunks) for row in rows], loads)),
+    )
+
+
+def _moved(context: PlanContext, chunks: list[list[int]], loads: list[float]) -> Iterator[Remedy]:
+    """One layer after another from the slowest rank's largest chunk to the fastest rank's smallest."""
+    layers = sum(sum(held) for held in chunks)
+    each = sum(loads) / max(layers, 1)
+    for _ in range(MOST_MOVED):
+        slow = max(range(len(loads)), key=loads.__getitem__)
+        fast = min(range(len(loads)), key=lambda k: (loads[k], k))
+        largest = max(range(len(chunks[slow])), key=chunks[slow].__getitem__)
+        smallest = min(range(len(chunks[fast])), key=chunks[fast].__getitem__)
+        if slow == fast or chunks[slow][largest] == 0:
+            return
+        chunks[slow][largest] -= 1
+        chunks[fast][smallest] += 1
+        loads[slow], loads[fast] = loads[slow] - each, loads[fast] + each
+        order = tuple(chunks[rank][k] for k in range(len(chunks[0])) for rank in range(len(chunks)))
+        yield from changed(context, stage_layers=order)
+
+
+RULE = PlanRule(code="P9", check=unbalanced_stages, page=__doc__ or "")
