@@ -29,6 +29,7 @@ from sartor.operators import (
     Layout,
     MemoryBound,
     MemoryBoundKind,
+    Operator,
     Pass,
 )
 from sartor.units import Floats, Ints, ceil_div
@@ -117,7 +118,7 @@ def product(
         accumulates=habits.accumulates,
     )
     grad_cast = casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights)
-    kept = (wgrad, *accumulation(setting, name, d_out, d_in)) if habits.weight_gradients else ()
+    kept: tuple[Operator, ...] = (wgrad, *accumulation(setting, name, d_out, d_in)) if habits.weight_gradients else ()
     return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *kept))
 
 
