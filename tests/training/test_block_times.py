@@ -137,7 +137,7 @@ def test_blocks_add_up_to_the_estimate_of_the_graph(name: str, recipe: Recipe) -
     job = job_of(name, recipe=recipe)
     dims = ParallelDims(tp=2, ep=4 if job.shape.moe_ffn else 1)
     times = block_times(job, plan_of(tp=2, ep=dims.ep, mbs=2), CLUSTER)
-    graph = lower(workload_of(job, 2, 2), dims, kernels_of(job, CLUSTER.gpu))
+    graph = lower(workload_of(job, 2, 2), dims, kernels_of(job, CLUSTER))
     steps = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
     total = estimate(replace(graph, operators=steps), CLUSTER.gpu, cluster=CLUSTER, details=False)
     parts = ["forward_s", "dgrad_s", "wgrad_s", "tp_forward_s", "tp_backward_s", "ep_forward_s", "ep_backward_s"]
@@ -302,7 +302,7 @@ def test_every_narrow_recipe_runs_somewhere() -> None:
 
 def test_narrow_operands_are_gathered_narrow() -> None:
     job = job_of("llama-3.1-70b", 4096, recipe=Recipe.FP8_CURRENT)
-    graph = lower(workload_of(job, 4), ParallelDims(tp=4), kernels_of(job, CLUSTER.gpu))
+    graph = lower(workload_of(job, 4), ParallelDims(tp=4), kernels_of(job, CLUSTER))
     sent = {op.name: op.message_bytes for op in graph.operators if isinstance(op, Collective)}
     assert sent["mlp.all_gather"] * 2 == sent["mlp.reduce_scatter"] == sent["logits.all_gather"]
 
@@ -339,7 +339,7 @@ def test_groups_lie_in_the_order_ranks_are_numbered() -> None:
     """tp innermost, cp a tensor group apart; whole experts on neighbours, divided ones a tensor group apart."""
     job = job_of("mixtral-8x7b")
     for splits, apart in ((True, 4), (False, 1)):
-        kernels = replace(kernels_of(job, CLUSTER.gpu), splits_experts=splits)
+        kernels = replace(kernels_of(job, CLUSTER), splits_experts=splits)
         graph = lower(workload_of(job, 4), ParallelDims(tp=4, cp=2, ep=8), kernels)
         strides = {(op.axis, op.stride) for op in graph.operators if isinstance(op, Collective)}
         assert strides == {(Axis.TENSOR, 1), (Axis.CONTEXT, 4), (Axis.EXPERT, apart)}
@@ -347,7 +347,7 @@ def test_groups_lie_in_the_order_ranks_are_numbered() -> None:
 
 def test_a_ring_passes_keys_and_values_cp_minus_one_times_and_brings_their_gradients_home() -> None:
     job = job_of("llama-3.1-8b", 4096)
-    graph = lower(workload_of(job, 1, 2), ParallelDims(cp=4), kernels_of(job, CLUSTER.gpu))
+    graph = lower(workload_of(job, 1, 2), ParallelDims(cp=4), kernels_of(job, CLUSTER))
     ops = {op.name: op for op in graph.operators}
     mine = 2 * 1024 * 8 * (128 + 128) * 2  # sequences, tokens, heads, widths, bytes
     layers = 32
@@ -361,7 +361,7 @@ def test_a_ring_passes_keys_and_values_cp_minus_one_times_and_brings_their_gradi
 
 def test_an_all_to_all_swaps_queries_keys_values_and_outputs() -> None:
     job = job_of("llama-3.1-8b", 4096, context_parallel=ContextParallel.ALL_TO_ALL)
-    graph = lower(workload_of(job), ParallelDims(cp=4), kernels_of(job, CLUSTER.gpu))
+    graph = lower(workload_of(job), ParallelDims(cp=4), kernels_of(job, CLUSTER))
     ops = {op.name: op for op in graph.operators}
     assert ops["attention.cp_scatter"].message_bytes == 1024 * (32 + 2 * 8) * 128 * 2
     assert ops["attention.cp_gather"].message_bytes == 1024 * 32 * 128 * 2

@@ -225,7 +225,8 @@ _SHORT = 8
 
 def _tabled(gemm: Gemm | GroupedGemm) -> bool:
     """Whether measured tables hold its kind: a linear layer's forward product, which residuals were fitted on."""
-    return isinstance(gemm, Gemm) and gemm.layout is Layout.TN and not gemm.accumulates
+    plain = isinstance(gemm, Gemm) and gemm.layout is Layout.TN and not gemm.accumulates
+    return plain and not gemm.quantized  # tables time narrow products with their quantizing kernel
 
 
 def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: Source) -> Cost:
