@@ -19,12 +19,14 @@ from sartor.units import Floats
 if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob
+    from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
     from sartor.search.plan_next import NextStep
     from sartor.search.plan_result import PlanSearch, PricedPlan
     from sartor.search.shapes import ShapeSearch
     from sartor.training.run_cost import RunCost
     from sartor.training.stage_table import StageRow
+    from sartor.training.waterfall import Waterfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +125,26 @@ class PlanAnswer:
         from sartor.search.plan_front import front_over_devices
 
         return front_over_devices(self.searches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAnswer:
+    """An existing launch, priced: its plan's predicted step and memory, what is wasteful, what was not understood.
+
+    ``framework`` and the three lists are from the file; ``best`` is the fastest plan of the same devices, where it was
+    searched for.
+    """
+
+    path: str
+    framework: str
+    job: TrainingJob
+    cluster: Cluster
+    priced: PricedPlan
+    fits: bool
+    usable_bytes: float
+    memory: Waterfall
+    findings: tuple[PlanFinding, ...]
+    unknown: tuple[str, ...]
+    ignored: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    search: PlanSearch | None = None

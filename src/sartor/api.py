@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, PlanAnswer, Question
+from sartor.answers import Advice, GemmAnswer, LaunchAnswer, Lint, ModelEstimate, PlanAnswer, Question
 from sartor.cost.cost import Source
 from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
@@ -280,6 +280,59 @@ def plan(
         next_steps=next_steps(pricer, best),
         roomier=roomier(answer.search, pricer.limit_bytes),
         cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
+    )
+
+
+def lint_launch(
+    path: str | Path,
+    cluster: str | Path | Cluster,
+    *,
+    model: Model | None = None,
+    num_devices: int | None = None,
+    seq_len: int | None = None,
+    allow: Sequence[str] = (),
+    search: bool = True,
+    calibration: str | Path | None = None,
+) -> LaunchAnswer:
+    """Price an existing launch on a cluster and say what is wasteful in it.
+
+    ``path`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a folder
+    with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and ``seq_len``
+    where it does not say them; ``search`` compares with the best plan of as many devices. Raises ``InputError``.
+    """
+    from sartor.interop.launch import read_launch
+    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
+    from sartor.search.plan_result import PricedPlan
+    from sartor.search.plans import search_plans
+    from sartor.training.footprint import usable_bytes
+    from sartor.training.recipes import check_recipe
+    from sartor.training.waterfall import waterfall
+
+    shape = None if model is None else read(model).shape
+    reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
+    job, plan = reading.job(shape, seq_len), reading.plan
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, reading.num_devices)
+    check_recipe(job.recipe, found.gpu)
+    known = _own(calibration, found.gpu)
+    best = search_plans(job, found, reading.num_devices, calibration=known, top=5) if search else None
+    remedy = None
+    if best is not None and best.best is not None:
+        remedy = best_remedy(best.best.plan)
+    context = PlanContext.of(job, plan, found, known, remedy)
+    return LaunchAnswer(
+        path=str(path),
+        framework=reading.kind.value,
+        job=job,
+        cluster=found,
+        priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint),
+        fits=context.fits,
+        usable_bytes=usable_bytes(found),
+        memory=waterfall(job, plan, found),
+        findings=lint_plan(context, allow=allow),
+        unknown=reading.unknown,
+        ignored=reading.ignored,
+        assumptions=reading.assumptions,
+        search=best,
     )
 
 

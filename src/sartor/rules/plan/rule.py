@@ -7,7 +7,8 @@ As with the rules of shapes, a rule holds no formula: what a remedy saves is ask
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as default
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
 from sartor.training.footprint import footprint, usable_bytes
 from sartor.training.results import Footprint, StepEstimate
@@ -115,7 +116,7 @@ class PlanFinding:
     value: Any
     gain_s: float | None
     gain_fraction: float | None
-    fix: Mapping[str, Any] = field(default_factory=dict)
+    fix: Mapping[str, Any] = default(default_factory=dict)
     saves_bytes: float = 0.0
     """Of the fullest device."""
     step_s: float | None = None
@@ -238,6 +239,19 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     yield Remedy(
         fix={name: _word(value) for name, value in said.items() if name != "recompute_layers" or value >= 0}, plan=new
     )
+
+
+def best_remedy(plan: TrainingPlan) -> Remedy:
+    """A whole plan as a remedy: every field that is not at its default."""
+    d, plain = plan.dims, TrainingPlan()
+    fix = {name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
+    fix |= {name: int(getattr(plan, name)) for name in ("microbatch_size", "num_microbatches")}
+    for name in ("virtual_stages", "zero_stage", "recompute_layers"):
+        if int(getattr(plan, name)) != getattr(plain, name):
+            fix[name] = int(getattr(plan, name))
+    words = {"recompute": Recompute(int(plan.recompute)).word, "schedule": PipelineSchedule(int(plan.schedule)).word}
+    cuts = {} if plan.stage_layers is None else {"stage_layers": list(plan.stage_layers)}
+    return Remedy(fix={**fix, **words, "sequence_parallel": bool(d.sequence_parallel), **cuts}, plan=plan)
 
 
 def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
