@@ -13,8 +13,8 @@ from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
 from sartor.training.pipeline import PipelineWork, pipeline_time
+from sartor.training.simulation import PipelineTimes, makespan_s, most_in_flight, simulate
 from sartor.training.stages import StageRows, stage_counts, stage_rows
-from sartor.training.timeline import PipelineTimes, makespan_s, most_in_flight, simulate
 
 ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = PipelineSchedule
 

@@ -42,7 +42,8 @@ class StageSeconds:
         self.forward_s = self._sum(seconds.forward_s)
         self.backward_s = self._sum(seconds.backward_s) + self._recomputed_s()
         self.layerwise_s = np.zeros_like(self.forward_s)
-        self.ends_s = np.zeros(where.size)
+        self.gather_s: Any = 0.0
+        self.scatter_s: Any = 0.0
         if np.any(p["zero"] >= 3):
             self._gather_layerwise()
 
@@ -75,30 +76,40 @@ class StageSeconds:
         self.forward_s = self.forward_s + summed(self.counts, forward)
         self.backward_s = self.backward_s + summed(self.counts, backward)
         self.layerwise_s = summed(self.counts, forward + backward)
-        if t.job.framework.dp_overlap:
-            self.ends_s = np.where(is_3, np.asarray(each.first_s)[0] + np.asarray(each.last_s)[0], 0.0)
+        if t.job.framework.dp_overlap:  # what a stage gathers first and scatters last has nothing to hide behind
+            first = np.argmax(self.rows.counts > 0, axis=1)
+            self.gather_s, self.scatter_s = np.asarray(each.first_s)[first], np.asarray(each.last_s)[first]
 
     def exchange_s(self) -> Any:
         """Gradients and parameters among replicas once a step, beyond what compute and the bubble hide."""
-        t, c, zero = self.t, self.t.c, self.p["zero"]
-        overlaps, grads, params = t.job.framework.dp_overlap, self._grads(), self._params()
-        share = c.dp_overlap_share
-        backward = self.backward_s + self.wgrad_s
         # Stage s is done with its last microbatch while those before it still work, and starts after them.
         before = self.rows.before_first / self.rows.virtual_stages
-        reduced = grads.seen_s(share * backward, overlaps, c.sm_contention)
-        gathered = params.seen_s(share * self.forward_s, overlaps, c.sm_contention)
-        out = np.maximum(reduced - summed(before, backward), 0.0).max(axis=0)
-        into = np.maximum(gathered - summed(before, self.forward_s), 0.0).max(axis=0)
-        earlier = self._earlier_microbatches(grads.total_s, share * (self.forward_s + backward), overlaps)
-        once = out + np.where(zero >= 1, into, 0.0) + np.where(zero == 2, earlier, 0.0)
-        return np.where(zero >= 3, self.ends_s, once) + self._tied_s()
+        out = np.maximum(self.reduced_s() - summed(before, self.backward_s + self.wgrad_s), 0.0).max(axis=0)
+        into = np.maximum(self.gathered_s() - summed(before, self.forward_s), 0.0).max(axis=0)
+        return out + into + self.earlier_s() + self.tied_s()
 
-    def _earlier_microbatches(self, total: Any, window: Any, overlaps: bool) -> Any:
-        """ZeRO 2 keeps no whole gradient between microbatches: each reduces its own."""
-        hidden = np.minimum(total, window) if overlaps else 0.0
-        each = total - hidden + self.t.c.sm_contention * hidden
-        return (self.p["microbatches"] - 1) * np.max(each, axis=0)
+    def reduced_s(self) -> Any:
+        """What is seen of reducing gradients after each stage's last microbatch [R, plans]."""
+        window = self.t.c.dp_overlap_share * (self.backward_s + self.wgrad_s)
+        seen = self._grads().seen_s(window, self.t.job.framework.dp_overlap, self.t.c.sm_contention)
+        return np.where(self.p["zero"] >= 3, self.scatter_s, seen)
+
+    def gathered_s(self) -> Any:
+        """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
+        zero, window = self.p["zero"], self.t.c.dp_overlap_share * self.forward_s
+        seen = self._params().seen_s(window, self.t.job.framework.dp_overlap, self.t.c.sm_contention)
+        return np.where(zero >= 3, self.gather_s, np.where(zero >= 1, seen, 0.0))
+
+    def earlier_s(self) -> Any:
+        """ZeRO 2 keeps no whole gradient between microbatches: each but the last reduces its own as well."""
+        zero, c = self.p["zero"], self.t.c
+        if not np.any(zero == 2):
+            return 0.0
+        total = self._grads().total_s
+        window = c.dp_overlap_share * (self.forward_s + self.backward_s + self.wgrad_s)
+        hidden = np.minimum(total, window) if self.t.job.framework.dp_overlap else 0.0
+        each = np.max(total - hidden + c.sm_contention * hidden, axis=0)
+        return np.where(zero == 2, (self.p["microbatches"] - 1) * each, 0.0)
 
     def _grads(self) -> Exchange:
         dense, expert = self._params_held()
@@ -115,7 +126,7 @@ class StageSeconds:
             dense[-1] += t.tied[self.params_at]
         return dense, summed(self.counts, t.expert)[:, self.params_at]
 
-    def _tied_s(self) -> Any:
+    def tied_s(self) -> Any:
         """The table's gradients of first and last stage are added after all else."""
         t = self.t
         if self.rows.pp == 1 or not np.any(t.tied) or not t.job.trains_weights:

@@ -51,7 +51,7 @@ def step(
     ``coefficients`` in place of the package's for the job's trainer and device. Raises ``InputError`` for a single plan
     that does not divide the model or that its schedule has no order for; of arrays such plans are priced as if padded.
     """
-    _check(job, plan, cluster)
+    check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
     table = plan_tables(job, columns, cluster, calibration, coefficients)
     out = {name: np.empty(columns["tp"].size) for name in _PARTS}
@@ -65,7 +65,9 @@ def step(
 _PARTS = tuple(field.name for field in fields(StepEstimate))
 
 
-def _check(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
+def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
+    """``InputError`` for what no step can be priced of: a single plan that does not divide the model or that its
+    schedule has no order for, a cluster of several device types."""
     check(job.shape, plan.dims)
     if cluster.others:
         must = "has pools of different devices, which a step is not priced on: name one pool's cluster"

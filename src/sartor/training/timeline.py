@@ -1,126 +1,204 @@
-"""Exact event simulation of one plan's pipeline: when every device does what, what passes between, what it holds.
+"""One plan's step in time: what every pipeline rank does from when to when, and what its memory holds meanwhile.
 
-It shares nothing with the closed forms of ``pipeline``; they are tested against it.
+The pipeline is the event simulation of `simulation`, which shares nothing with the closed forms a step is priced by;
+before it parameters are gathered, after it gradients reduced and the optimizer run, as `step` counts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.model.training import PipelineSchedule
-from sartor.training.orders import Task, Work, device_order
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.training.coefficients import TrainingCoefficients
+from sartor.training.footprint import every_stage, flatten, usable_bytes
+from sartor.training.orders import Work
+from sartor.training.simulation import Event, PipelineTimes, simulate
+from sartor.training.stage_bytes import stage_bytes
+from sartor.training.stage_seconds import StageSeconds
+from sartor.training.stages import StageRows, stage_counts
+from sartor.training.step import check_plan
+from sartor.training.tables import PlanTables, plan_columns, plan_tables
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+MOST_TASKS = 400_000
+"""Tasks a timeline is made of at most: a few seconds and some hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something a device does from ``start_s`` to ``end_s``; ``kind`` is F, B, W, ``send_forward``, ``send_backward``,
-    or a phase of the step (``parameters``, ``gradients``, ``optimizer``)."""
+class MemoryTrack:
+    """Bytes one pipeline rank holds: ``bytes_held[i]`` from ``times_s[i]`` to the next."""
 
     device: int
-    """Pipeline rank."""
-    kind: str
-    chunk: int
-    microbatch: int
-    start_s: float
-    end_s: float
+    times_s: FloatArray
+    bytes_held: FloatArray
+    states_bytes: float
+    """Of it weights, gradients, optimizer states and buffers, which stay."""
+
+    @property
+    def peak_bytes(self) -> float:
+        return float(self.bytes_held.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineTimes:
-    """Seconds of one microbatch through every chunk [devices, chunks per device], and of a transfer between chunks.
+class Timeline:
+    """Every forward, backward, weight gradient, transfer and phase of every pipeline rank in one step."""
 
-    ``wgrad_s`` is counted apart from ``dgrad_s``; schedules that do not split backward do both in one task.
+    events: tuple[Event, ...]
+    memory: tuple[MemoryTrack, ...]
+    step_s: float
+    pipeline_s: float
+    """From the first task to the last."""
+    limit_bytes: float
+
+    def of(self, device: int) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.device == device)
+
+
+def timeline(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    coefficients: TrainingCoefficients | None = None,
+) -> Timeline:
+    """The timeline of a single plan.
+
+    Raises ``InputError`` for arrays of plans, for a plan that `step` refuses, and for more than ``MOST_TASKS`` tasks.
     """
-
-    forward_s: FloatArray
-    dgrad_s: FloatArray
-    wgrad_s: FloatArray
-    transfer_s: float = 0.0
-    blocking: bool = True
-    """A transfer keeps its sender from the next task; else it runs beside it and only the receiver waits."""
-
-
-def simulate(schedule: PipelineSchedule, times: PipelineTimes, num_microbatches: int) -> list[Event]:
-    """Every task and transfer of one step's pipeline, by device and start. ``InputError`` as `device_order`."""
-    pp, virtual = times.forward_s.shape
-    orders = [device_order(schedule, d, pp, virtual, num_microbatches) for d in range(pp)]
-    ready: dict[tuple[Work, int, int], float] = {}
-    free, position, events = [0.0] * pp, [0] * pp, list[Event]()
-    waiting = True
-    while waiting:
-        waiting = False
-        for d in range(pp):
-            while position[d] < len(orders[d]):
-                task = orders[d][position[d]]
-                arrived = _arrival(task, d, pp, virtual, ready)
-                if arrived is None:
-                    waiting = True
-                    break
-                start = max(free[d], arrived)
-                end = start + _duration(schedule, task, d, times)
-                events.append(
-                    Event(
-                        device=d, kind=task.work, chunk=task.chunk, microbatch=task.microbatch, start_s=start, end_s=end
-                    )
-                )
-                free[d] = end
-                for sent in _transfer(task, d, end, pp, virtual, times):
-                    events.append(sent)
-                    end, free[d] = sent.end_s, (sent.end_s if times.blocking else end)
-                ready[(task.work, task.chunk * pp + d, task.microbatch)] = end
-                position[d] += 1
-    return sorted(events, key=lambda e: (e.device, e.start_s, e.end_s))
+    check_plan(job, plan, cluster)
+    columns, shape = plan_columns(plan)
+    if shape != ():
+        raise InputError("plan", f"{columns['tp'].size} plans", "a timeline is of one plan", "1")
+    pp, virtual, m = (int(columns[name][0]) for name in ("pp", "virtual", "microbatches"))
+    if 2 * pp * virtual * m > MOST_TASKS:
+        must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
+        raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
+    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    tables = plan_tables(job, columns, cluster, calibration, coefficients)
+    stages = _stages(tables, columns, counts.sum(axis=1), virtual)
+    times = _pipeline_times(tables, columns, counts)
+    schedule = PipelineSchedule(int(columns["schedule"][0]))
+    ready = np.broadcast_to(stages.gathered_s(), (pp, 1))[:, 0]
+    tasks = simulate(schedule, times, m, ready.tolist())
+    before = [_phase(d, "parameters", 0.0, float(ready[d])) for d in range(pp)]
+    after, step_s = _phases_after(stages, columns, tasks)
+    events = sorted([*before, *tasks, *after], key=lambda e: (e.device, e.start_s, e.end_s))
+    return Timeline(
+        events=tuple(e for e in events if e.end_s > e.start_s),
+        memory=_memory(job, plan, cluster, counts, tasks, schedule),
+        step_s=step_s,
+        pipeline_s=max(e.end_s for e in tasks) - min(e.start_s for e in tasks),
+        limit_bytes=usable_bytes(cluster),
+    )
 
 
-def _arrival(task: Task, device: int, pp: int, virtual: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
-    """When what a task needs has arrived; None while it is not known."""
-    part, last = task.chunk * pp + device, virtual * pp - 1
-    if task.work is Work.FORWARD:
-        return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
-    own = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))
-    if own is None or task.work is Work.WGRAD:
-        return own if own is None else 0.0
-    return ready.get((Work.BACKWARD, part + 1, task.microbatch)) if part < last else 0.0
+def _phase(device: int, kind: str, start_s: float, end_s: float) -> Event:
+    return Event(device=device, kind=kind, chunk=0, microbatch=0, start_s=start_s, end_s=end_s)
 
 
-def _duration(schedule: PipelineSchedule, task: Task, device: int, times: PipelineTimes) -> float:
-    at = (device, task.chunk)
-    if task.work is Work.FORWARD:
-        return float(times.forward_s[at])
-    if task.work is Work.WGRAD:
-        return float(times.wgrad_s[at])
-    whole = schedule is not PipelineSchedule.ZERO_BUBBLE
-    return float(times.dgrad_s[at] + (times.wgrad_s[at] if whole else 0.0))
+def _stages(tables: PlanTables, columns: dict[str, IntArray], counts: IntArray, virtual: int) -> StageSeconds:
+    """Seconds of every device (or of every chunk), none taken together."""
+    order = np.arange(len(counts))
+    before = (order[:, None] > order).astype(np.int64)
+    rows = StageRows(
+        pp=len(counts),
+        virtual_stages=virtual,
+        counts=counts,
+        last=order,
+        first=order,
+        before=before,
+        before_first=before,
+        times=np.ones_like(order),
+    )
+    return StageSeconds(tables, rows, columns, np.zeros(1, dtype=np.int64))
 
 
-def _transfer(task: Task, device: int, end: float, pp: int, virtual: int, times: PipelineTimes) -> Iterator[Event]:
-    part = task.chunk * pp + device
-    onward = task.work is Work.FORWARD and part < virtual * pp - 1
-    back = task.work is Work.BACKWARD and part > 0
-    if (onward or back) and times.transfer_s > 0 and pp > 1:
-        yield Event(
-            device=device,
-            kind="send_forward" if onward else "send_backward",
-            chunk=task.chunk,
-            microbatch=task.microbatch,
-            start_s=end,
-            end_s=end + times.transfer_s,
-        )
+def _pipeline_times(tables: PlanTables, columns: dict[str, IntArray], counts: IntArray) -> PipelineTimes:
+    """Seconds of every chunk; layers to recompute are shared out among a device's chunks by their layers."""
+    pp, virtual, _ = counts.shape
+    layers = counts @ tables.is_layer
+    some = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
+    wanted = np.where(columns["recompute_layers"] < 0, -1.0, some).reshape(-1, 1)
+    chunks = _stages(tables, {**columns, "recompute_layers": wanted}, counts.reshape(pp * virtual, -1), 1)
+    framework = tables.job.framework
+    return PipelineTimes(
+        forward_s=chunks.forward_s.reshape(pp, virtual),
+        dgrad_s=chunks.backward_s.reshape(pp, virtual),
+        wgrad_s=chunks.wgrad_s.reshape(pp, virtual),
+        transfer_s=float(tables.transfer_s[tables.transfer_index[0]]),
+        blocking=not (framework.p2p_overlap and virtual > 1),
+    )
 
 
-def makespan_s(events: list[Event]) -> float:
-    return max((e.end_s for e in events), default=0.0)
+def _phases_after(stages: StageSeconds, columns: dict[str, IntArray], tasks: list[Event]) -> tuple[list[Event], float]:
+    """Reduction of gradients on every rank, then the optimizer and what else a step costs on all at once."""
+    pp, c = stages.rows.pp, stages.t.c
+    ends = [max(e.end_s for e in tasks if e.device == d) for d in range(pp)]
+    reduced = np.broadcast_to(stages.reduced_s(), (pp, 1))[:, 0] + np.ravel(stages.earlier_s())
+    tied = float(np.ravel(stages.tied_s())[0])
+    done = [end + float(reduced[d]) + (tied if d in (0, pp - 1) else 0.0) for d, end in enumerate(ends)]
+    barrier = max(done)
+    stepped = barrier + float(np.ravel(stages.optimizer_s())[0])
+    devices = float(np.prod([columns[name][0] for name in ("tp", "pp", "dp", "cp")]))
+    waited = c.fixed_step_s + c.jitter * np.sqrt(2 * np.log(devices)) * (max(ends) + stepped - barrier)
+    phases = [_phase(d, "gradients", ends[d], done[d]) for d in range(pp)]
+    phases += [_phase(d, "optimizer", barrier, stepped) for d in range(pp)]
+    phases += [_phase(d, "overhead", stepped, stepped + waited) for d in range(pp)]
+    return phases, float(stepped + waited)
 
 
-def most_in_flight(events: list[Event], device: int, *, until: Work = Work.BACKWARD) -> int:
-    """Most pairs of chunk and microbatch whose forward has begun and whose ``until`` has not ended, on one device."""
-    changes = [(e.start_s, 1) for e in events if e.device == device and e.kind == Work.FORWARD]
-    changes += [(e.end_s, -1) for e in events if e.device == device and e.kind == until]
-    held = np.cumsum([step for _, step in sorted(changes)])
-    return int(held.max(initial=0))
+# -------------------------------------------------------------------------------------------------- memory
+
+
+def _memory(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    counts: IntArray,
+    tasks: list[Event],
+    schedule: PipelineSchedule,
+) -> tuple[MemoryTrack, ...]:
+    """Activations of a microbatch are held from the start of its forward to the end of its backward (its weight
+    gradient, where that is split off; logits to the end of backward)."""
+    layers, head = _kept_bytes(job, plan, cluster, counts)
+    whole = every_stage(job, plan, cluster)
+    states = (whole.states + whole.buffers)[:, 0]
+    until = Work.WGRAD if schedule is PipelineSchedule.ZERO_BUBBLE else Work.BACKWARD
+    tracks = []
+    for d in range(len(counts)):
+        mine = [e for e in tasks if e.device == d]
+        changes = [(0.0, 0.0)]
+        changes += [(e.start_s, layers[d, e.chunk] + head[d, e.chunk]) for e in mine if e.kind == Work.FORWARD]
+        changes += [(e.end_s, -head[d, e.chunk]) for e in mine if e.kind == Work.BACKWARD]
+        changes += [(e.end_s, -layers[d, e.chunk]) for e in mine if e.kind == until]
+        changes.sort()
+        held = states[d] + np.cumsum([change for _, change in changes])
+        times = np.array([at for at, _ in changes])
+        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=held, states_bytes=float(states[d])))
+    return tuple(tracks)
+
+
+def _kept_bytes(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Activations of one microbatch in every chunk [devices, chunks], of layers and of the head: those of a pipeline
+    that has no other microbatch."""
+    pp, virtual, blocks = counts.shape
+    one: Any = np.ones(1, dtype=np.int64)
+    alone, _ = flatten(replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B)))
+    alone = replace(alone, num_microbatches=one)
+    some = int(plan.recompute_layers)
+    if some >= 0 and virtual > 1:  # layers to recompute, shared out among the chunks
+        alone = replace(alone, recompute_layers=np.array([some / virtual]))
+    ranks = np.repeat(np.arange(pp), virtual)
+    found = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)
+    return found.layers_kept.reshape(pp, virtual), found.head_kept.reshape(pp, virtual)
