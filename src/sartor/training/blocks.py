@@ -11,7 +11,6 @@ import numpy as np
 
 from sartor.model.lower.graph import run_prefixes
 from sartor.model.lower.kernels import Kernels
-from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.optimizer import (
     expert_params,
     layer_params,
