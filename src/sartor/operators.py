@@ -308,9 +308,6 @@ class Collective:
     stride: Ints = 1
     """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
     outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
-    copies: Ints = 1
-    """Of an all-to-all: equal rows in the buffer, for different members (experts per token). A group of devices is
-    sent one of them and copies it inside (DeepEP, HybridEP); 1: every copy travels by itself."""
     axis: Axis = Axis.TENSOR
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False

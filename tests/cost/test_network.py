@@ -206,24 +206,6 @@ def test_bytes_over_rates_by_hand(kind: Kind, n: int, stride: int, milliseconds:
     assert seconds(kind, 1e9, n, stride, cluster, calibration) == pytest.approx(milliseconds, rel=1e-9)
 
 
-def test_a_rows_copies_enter_a_node_once() -> None:
-    """Two nodes of four, eight copies: one of the four that would cross does, unless all stay (1 in 2^8)."""
-    cluster, calibration = two_tiers()
-    swap = (Kind.ALL_TO_ALL, 1e9, 8, 1, cluster, calibration)
-    each, once = (network_time_s(*swap, copies=k).time_s for k in (1, 8))
-    assert once == pytest.approx(each / 4 * (1 - 2.0**-8), rel=1e-9)
-    inside = (Kind.ALL_TO_ALL, 1e9, 4, 1, cluster, calibration)
-    assert network_time_s(*inside, copies=8).time_s == network_time_s(*inside).time_s
-
-
-@given(sizes, powers, powers, st.integers(1, 16), eights)
-def test_copies_sent_once_are_never_slower(size: float, n: int, stride: int, copies: int, cluster: Cluster) -> None:
-    many, once = (
-        network_time_s(Kind.ALL_TO_ALL, size, n, stride, cluster, known(cluster), copies=k).time_s for k in (1, copies)
-    )
-    assert once <= many * 1.05 or cluster.tiers[0].kind == "pcie"  # there copying inside is as dear
-
-
 def test_switches_that_add_halve_what_is_sent_between_many_nodes() -> None:
     plain, calibration = two_tiers()
     adding, _ = two_tiers(in_network_reduction=True)

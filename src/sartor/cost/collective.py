@@ -30,7 +30,7 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     """
     if cluster is None:
         return _in_node(op, gpu, calibration)
-    across = network_time_s(op.kind, op.message_bytes, op.group_size, op.stride, cluster, calibration, op.copies)
+    across = network_time_s(op.kind, op.message_bytes, op.group_size, op.stride, cluster, calibration)
     if op.library is CollectiveLibrary.NCCL and not op.eager:
         return across
     near = within_innermost(op.group_size, op.stride, cluster)

@@ -31,19 +31,17 @@ def network_time_s(
     stride: Ints,
     cluster: Cluster,
     calibration: Calibration,
-    copies: Ints = 1,
 ) -> Cost:
     """Cost of a collective over ``group_size`` devices ``stride`` apart; all arguments but the kind broadcast.
 
     ``message_bytes`` is the whole, unsharded buffer. Every device is taken to be in such a group at once and to have
     its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together.
     ``SEND_RECV`` passes the buffer to the next member; the slowest link of the group counts. One device costs nothing.
-    ``copies`` equal rows of an all-to-all's buffer, for members drawn by chance, enter a group of devices once.
     """
-    given = (group_size, stride, message_bytes, copies)
-    n, s, size, same = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
+    given = (group_size, stride, message_bytes)
+    n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
     reach = _reach(n, s, cluster)
-    ways = [_Way(kind, name, n, s, same, reach, cluster, calibration).seconds(size) for name in _ways(kind, cluster)]
+    ways = [_Way(kind, name, n, s, reach, cluster, calibration).seconds(size) for name in _ways(kind, cluster)]
     network, overhead = ways[0]
     for other, around in ways[1:]:
         better = other + around < network + overhead
@@ -132,7 +130,6 @@ class _Way:
     name: str
     n: Any
     stride: Any
-    copies: Any
     reach: list[Any]
     cluster: Cluster
     calibration: Calibration
@@ -176,9 +173,7 @@ class _Way:
             steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
         if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
             steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
-        part = volume(kind, self.n)
-        if kind is CollectiveKind.ALL_TO_ALL:  # what comes in once is copied inside
-            part = np.where(self.copies > 1, (m - 1) / m, (m - 1) / self.n)
+        part = (m - 1) / self.n if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
         rate = share * tier.bytes_per_s / tier.oversubscription
         if kind is CollectiveKind.ALL_TO_ALL:
             steps = np.zeros_like(m)  # part of the launch
@@ -190,9 +185,7 @@ class _Way:
         rate = c.share(tier.kind) * tier.bytes_per_s / tier.oversubscription
         if kind is CollectiveKind.ALL_TO_ALL:
             beyond = n if self._shares_port(i) else outer
-            part = (beyond - inner) / n * self._once(n / inner)
-            share = np.where(self.copies > 1, 1.0, c.all_to_all_share)  # those kernels spread over the rails
-            return part, rate * share, tier.latency_s + c.peer_s * (outer - inner)
+            return (beyond - inner) / n, rate * c.all_to_all_share, tier.latency_s + c.peer_s * (outer - inner)
         if kind is CollectiveKind.SEND_RECV:
             return 1.0, rate, np.full_like(n, tier.latency_s)
         groups = outer / inner
@@ -205,10 +198,6 @@ class _Way:
         steps = turns * (n / inner - n / outer)
         near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
         return near / inner, rate, steps * tier.latency_s
-
-    def _once(self, groups: Any) -> Any:
-        """Groups that a row's copies are expected to reach, over the copies: of g groups alike, g (1 - (1 - 1/g)^k)."""
-        return groups * (1 - (1 - 1 / groups) ** self.copies) / self.copies
 
     def _shares_port(self, i: int) -> bool:
         """Whether what goes further leaves through the same adapters."""
