@@ -1,9 +1,10 @@
 """Free constants of a training step as data: ``calibration/training.toml``, and a file of one's own in its format.
 
-A section gives constants by name to what it names, the more specific over the less: ``[default]``,
-``[generation.hopper]``, ``[precision.fp8]``, ``[generation.hopper.fp8]``, ``[framework.megatron]``,
-``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``. What each constant means is ``training.coefficients``'
-business; ``[provenance...]`` says what they were fitted on.
+A section gives constants by name to what it names: ``[default]``, ``[generation.hopper]``, ``[precision.fp8]``,
+``[generation.hopper.fp8]``, ``[framework.megatron]``, ``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``,
+``[experts]`` (models that have some), ``[experts.megatron]``. Factors of all sections that apply multiply; of other
+constants the last named holds. What each means is ``training.coefficients``' business; ``[provenance...]`` says what
+they were fitted on.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from typing import Any
 from sartor.errors import InputError
 
 
-def training_constants(framework: str, precision: str, generation: str, table: Mapping[str, Any]) -> dict[str, float]:
-    """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``) and a generation."""
+def training_constants(
+    framework: str, precision: str, generation: str, table: Mapping[str, Any], *, experts: bool = False
+) -> dict[str, float]:
+    """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``), a generation, and a
+    model with or without experts."""
     of_framework = _section(table, "framework", framework)
-    layers = (
+    layers: tuple[Mapping[str, Any], ...] = (
         _section(table, "default"),
         _section(table, "generation", generation),
         _section(table, "precision", precision),
@@ -31,7 +35,14 @@ def training_constants(framework: str, precision: str, generation: str, table: M
         _section(of_framework, generation),
         _section(of_framework, precision),
     )
-    return {name: value for layer in layers for name, value in layer.items() if not isinstance(value, dict)}
+    if experts:
+        layers = (*layers, _section(table, "experts"), _section(table, "experts", framework))
+    found: dict[str, float] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if not isinstance(value, dict):
+                found[name] = value * (found.get(name, 1.0) if name.endswith("_factor") else 1.0)
+    return found
 
 
 @cache
@@ -48,7 +59,7 @@ def read_training_table(path: str | Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         reason = " ".join(str(error).split())[:120]
         raise InputError("training constants", str(path), f"must be a readable TOML file ({reason})") from None
-    for section in ("default", "generation", "precision", "framework"):
+    for section in ("default", "generation", "precision", "framework", "experts"):
         _check(section, table.get(section, {}))
     return table
 

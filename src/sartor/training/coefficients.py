@@ -86,6 +86,7 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None
         precision_class(job.recipe),
         gpu.generation,
         packaged_training_table() if table is None else table,
+        experts=job.shape.moe_ffn is not None,
     )
     for name in constants:
         if name not in known:
