@@ -111,6 +111,9 @@ class Framework:
     dispatch_once: bool = False
     """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
     for each of its experts (NCCL's all-to-all)."""
+    checkpoints_operators: bool = False
+    """Layers recomputed in part (``recompute_layers`` said) are so by operator: every second product's output and
+    attention's are kept of all layers (torchtitan's ``selective_ac_option = "op"``); else so many layers are whole."""
     main_params: bool = True
     """fp32 main copies of 16-bit weights beside the optimizer's states."""
 
