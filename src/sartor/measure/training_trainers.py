@@ -84,6 +84,8 @@ def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
         framework = replace(framework, tp_overlap=row["tp_overlap"] == "1")
     if row.get("dp_overlap", "") in ("0", "1"):
         framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
+    if row.get("recompute", "").strip().lower() == "selective_op":
+        framework = replace(framework, checkpoints_operators=True)
     year = re.search(r"20(\d\d)", row.get("framework_version", ""))
     if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
         framework = replace(framework, grad_fusion=False)
