@@ -23,6 +23,7 @@ from sartor.cost.energy import power
 from sartor.hardware.accelerator import Accelerator
 from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates, work_rates
+from sartor.search.joint_infeasible import tightest_constraint
 from sartor.search.joint_point import SCHEDULE_LIMIT_S, Evaluation, Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
 from sartor.search.joint_result import DesignStatus, JointResult, Progress, Ranked
@@ -152,10 +153,10 @@ def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
     limits, area = question.budgets, question.budgets.area_mm2 or np.inf
     own = space.area_limit_mm2 or np.inf
-    hbm: Array = (all_["hbm"] <= (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
-    watts: Array = all_["power"] <= (limits.power_w or np.inf) * (1 + EQUAL)
-    inside: Array = all_["area"] <= min(area, own) * (1 + EQUAL)
-    return [("area_mm2", inside), ("power_w", watts), ("hbm_bytes", hbm)]
+    hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
+    watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
+    inside = np.less_equal(all_["area"], min(area, own) * (1 + EQUAL))
+    return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
 
 
 def _tightest(
@@ -402,6 +403,10 @@ def _result(run: _Run, interrupted: bool) -> JointResult:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": 0}
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=run.infeasible, **nothing, **common)  # type: ignore[arg-type]
     upper, value = run.bound(), run.value()
+    if not value and not upper:
+        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(run.ranked), "pruned": 0}
+        why = tightest_constraint(question, run.models, float(run.candidates.hbm_bytes.max()))
+        return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     points = len(run.candidates) * len(run.candidates.hbm_bytes)
     gap = (upper - value) / value if value else float("inf")
     proved = upper <= value * (1 + EQUAL)

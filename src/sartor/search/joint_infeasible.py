@@ -1,0 +1,64 @@
+"""Why no point of a space is a plan: which model fits nowhere, and what the nearest would need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from sartor.model.training import Recompute
+from sartor.placement.infeasible import find_tightest
+from sartor.placement.problem import Edge, Layer, Width
+from sartor.search.joint_bounds import LoweredModel, bare_problem
+from sartor.search.joint_parts import ModelParts
+from sartor.search.joint_question import DesignQuestion
+from sartor.units import format_bytes
+
+
+def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
+    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried."""
+    for lowered in models:
+        model = lowered.model
+        if not lowered.parts:
+            widths, devices = ", ".join(map(str, model.widths)), question.num_devices
+            return f"widths: none of {widths} splits {model.name} on {devices} devices"
+        least = _least_memory(question, lowered, hbm_bytes)
+        if least > hbm_bytes:
+            would = (
+                f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
+            )
+            return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
+    limit = question.budgets.energy_j_per_token
+    if limit is not None:
+        return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
+    return f"num_devices={question.num_devices}: no point holds every model at once"
+
+
+def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: float) -> float:
+    """Least bytes per device over microbatches, widths and recomputation; inf if devices are too few."""
+    least = inf
+    for (size, width), parts in lowered.parts.items():
+        for recompute in question.recomputes:
+            problem = replace(
+                bare_problem(question, size, hbm_bytes, Recompute(recompute)), widths=(_width(parts, width),)
+            )
+            needs = find_tightest(problem).least_memory_bytes
+            least = min(least, needs if needs is not None else inf)
+    return least
+
+
+def _width(parts: ModelParts, width: int) -> Width:
+    kinds = (0, *parts.order, len(parts.parts) - 1)
+    layers = tuple(
+        Layer(
+            id=i,
+            param_bytes=parts.parts[k].param_bytes,
+            activation_bytes=parts.parts[k].activation_bytes,
+            forward_s=0.0,
+            backward_s=0.0,
+            is_split=width > 1,
+        )
+        for i, k in enumerate(kinds)
+    )
+    edges = tuple(Edge(source=i, dest=i + 1, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
+    return Width(tensor_parallel=width, layers=layers, edges=edges)
