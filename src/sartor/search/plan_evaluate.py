@@ -19,6 +19,9 @@ from sartor.search.plan_space import Array, Rows, plan_at, size_of, stage_layers
 from sartor.training.footprint import usable_bytes
 from sartor.training.results import Footprint, StepEstimate
 
+HOPE = 1.1
+"""Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""
+
 Footprints = Callable[[TrainingJob, TrainingPlan, Cluster], Footprint]
 
 
@@ -56,8 +59,11 @@ class Pricer:
         found = self.footprint(to_plan(self.job, rows))
         return _full(found.device_bytes, rows), _full(found.stage, rows)
 
-    def seconds(self, rows: Rows) -> Array:
-        return _full(self.step(to_plan(self.job, rows)).step_s, rows)
+    def seconds(self, rows: Rows) -> tuple[Array, Array]:
+        """The step of every row, and the least it could be with layers placed on its stages unevenly."""
+        found = self.step(to_plan(self.job, rows))
+        step_s = _full(found.step_s, rows)
+        return step_s, step_s - _full(found.imbalance_s, rows)
 
 
 def _full(value: Any, rows: Rows) -> Array:
@@ -70,6 +76,8 @@ class Evaluated:
 
     rows: Rows
     step_s: Array
+    bound_s: Array
+    """The least the step could be with layers placed on stages unevenly; infinite where memory leaves no hope."""
     device_bytes: Array
     stage: Array
 
@@ -82,10 +90,12 @@ def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
     """Memory of every row, and the step of those that fit."""
     device_bytes, stage = pricer.memory(rows)
     fits = device_bytes <= pricer.limit_bytes
-    step_s = np.full(size_of(rows), np.inf)
-    if fits.any():
-        step_s[fits] = pricer.seconds(take(rows, fits))
-    return Evaluated(rows=rows, step_s=step_s, device_bytes=device_bytes, stage=stage)
+    hopeful = fits | ((rows["pp"] > 1) & (device_bytes <= HOPE * pricer.limit_bytes))
+    step_s, bound_s = np.full(size_of(rows), np.inf), np.full(size_of(rows), np.inf)
+    if hopeful.any():
+        step_s[hopeful], bound_s[hopeful] = pricer.seconds(take(rows, hopeful))
+    step_s[~fits] = np.inf
+    return Evaluated(rows=rows, step_s=step_s, bound_s=bound_s, device_bytes=device_bytes, stage=stage)
 
 
 def fewest_recomputed(pricer: Pricer, found: Evaluated) -> Rows | None:

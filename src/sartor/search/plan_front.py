@@ -16,6 +16,8 @@ from sartor.search.plan_evaluate import Evaluated
 from sartor.search.plan_result import PlanSearch, PricedPlan
 from sartor.search.plan_space import AXES, DIMS, Array, Rows, size_of
 
+OPEN = 4096
+"""Plans kept at most for the placing of layers."""
 KEYS = (*DIMS, "ep")
 COLUMNS = (*AXES, "recompute_layers")
 
@@ -24,7 +26,11 @@ def empty() -> Evaluated:
     """Nothing priced yet."""
     none = np.zeros(0, dtype=np.int64)
     return Evaluated(
-        rows=dict.fromkeys(COLUMNS, none), step_s=none.astype(float), device_bytes=none.astype(float), stage=none
+        rows=dict.fromkeys(COLUMNS, none),
+        step_s=none.astype(float),
+        bound_s=none.astype(float),
+        device_bytes=none.astype(float),
+        stage=none,
     )
 
 
@@ -35,6 +41,8 @@ class Kept:
     best: Evaluated = field(default_factory=empty)
     """The fastest plan of every (tp, pp, cp, dp, ep)."""
     front: Evaluated = field(default_factory=empty)
+    open: Evaluated = field(default_factory=empty)
+    """Plans that uneven stages might make faster than the best."""
     leanest: Evaluated = field(default_factory=empty)
     """The plan with the least memory, fitting or not."""
     evaluated: int = 0
@@ -63,6 +71,19 @@ class Kept:
             good = chosen(found, found.fits)
             self.best = best_of_each(joined(self.best, best_of_each(good)))
             self.front = front_of(joined(self.front, front_of(good)))
+        self._keep_open(found)
+
+    def _keep_open(self, found: Evaluated) -> None:
+        """Of those that could beat the best so far, the ones with the lowest bounds."""
+        hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.best_s)
+        both = joined(self.open, chosen(found, hopeful))
+        both = chosen(both, both.bound_s < self.best_s)
+        self.open = first_of(both, ("bound_s",), OPEN) if size_of(both.rows) > OPEN else both
+
+    @property
+    def best_s(self) -> float:
+        """The shortest step so far; infinite before any."""
+        return float(self.best.step_s[0]) if len(self.best.step_s) else np.inf
 
 
 def _why_not(found: Evaluated) -> dict[str, int]:
@@ -81,6 +102,7 @@ def joined(one: Evaluated, other: Evaluated) -> Evaluated:
     return Evaluated(
         rows={name: np.concatenate([one.rows[name], other.rows[name]]) for name in COLUMNS},
         step_s=np.concatenate([one.step_s, other.step_s]),
+        bound_s=np.concatenate([one.bound_s, other.bound_s]),
         device_bytes=np.concatenate([one.device_bytes, other.device_bytes]),
         stage=np.concatenate([one.stage, other.stage]),
     )
@@ -91,6 +113,7 @@ def chosen(found: Evaluated, index: Array) -> Evaluated:
     return Evaluated(
         rows={name: found.rows[name][index] for name in COLUMNS},
         step_s=found.step_s[index],
+        bound_s=found.bound_s[index],
         device_bytes=found.device_bytes[index],
         stage=found.stage[index],
     )

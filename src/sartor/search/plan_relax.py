@@ -57,7 +57,8 @@ def _relaxations(
     shorter = _shorter(pricer, num_devices, fixed)
     if shorter:
         yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
-    need = int(round_up(int(leanest.peak_bytes), 2**30))
+    usable_share = pricer.limit_bytes / pricer.cluster.gpu.hbm_bytes
+    need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))
     yield Relaxation(change=f"devices of {format_bytes(need)} or more", field="hbm_bytes", value=str(need))
 
 

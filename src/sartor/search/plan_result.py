@@ -101,6 +101,10 @@ class PlanSearch:
     """Plans whose memory was computed, and their step time where they fit; with the refined ones."""
     refined: int
     """Plans beside the grid: fewer layers recomputed than all, as many as must be."""
+    placed: int
+    """Plans whose layers were placed on stages by the dynamic program."""
+    unplaced: int
+    """Plans whose bound is below the best step and whose layers were not placed: 0 but in spaces with many such."""
     fitting: int
     """Points of the grid that fit."""
     rejected: Mapping[str, int]

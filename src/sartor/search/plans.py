@@ -21,6 +21,7 @@ from sartor.search.plan_front import Kept, chosen, first_of
 from sartor.search.plan_relax import tightest
 from sartor.search.plan_result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.search.plan_space import PlanSpace, Rows, chunks, plan_space, size_of
+from sartor.search.plan_stages import WORTH, Placed, place_layers
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly along it."""
@@ -36,6 +37,7 @@ def search_plans(
     fixed: Mapping[str, int] | None = None,
     *,
     top: int = 10,
+    uneven: bool = True,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
     steps: Steps | None = None,
@@ -44,15 +46,17 @@ def search_plans(
     """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
 
     ``fixed`` holds axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
-    recompute) to one value each. ``steps`` and ``footprints`` stand in for ``training.step`` and ``training.footprint``
-    in tests. Raises ``InputError`` for a fixed value that no plan of so many devices can have.
+    recompute) to one value each. ``uneven`` False keeps stages as even as can be. ``steps`` and ``footprints`` stand in
+    for ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed value that no plan of
+    so many devices can have.
     """
     started = time.perf_counter()
     pricer = make_pricer(job, cluster, calibration, steps, footprints)
     held = check_fixed(job, num_devices, fixed or {})
     space = plan_space(job, num_devices, held)
     kept, rejected = _stream(pricer, space, progress)
-    best = _priced(pricer, kept, top) if kept.fitting else ()
+    placed = place_layers(pricer, kept.open, kept.best_s) if uneven else Placed(plans=(), tried=0, left=0)
+    best = _merged(_priced(pricer, kept, top), placed.plans, top)
     lean = _one(pricer, kept.leanest.rows, 0) if kept.evaluated and not best else None
     return PlanSearch(
         job=job,
@@ -69,6 +73,8 @@ def search_plans(
         refined=kept.refined,
         fitting=kept.fitting,
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
+        placed=placed.tried,
+        unplaced=placed.left,
         tightest=None if best else tightest(pricer, num_devices, held, lean, rejected),
         wall_s=time.perf_counter() - started,
     )
@@ -117,6 +123,17 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None) -> tupl
 def _priced(pricer: Pricer, kept: Kept, top: int) -> tuple[PricedPlan, ...]:
     ranked = first_of(kept.best, ("step_s", "device_bytes"), top)
     return tuple(_one(pricer, ranked.rows, i) for i in range(size_of(ranked.rows)))
+
+
+def _merged(even: tuple[PricedPlan, ...], uneven: tuple[PricedPlan, ...], top: int) -> tuple[PricedPlan, ...]:
+    """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only where it saves enough."""
+    kept: dict[tuple[int, ...], PricedPlan] = {}
+    for each in (*even, *uneven):
+        dims = each.plan.dims
+        key = tuple(int(n) for n in (dims.tp, dims.pp, dims.dp, dims.cp, dims.ep))
+        if key not in kept or each.step_s < kept[key].step_s * (1 - WORTH):
+            kept[key] = each
+    return tuple(sorted(kept.values(), key=lambda each: each.step_s)[:top])
 
 
 def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:

@@ -1,0 +1,162 @@
+"""Layers placed on stages: where an even split leaves one stage slower than the rest, the split that does not.
+
+The stages of a pipeline cut a chain: embedding, layers, head. Its split with the least largest load is found by the
+dynamic program of the room ``placement`` over every cut, under the memory each rank has with the microbatches it keeps
+in flight; that is exact for 1F1B without interleaving. Interleaved plans get the same numbers of layers per device,
+spread over their chunks, which is exact where all layers are alike. Every split is then priced as a whole and counts
+only if its step is shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks, trace
+from sartor.search.plan_evaluate import Evaluated, Pricer
+from sartor.search.plan_front import chosen, order
+from sartor.search.plan_result import PricedPlan
+from sartor.search.plan_space import Array, plan_at, size_of, to_plan
+from sartor.training.blocks import BlockKind, blocks, layer_order
+from sartor.training.stage_loads import BlockLoads, block_loads, held_bytes
+from sartor.units import ceil_div
+
+TRIED = 64
+"""Plans whose layers are placed at most, those first that could gain most."""
+WORTH = 1e-3
+"""Least share of the step that an uneven split must save to be preferred to an even one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """What placing found: plans with ``stage_layers``, fastest first, and whether some candidate was left untried."""
+
+    plans: tuple[PricedPlan, ...]
+    tried: int
+    left: int
+
+
+def place_layers(pricer: Pricer, open_: Evaluated, best_s: float) -> Placed:
+    """Place the layers of the plans of ``open_`` whose ``bound_s`` is below the best step known, nearest bound first,
+    until no bound is below the best found."""
+    if not size_of(open_.rows):
+        return Placed(plans=(), tried=0, left=0)
+    ranked = chosen(open_, order(open_, ("bound_s",)))
+    count = min(TRIED, size_of(ranked.rows))
+    loads = block_loads(
+        pricer.job,
+        to_plan(pricer.job, {n: v[:count] for n, v in ranked.rows.items()}),
+        pricer.cluster,
+        pricer.calibration,
+    )
+    found: list[PricedPlan] = []
+    tried = 0
+    for index in range(count):
+        if ranked.bound_s[index] >= best_s * (1 - WORTH):
+            break
+        tried += 1
+        plan = plan_at(pricer.job, ranked.rows, index)
+        for layers in splits(pricer, plan, loads[index]):
+            priced = _priced(pricer, replace(plan, stage_layers=layers))
+            if priced is not None:
+                found.append(priced)
+                best_s = min(best_s, priced.step_s)
+    left = int((ranked.bound_s[tried:] < best_s * (1 - WORTH)).sum())
+    return Placed(plans=tuple(sorted(found, key=lambda p: p.step_s)), tried=tried, left=left)
+
+
+def _priced(pricer: Pricer, plan: TrainingPlan) -> PricedPlan | None:
+    footprint = pricer.footprint(plan)
+    if float(footprint.device_bytes) > pricer.limit_bytes:
+        return None
+    return PricedPlan(plan=plan, step=pricer.step(plan), footprint=footprint)
+
+
+def splits(pricer: Pricer, plan: TrainingPlan, loads: BlockLoads) -> Iterator[tuple[int, ...]]:
+    """Splits worth pricing: the least bottleneck, and if memory forbids it, the least that memory allows."""
+    chain = Chain.of(pricer.job)
+    pp, chunks = int(plan.dims.pp), int(plan.virtual_stages)
+    if chain.size < pp:
+        return
+    free = least_bottleneck(chain, loads, pp)
+    if free is None:
+        return
+    if chunks > 1:
+        yield from _spread(free, pp, chunks)
+        return
+    yield free
+    bound = replace(plan, stage_layers=free)
+    if float(pricer.footprint(bound).device_bytes) > pricer.limit_bytes:
+        fitting = least_bottleneck(chain, loads, pp, memory=(pricer, plan))
+        if fitting is not None:
+            yield fitting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A model as a row of pieces a pipeline may cut between: embedding, every layer, MTP modules with the head."""
+
+    passed: Array
+    """[size + 1, K]: how many of each of `blocks` lie before each cut."""
+    is_layer: Array
+
+    @property
+    def size(self) -> int:
+        return len(self.passed) - 1
+
+    @staticmethod
+    def of(job: TrainingJob) -> Chain:
+        kinds, layers = blocks(job.shape), layer_order(job.shape)
+        table = np.zeros((len(layers) + 2, len(kinds)), dtype=np.int64)
+        table[np.arange(len(layers)) + 1, layers] = 1
+        for i, block in enumerate(kinds):
+            if block.kind is not BlockKind.LAYER:
+                table[0 if block.kind is BlockKind.EMBEDDING else -1, i] = int(block.count)
+        is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
+        return Chain(
+            passed=np.concatenate([np.zeros((1, len(kinds)), np.int64), table.cumsum(axis=0)]), is_layer=is_layer
+        )
+
+    def layers_between(self, cuts: Iterable[int]) -> tuple[int, ...]:
+        held = np.diff(self.passed[list(cuts)], axis=0)
+        return tuple(int(n) for n in held[:, self.is_layer].sum(axis=1))
+
+
+def least_bottleneck(
+    chain: Chain, loads: BlockLoads, pp: int, memory: tuple[Pricer, TrainingPlan] | None = None
+) -> tuple[int, ...] | None:
+    """Layers per stage with the least largest load on ``pp`` stages, each within its memory where that is asked; None
+    where nothing fits."""
+    start, end = np.triu_indices(chain.size + 1, k=1)
+    counts = chain.passed[end] - chain.passed[start]
+    costs = np.full((chain.size + 1, chain.size + 1), np.inf)
+    costs[start, end] = loads.of(counts)
+
+    def cost_at(stages: Counts) -> Array:
+        if memory is None:
+            return costs
+        pricer, plan = memory
+        held = held_bytes(pricer.job, plan, pricer.cluster, counts, pp - sum(stages))
+        allowed = np.full_like(costs, np.inf)
+        fits = held <= pricer.limit_bytes
+        allowed[start[fits], end[fits]] = costs[start[fits], end[fits]]
+        return allowed
+
+    tables = {stages: cost_at((stages,)) for stages in range(1, pp + 1)} if memory else {}
+    kind = Kind(devices=1, limit=pp, cost_at=lambda c: tables.get(sum(c), costs))
+    found = least_bottlenecks([kind], np.arange(chain.size + 1), pp, pp)
+    first = found.first.get((pp,))
+    if first is None or np.isinf(first).all():
+        return None
+    cuts, _ = trace(found, (pp,), int(np.argmin(first)))
+    return chain.layers_between(cuts)
+
+
+def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """Layers per device over its chunks as evenly as can be, in the order chunks are passed."""
+    if min(per_device) < chunks - 1:
+        return
+    yield tuple(ceil_div(per_device[d] - c, chunks) for c in range(chunks) for d in range(pp))
