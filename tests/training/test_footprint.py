@@ -28,8 +28,8 @@ from sartor.training.footprint import every_stage, fits, footprint
 from sartor.training.in_flight import in_flight
 from sartor.training.memory_coefficients import habits_for
 from sartor.training.results import Footprint
+from sartor.training.simulation import PipelineTimes, most_in_flight, simulate
 from sartor.training.states import dense_states
-from sartor.training.timeline import PipelineTimes, most_in_flight, simulate
 
 CLUSTER = load_cluster("dgx-h100", 512)
 FIELDS = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes", "allocated_bytes")

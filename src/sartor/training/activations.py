@@ -8,16 +8,18 @@ attention and dropout these are their s b h (34 + 5 a s / h).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from sartor.model.lower.linear import local_width
 from sartor.model.shape import (
     AttentionMixer,
     DenseFfn,
     LatentAttentionMixer,
     Layer,
+    Linear,
     Mixer,
     MoeFfn,
     NormKind,
@@ -38,8 +40,11 @@ class Activations:
     """Kept until backward where nothing is recomputed."""
     selective: Floats
     """Kept where the attention core is recomputed."""
+    operators: Floats
+    """Kept where every second product's output and attention's are, and all else is recomputed (torchtitan's
+    ``selective_ac_option = "op"``)."""
     inputs: Floats
-    """Kept where the whole block is: its input."""
+    """Kept where the whole block is recomputed: its input."""
     backward: Floats
     """Needed at the peak of its backward, beside what is kept."""
 
@@ -117,9 +122,26 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations
     return Activations(
         whole=residual + kept + core,
         selective=residual + kept,
+        operators=np.minimum(_operators(rows, layer, hidden_size), residual + kept + core),
         inputs=outer * rows.wide,
         backward=outer * rows.wide + peak,
     )
+
+
+def _operators(rows: Rows, layer: Layer, hidden_size: Any) -> Any:
+    """The layer's input, outputs of its first, third, fifth ... product, and of its attention."""
+    kept: Any = rows.outer * hidden_size * rows.wide
+    products: list[tuple[Linear, Any]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
+    for mixer in reversed(layer.mixers):
+        heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
+        products = [*((x, heads) for x in mixer.linears(hidden_size)), *products]
+        if not isinstance(mixer, StateSpaceMixer):
+            kept = kept + rows.tokens * ceil_div(mixer.num_heads, rows.tp) * (mixer.value_dim * rows.wide + 4)
+    for linear, heads in products[::2]:
+        tokens = rows.outer if linear.split is Split.REPLICATED else rows.tokens
+        kept = kept + tokens * linear.count * local_width(linear, rows.tp, heads) * rows.wide
+    routed = [part for part in layer.all_ffns if isinstance(part, MoeFfn)]
+    return kept + sum((_ffn(rows, replace(part, shared=None), hidden_size) for part in routed), 0)
 
 
 def _norm_inputs(rows: Rows, layer: Layer) -> float:

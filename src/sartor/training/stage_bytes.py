@@ -112,7 +112,7 @@ def stage_bytes(
     states = _states(job, plan, habits, weights)
     flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
     flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
-    layers_kept, layer_peak = _layers(plan, parts, counts, flying)
+    layers_kept, layer_peak = _layers(job, plan, parts, counts, flying)
     head_kept, head_peak = _head(job, plan, habits, parts, held, flying)
     buffers = _buffers(job, plan, habits, cluster, parts, held)
     bare = StageBytes(
@@ -231,10 +231,13 @@ def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, held: _H
     return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
 
 
-def _layers(plan: TrainingPlan, parts: _Parts, counts: npt.NDArray[np.int64], flying: Any) -> tuple[Bytes, Bytes]:
+def _layers(
+    job: TrainingJob, plan: TrainingPlan, parts: _Parts, counts: npt.NDArray[np.int64], flying: Any
+) -> tuple[Bytes, Bytes]:
     """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
     share = _recomputed_share(plan, parts, counts)
+    by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.framework.checkpoints_operators
     kept = np.zeros((len(counts), len(full)))
     peak = np.zeros_like(kept)
     for i, act in enumerate(parts.activations):
@@ -243,7 +246,8 @@ def _layers(plan: TrainingPlan, parts: _Parts, counts: npt.NDArray[np.int64], fl
         each = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
         each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
         kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
-        extra = np.where(full & (share < 1), 0.0, act.whole - each)
+        each = np.where(by_operator, act.operators, each)
+        extra = np.where(full & (share < 1) & ~by_operator, 0.0, act.whole - each)
         here = counts[:, :, i].sum(axis=1)[:, None] > 0
         peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
     return kept, peak
