@@ -67,7 +67,7 @@ def row_times(
     columns: list[dict[str, Array]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
-        graph = lower(workload, dims, kernels_of(job, cluster.gpu))
+        graph = lower(workload, dims, kernels_of(job, cluster))
         graph = replace(graph, operators=tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER))
         costs = estimate(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
         for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sartor.model.training import ContextParallel
 from sartor.operators import DType
-from sartor.units import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Kernels:
     """Experts' products may run as one library product each, side by side on a few streams, where that is faster."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
-    dispatch_once_per: Ints = 0
+    dispatch_once_per: int = 0
     """Devices (neighbours by number) that a token is sent to once, however many of its experts they hold; 0: it goes to
     each of its experts."""
     splits_experts: bool = True
