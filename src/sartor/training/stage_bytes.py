@@ -245,8 +245,8 @@ def _layers(
             continue
         each = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
         each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
-        kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
         each = np.where(by_operator, act.operators, each)
+        kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
         extra = np.where(full & (share < 1) & ~by_operator, 0.0, act.whole - each)
         here = counts[:, :, i].sum(axis=1)[:, None] > 0
         peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
