@@ -89,9 +89,13 @@ def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
     year = re.search(r"20(\d\d)", row.get("framework_version", ""))
     if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
         framework = replace(framework, grad_fusion=False)
+    if year and int(year.group(1)) >= FIRST_YEAR_COMPILED_LOSS and "torchtitan" in name:
+        framework = replace(framework, fused_loss=row.get("compile") == "1")
     return replace(kind, framework=framework), said
 
 
+FIRST_YEAR_COMPILED_LOSS = 25
+"""torchtitan compiles its loss with the model since the turn of 2024 to 2025 (recalled)."""
 LAST_YEAR_UNFUSED = 22
 """Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled)."""
 

@@ -111,6 +111,9 @@ class Framework:
     dispatch_once: bool = False
     """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
     for each of its experts (NCCL's all-to-all)."""
+    fused_loss: bool = False
+    """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy of them (torch.compile over the
+    loss; Transformer Engine's cross-entropy)."""
     checkpoints_operators: bool = False
     """Layers recomputed in part (``recompute_layers`` said) are so by operator: every second product's output and
     attention's are kept of all layers (torchtitan's ``selective_ac_option = "op"``); else so many layers are whole."""

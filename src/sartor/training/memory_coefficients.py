@@ -38,6 +38,8 @@ class MemoryHabits:
     """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
     split_logit_bytes: float = 0.0
     """The same where tensor parallelism splits the vocabulary, if it differs."""
+    fused_logit_bytes: float = 4.0
+    """The same where ``Framework.fused_loss``: 16-bit logits and their gradients, of which the first are kept."""
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
@@ -143,7 +145,10 @@ A100 and H100 of 80 GiB)."""
 
 def habits_for(job: TrainingJob) -> MemoryHabits:
     """How the job's trainer uses memory; a trainer nobody knows is taken for one of Megatron's kind."""
-    return HABITS.get(job.framework.name, _MEGATRON)
+    habits = HABITS.get(job.framework.name, _MEGATRON)
+    if not job.framework.fused_loss:
+        return habits
+    return replace(habits, logit_bytes=habits.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0)
 
 
 def grad_bytes(job: TrainingJob, habits: MemoryHabits) -> float:
