@@ -112,7 +112,7 @@ class Framework:
     """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
     for each of its experts (NCCL's all-to-all)."""
     fused_loss: bool = False
-    """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy of them (torch.compile over the
+    """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy (torch.compile over the
     loss; Transformer Engine's cross-entropy)."""
     checkpoints_operators: bool = False
     """Layers recomputed in part (``recompute_layers`` said) are so by operator: every second product's output and
