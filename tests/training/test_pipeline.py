@@ -14,24 +14,14 @@ from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.simulation import PipelineTimes, makespan_s, most_in_flight, simulate
-from sartor.training.stages import StageRows, stage_counts, stage_rows
+from sartor.training.stages import StageRows, each_device, stage_counts, stage_rows
 
 ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = PipelineSchedule
 
 
 def every_device(pp: int, virtual: int = 1) -> StageRows:
     """Rows of a pipeline whose devices all differ."""
-    before = (np.arange(pp)[:, None] > np.arange(pp)).astype(np.int64)
-    return StageRows(
-        pp=pp,
-        virtual_stages=virtual,
-        counts=np.eye(pp, dtype=np.int64),
-        last=np.arange(pp),
-        first=np.arange(pp),
-        before=before,
-        before_first=before,
-        times=np.ones(pp, dtype=np.int64),
-    )
+    return each_device(np.eye(pp, dtype=np.int64), virtual)
 
 
 def closed(schedule: PipelineSchedule, f: Any, b: Any, w: Any, m: int, **more: Any) -> float:

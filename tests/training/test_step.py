@@ -232,11 +232,11 @@ def test_constants_come_from_a_table_by_trainer_and_precision() -> None:
     job = job_of()
     table = {
         "default": {"jitter": 0.5},
-        "precision": {"16bit": {"compute_factor": 1.5}},
-        "framework": {"megatron": {"launch_s": 1e-6, "16bit": {"compute_factor": 1.25}}},
+        "precision": {"16bit": {"sm_contention": 0.2}},
+        "framework": {"megatron": {"launch_s": 1e-6, "16bit": {"sm_contention": 0.3}}},
     }
     found = coefficients_for(job, CLUSTER.gpu, table)
-    assert (found.jitter, found.compute_factor, found.launch_s) == (0.5, 1.25, 1e-6)
+    assert (found.jitter, found.sm_contention, found.launch_s) == (0.5, 0.3, 1e-6)
     with pytest.raises(InputError, match=r"training constants=jiter: .*nearest: jitter"):
         coefficients_for(job, CLUSTER.gpu, {"default": {"jiter": 1.0}})
     with pytest.raises(InputError, match="dp_overlap_share"):
@@ -262,3 +262,33 @@ def test_rates_times_four_and_delays_over_four_give_a_quarter_of_the_step(name: 
         job_of(), PLANS[name], replace(faster(CLUSTER, 4.0, 0.25), gpu=gpu), quick, replace(constants, **delays)
     )
     assert fast.step_s == pytest.approx(slow.step_s / 4, rel=1e-9)
+
+
+def mixed(first: int, second: int) -> Cluster:
+    """So many H100 in front, so many A100 behind."""
+    other = replace(load_cluster("dgx-a100"), num_devices=second)
+    return replace(CLUSTER, num_devices=first, others=(other,))
+
+
+def test_a_mixed_cluster_runs_each_stage_at_its_pools_pace() -> None:
+    plan = plan_of(tp=8, pp=2, num_microbatches=64)
+    fast, slow = (step(job_of(), plan, load_cluster(name, 16)) for name in ("dgx-h100", "dgx-a100"))
+    both = step(job_of(), plan, mixed(8, 8))
+    assert fast.step_s < both.step_s < slow.step_s * (1 + 1e-12)
+    helped = step(job_of(), replace(plan, stage_layers=(6, 2)), mixed(8, 8))
+    assert helped.step_s < both.step_s
+    assert sum(getattr(both, part) for part in PARTS) == both.step_s
+
+
+def test_pools_of_one_kind_are_one_cluster() -> None:
+    plans = plan_of(tp=8, pp=np.array([1, 2, 4]), num_microbatches=np.array([64, 32, 16]))
+    same = replace(CLUSTER, num_devices=16, others=(replace(CLUSTER, num_devices=16),))
+    one = step(job_of(), plans, replace(CLUSTER, num_devices=32))
+    assert step(job_of(), plans, same).compute_s == pytest.approx(one.compute_s)
+
+
+def test_mixed_pools_must_have_the_devices() -> None:
+    with pytest.raises(InputError, match=r"num_devices=16: 4 stages of 8 need 32 devices"):
+        step(job_of(), plan_of(tp=8, pp=4, num_microbatches=64), mixed(8, 8))
+    with pytest.raises(InputError, match=r"must say how many devices it has"):
+        step(job_of(), plan_of(tp=8, pp=4, num_microbatches=64), mixed(8, 0))

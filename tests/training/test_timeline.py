@@ -99,3 +99,13 @@ def test_longest_path_is_the_simulation_for_a_published_plan() -> None:
     priced = step(job, plan, cluster)
     pipeline = priced.step_s - priced.overhead_s - priced.optimizer_s - priced.dp_exposed_s
     assert found.pipeline_s == pytest.approx(pipeline, rel=1e-3)
+
+
+def test_a_mixed_cluster_has_a_timeline() -> None:
+    slow = replace(load_cluster("dgx-a100"), num_devices=8)
+    both = replace(CLUSTER, num_devices=8, others=(slow,))
+    plan = plan_of(2, tp=4, dp=2, m=8)
+    found = timeline(JOB, plan, both)
+    assert found.step_s == pytest.approx(step(JOB, plan, both).step_s, rel=0.02)
+    first, second = (next(e.end_s - e.start_s for e in found.of(d) if e.kind == "F") for d in (0, 1))
+    assert second > 1.5 * first

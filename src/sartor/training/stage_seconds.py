@@ -135,12 +135,17 @@ class StageSeconds:
         return self.traffic.tied.total_s(size, t.c.bucket_bytes)
 
     def optimizer_s(self) -> Any:
+        """The optimizer on the fullest stage, and the norm of all gradients."""
+        norm = self.norm_s if self.t.job.trains_weights else 0.0
+        return self.updates_s().max(axis=0) + norm
+
+    def updates_s(self) -> FloatArray:
+        """Updating the parameters a device of each stage is in charge of [R, plans]."""
         t, zero = self.t, self.p["zero"]
         dense, expert = self._params_held()
         own = [np.where(zero >= 1, of.shards, 1) for of in (self.traffic.dense, self.traffic.expert)]
-        most = (dense / own[0] + expert / own[1]).max(axis=0)
-        norm = self.norm_s if t.job.trains_weights else 0.0
-        return t.c.optimizer_factor * t.optimizer.seconds(most, self.p["offload"] > 0) + norm
+        seconds: FloatArray = t.optimizer.seconds(dense / own[0] + expert / own[1], self.p["offload"] > 0)
+        return t.c.optimizer_factor * seconds
 
     def flops(self) -> Any:
         """Product FLOPs of one microbatch over one device of every stage."""

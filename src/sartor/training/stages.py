@@ -75,26 +75,52 @@ class StageRows:
     """[R, R]: the same, before the first like the first index."""
     times: IntArray
     """[R]: how many devices there are of each."""
+    pool: IntArray
+    """[R]: which pool of a mixed cluster each stands in; 0 where there is one."""
 
 
 def stage_rows(
-    shape: TransformerShape, pp: int, virtual_stages: int = 1, stage_layers: tuple[int, ...] | None = None
+    shape: TransformerShape,
+    pp: int,
+    virtual_stages: int = 1,
+    stage_layers: tuple[int, ...] | None = None,
+    pools: IntArray | None = None,
 ) -> StageRows:
-    """Distinct rows of `stage_counts` summed over chunks, ordered by their first device."""
+    """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; ``pools`` tells devices of
+    different pools apart [pp]."""
     devices = stage_counts(shape, pp, virtual_stages, stage_layers).sum(axis=1)
-    rows, first, which = _distinct_rows(devices)
+    where = np.zeros(pp, dtype=np.int64) if pools is None else pools
+    rows, first, which = _distinct_rows(np.column_stack([devices, where]))
     is_row = which[:, None] == np.arange(len(rows))
     passed = np.concatenate([np.zeros((1, len(rows)), np.int64), np.cumsum(is_row, axis=0)])
     last = pp - 1 - np.argmax(is_row[::-1], axis=0)
     return StageRows(
         pp=pp,
         virtual_stages=virtual_stages,
-        counts=rows,
+        counts=rows[:, :-1],
         last=last,
         first=first,
         before=passed[last],
         before_first=passed[first],
         times=passed[-1],
+        pool=rows[:, -1],
+    )
+
+
+def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = None) -> StageRows:
+    """Every device of ``counts`` [devices, blocks] as a row of its own, equal or not."""
+    order = np.arange(len(counts))
+    before = (order[:, None] > order).astype(np.int64)
+    return StageRows(
+        pp=len(counts),
+        virtual_stages=virtual_stages,
+        counts=counts,
+        last=order,
+        first=order,
+        before=before,
+        before_first=before,
+        times=np.ones_like(order),
+        pool=np.zeros_like(order) if pools is None else pools,
     )
 
 

@@ -7,7 +7,7 @@ formula with its source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -15,17 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.gemm import peak_flops_per_s
-from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.training.coefficients import TrainingCoefficients
 from sartor.training.distinct import distinct_rows
+from sartor.training.mixed import pools_of, pools_of_stages, stage_seconds
 from sartor.training.orders import check_schedule
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.results import StepEstimate
-from sartor.training.stage_seconds import StageSeconds
 from sartor.training.stages import StageRows, stage_rows
 from sartor.training.tables import PlanTables, plan_columns, plan_tables
 
@@ -50,13 +49,16 @@ def step(
 
     ``coefficients`` in place of the package's for the job's trainer and device. Raises ``InputError`` for a single plan
     that does not divide the model or that its schedule has no order for; of arrays such plans are priced as if padded.
+
+    On a mixed cluster stages fill the pools in order, each at its own pool's pace (``calibration`` is then looked up).
     """
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
-    table = plan_tables(job, columns, cluster, calibration, coefficients)
+    pools = pools_of(cluster)
+    tables = [plan_tables(job, columns, pool, None if cluster.others else calibration, coefficients) for pool in pools]
     out = {name: np.empty(columns["tp"].size) for name in _PARTS}
-    for rows, where in _groups(job, plan, columns):
-        for name, value in _price(table, rows, {k: v[where] for k, v in columns.items()}, where).items():
+    for rows, where in _groups(job, plan, columns, pools):
+        for name, value in _price(tables, rows, {k: v[where] for k, v in columns.items()}, where).items():
             out[name][where] = value
     single = shape == ()
     return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in out.items()})
@@ -67,11 +69,8 @@ _PARTS = tuple(field.name for field in fields(StepEstimate))
 
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
     """``InputError`` for what no step can be priced of: a single plan that does not divide the model or that its
-    schedule has no order for, a cluster of several device types."""
+    schedule has no order for."""
     check(job.shape, plan.dims)
-    if cluster.others:
-        must = "has pools of different devices, which a step is not priced on: name one pool's cluster"
-        raise InputError("cluster", cluster.name, must, cluster.gpu.name)
     d = plan.dims
     single = all(np.ndim(x) == 0 for x in (plan.schedule, d.pp, plan.virtual_stages, plan.num_microbatches))
     if single:
@@ -79,29 +78,34 @@ def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
         check_schedule(schedule, int(d.pp), int(plan.virtual_stages), int(plan.num_microbatches))
 
 
-def _groups(job: TrainingJob, plan: TrainingPlan, columns: dict[str, IntArray]) -> Iterator[tuple[StageRows, IntArray]]:
+def _groups(
+    job: TrainingJob, plan: TrainingPlan, columns: dict[str, IntArray], pools: Sequence[Cluster]
+) -> Iterator[tuple[StageRows, IntArray]]:
     """Plans that share their stages, a few thousand at a time."""
-    (pps, virtuals), index = distinct_rows([columns["pp"], columns["virtual"]])
+    per_stage = columns["tp"] * columns["cp"] * columns["dp"]
+    wanted = [columns["pp"], columns["virtual"], per_stage if len(pools) > 1 else np.ones_like(per_stage)]
+    (pps, virtuals, sizes), index = distinct_rows(wanted)
     order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index, minlength=pps.size))
-    for pp, virtual, start, end in zip(
-        pps.tolist(), virtuals.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True
+    ends = np.cumsum(np.bincount(index, minlength=pps.size)).tolist()
+    for pp, virtual, size, start, end in zip(
+        pps.tolist(), virtuals.tolist(), sizes.tolist(), [0, *ends[:-1]], ends, strict=True
     ):
-        rows = stage_rows(job.shape, pp, virtual, plan.stage_layers)
+        rows = stage_rows(job.shape, pp, virtual, plan.stage_layers, pools_of_stages(pools, job, pp, size))
         for first in range(start, end, CHUNK):
             yield rows, order[first : min(first + CHUNK, end)]
 
 
-def _price(t: PlanTables, rows: StageRows, p: dict[str, IntArray], where: IntArray) -> dict[str, Any]:
+def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray], where: IntArray) -> dict[str, Any]:
     """Parts of the step of plans that share ``rows``; they add up to ``step_s``."""
-    s, c, m = StageSeconds(t, rows, p, where), t.c, p["microbatches"]
+    t = tables[0]
+    s, c, m = stage_seconds(tables, rows, p, where), t.c, p["microbatches"]
     hidden = c.p2p_overlap_share if t.job.framework.p2p_overlap else None
     work = PipelineWork(
         rows=rows,
         forward_s=s.forward_s,
         dgrad_s=s.backward_s,
         wgrad_s=s.wgrad_s,
-        transfer_s=t.transfer_s[t.transfer_index[where]],
+        transfer_s=np.maximum.reduce([each.transfer_s[each.transfer_index[where]] for each in tables]),
         hidden_share=hidden,
     )
     pipe = pipeline_time(work, m, p["schedule"])
@@ -129,7 +133,8 @@ def _price(t: PlanTables, rows: StageRows, p: dict[str, IntArray], where: IntArr
     }
     step_s = sum(parts.values())
     flops = s.flops() * m * p["tp"] * p["dp"] * p["cp"]
-    rate = peak_flops_per_s(t.cluster.gpu, t.job.recipe.dtype)
+    peaks = np.array([peak_flops_per_s(each.cluster.gpu, t.job.recipe.dtype) for each in tables])
+    rate = float(peaks[rows.pool] @ rows.times) / rows.pp
     work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
     network = t.calibration.network.log_sigma * (dp + pipe.transfer_s)
     deviation = np.sqrt((of_slowest(s.deviation_s) * work_share) ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2)

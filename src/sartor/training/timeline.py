@@ -6,6 +6,7 @@ before it parameters are gathered, after it gradients reduced and the optimizer 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,12 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.training.coefficients import TrainingCoefficients
 from sartor.training.footprint import every_stage, flatten, usable_bytes
+from sartor.training.mixed import pools_of, pools_of_stages, stage_seconds
 from sartor.training.orders import Work
 from sartor.training.simulation import Event, PipelineTimes, simulate
 from sartor.training.stage_bytes import stage_bytes
 from sartor.training.stage_seconds import StageSeconds
-from sartor.training.stages import StageRows, stage_counts
+from sartor.training.stages import each_device, stage_counts
 from sartor.training.step import check_plan
 from sartor.training.tables import PlanTables, plan_columns, plan_tables
 
@@ -42,6 +44,8 @@ class MemoryTrack:
     bytes_held: FloatArray
     states_bytes: float
     """Of it weights, gradients, optimizer states and buffers, which stay."""
+    limit_bytes: float
+    """What a process can fill of the device's memory."""
 
     @property
     def peak_bytes(self) -> float:
@@ -57,7 +61,6 @@ class Timeline:
     step_s: float
     pipeline_s: float
     """From the first task to the last."""
-    limit_bytes: float
 
     def of(self, device: int) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.device == device)
@@ -83,9 +86,13 @@ def timeline(
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
     counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
-    tables = plan_tables(job, columns, cluster, calibration, coefficients)
-    stages = _stages(tables, columns, counts.sum(axis=1), virtual)
-    times = _pipeline_times(tables, columns, counts)
+    pools = pools_of(cluster)
+    known = None if cluster.others else calibration
+    tables = [plan_tables(job, columns, pool, known, coefficients) for pool in pools]
+    size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
+    where = pools_of_stages(pools, job, pp, size)
+    stages = _stages(tables, columns, counts.sum(axis=1), virtual, where)
+    times = _pipeline_times(tables, columns, counts, where)
     schedule = PipelineSchedule(int(columns["schedule"][0]))
     ready = np.broadcast_to(stages.gathered_s(), (pp, 1))[:, 0]
     tasks = simulate(schedule, times, m, ready.tolist())
@@ -94,10 +101,9 @@ def timeline(
     events = sorted([*before, *tasks, *after], key=lambda e: (e.device, e.start_s, e.end_s))
     return Timeline(
         events=tuple(e for e in events if e.end_s > e.start_s),
-        memory=_memory(job, plan, cluster, counts, tasks, schedule),
+        memory=_memory(job, plan, [pools[i] for i in where], counts, tasks, schedule),
         step_s=step_s,
         pipeline_s=max(e.end_s for e in tasks) - min(e.start_s for e in tasks),
-        limit_bytes=usable_bytes(cluster),
     )
 
 
@@ -105,36 +111,29 @@ def _phase(device: int, kind: str, start_s: float, end_s: float) -> Event:
     return Event(device=device, kind=kind, chunk=0, microbatch=0, start_s=start_s, end_s=end_s)
 
 
-def _stages(tables: PlanTables, columns: dict[str, IntArray], counts: IntArray, virtual: int) -> StageSeconds:
+def _stages(
+    tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, virtual: int, pools: IntArray
+) -> StageSeconds:
     """Seconds of every device (or of every chunk), none taken together."""
-    order = np.arange(len(counts))
-    before = (order[:, None] > order).astype(np.int64)
-    rows = StageRows(
-        pp=len(counts),
-        virtual_stages=virtual,
-        counts=counts,
-        last=order,
-        first=order,
-        before=before,
-        before_first=before,
-        times=np.ones_like(order),
-    )
-    return StageSeconds(tables, rows, columns, np.zeros(1, dtype=np.int64))
+    return stage_seconds(tables, each_device(counts, virtual, pools), columns, np.zeros(1, dtype=np.int64))
 
 
-def _pipeline_times(tables: PlanTables, columns: dict[str, IntArray], counts: IntArray) -> PipelineTimes:
+def _pipeline_times(
+    tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, pools: IntArray
+) -> PipelineTimes:
     """Seconds of every chunk; layers to recompute are shared out among a device's chunks by their layers."""
     pp, virtual, _ = counts.shape
-    layers = counts @ tables.is_layer
+    layers = counts @ tables[0].is_layer
     some = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
     wanted = np.where(columns["recompute_layers"] < 0, -1.0, some).reshape(-1, 1)
-    chunks = _stages(tables, {**columns, "recompute_layers": wanted}, counts.reshape(pp * virtual, -1), 1)
-    framework = tables.job.framework
+    every = counts.reshape(pp * virtual, -1)
+    chunks = _stages(tables, {**columns, "recompute_layers": wanted}, every, 1, np.repeat(pools, virtual))
+    framework = tables[0].job.framework
     return PipelineTimes(
         forward_s=chunks.forward_s.reshape(pp, virtual),
         dgrad_s=chunks.backward_s.reshape(pp, virtual),
         wgrad_s=chunks.wgrad_s.reshape(pp, virtual),
-        transfer_s=float(tables.transfer_s[tables.transfer_index[0]]),
+        transfer_s=max(float(t.transfer_s[t.transfer_index[0]]) for t in tables),
         blocking=not (framework.p2p_overlap and virtual > 1),
     )
 
@@ -162,15 +161,15 @@ def _phases_after(stages: StageSeconds, columns: dict[str, IntArray], tasks: lis
 def _memory(
     job: TrainingJob,
     plan: TrainingPlan,
-    cluster: Cluster,
+    clusters: Sequence[Cluster],
     counts: IntArray,
     tasks: list[Event],
     schedule: PipelineSchedule,
 ) -> tuple[MemoryTrack, ...]:
     """Activations of a microbatch are held from the start of its forward to the end of its backward (its weight
     gradient, where that is split off; logits to the end of backward)."""
-    layers, head = _kept_bytes(job, plan, cluster, counts)
-    whole = every_stage(job, plan, cluster)
+    layers, head = _kept_bytes(job, plan, clusters[0], counts)
+    whole = every_stage(job, plan, clusters[0])
     states = (whole.states + whole.buffers)[:, 0]
     until = Work.WGRAD if schedule is PipelineSchedule.ZERO_BUBBLE else Work.BACKWARD
     tracks = []
@@ -183,7 +182,9 @@ def _memory(
         changes.sort()
         held = states[d] + np.cumsum([change for _, change in changes])
         times = np.array([at for at, _ in changes])
-        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=held, states_bytes=float(states[d])))
+        limit = usable_bytes(clusters[d])
+        stays = float(states[d])
+        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=held, states_bytes=stays, limit_bytes=limit))
     return tuple(tracks)
 
 
