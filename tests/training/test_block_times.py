@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.cost.estimate import estimate
+from sartor.cost.gemm import gemm_cost
+from sartor.cost.grouped import grouped_cost
 from sartor.cost.residual import without_residuals
 from sartor.errors import InputError
 from sartor.hardware.calibration import load_calibration
@@ -32,7 +34,7 @@ from sartor.model.shape import (
 from sartor.model.training import ContextParallel, Framework, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
-from sartor.operators import Axis, Collective, Pass
+from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm, Pass
 from sartor.training.block_times import block_times, row_times
 from sartor.training.blocks import blocks
 from sartor.training.recipes import NARROWING, kernels_of, padded_vocab, supports, workload_of
@@ -383,3 +385,45 @@ def test_distinct_rows_share_one_table() -> None:
     assert rows.size == 3
     assert times[0].forward_s.shape == (3,)
     assert rows.index.tolist() == [0, 2, 0, 1]
+
+
+def test_a_token_goes_to_a_node_once_where_copies_are_made_there() -> None:
+    """Top 8 of 128 experts over 4 nodes of 8: drawn evenly they lie on 4 (1 - (3/4)^8) = 3.6 of the nodes, not 8."""
+    shape = load_model("qwen3-30b-a3b")
+    sent = []
+    for once in (False, True):
+        job = job_of(shape, 4096, framework=Framework(dispatch_once=once))
+        graph = lower(workload_of(job), ParallelDims(ep=32), kernels_of(job, CLUSTER))
+        sent += [op.message_bytes for op in graph.operators if op.name == "dispatch.all_to_all"]
+    each = 4096 * 2048 * 2
+    assert sent == pytest.approx([8 * each, 4 * (1 - 0.75**8) * each])
+
+
+@given(st.sampled_from((1, 2, 4, 8, 16, 32, 64)), st.sampled_from((1, 2, 4)))
+@settings(max_examples=15)
+def test_sending_once_never_sends_more(ep: int, tp: int) -> None:
+    times = [
+        block_times(
+            job_of("qwen3-30b-a3b", 1024, framework=Framework(dispatch_once=once)), plan_of(tp=tp, ep=ep), CLUSTER
+        )
+        for once in (False, True)
+    ]
+    assert times[1][1].ep_forward_s <= times[0][1].ep_forward_s * (1 + 1e-12)
+
+
+def test_products_of_narrow_operands_are_priced_without_the_tables_quantizing_kernel() -> None:
+    known = load_calibration(CLUSTER.gpu)
+    plain, narrow = (
+        gemm_cost(Gemm(name="x", m=8192, n=8192, k=8192, dtype=DType.FP8, quantized=q), CLUSTER.gpu, known)
+        for q in (False, True)
+    )
+    assert narrow.time_s < plain.time_s
+    assert narrow.time_s > 2 * 8192**3 / CLUSTER.gpu.peak(DType.FP8)
+
+
+def test_experts_run_the_faster_of_a_grouped_kernel_and_one_product_each() -> None:
+    known = load_calibration(CLUSTER.gpu)
+    for rows in (64, 4096, 262_144):
+        op = GroupedGemm(name="x", groups=8, rows=rows, n=4096, k=2048)
+        grouped, apart = (grouped_cost(replace(op, apart=a), CLUSTER.gpu, known).time_s for a in (False, True))
+        assert apart <= grouped
