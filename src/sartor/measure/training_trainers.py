@@ -46,7 +46,11 @@ TRAINERS: tuple[Trainer, ...] = (
         fp8=Recipe.FP8_CURRENT,
     ),
     Trainer(words=("llm-foundry", "composer", "mosaic"), framework=replace(_FSDP, name="llm-foundry"), zero_stage=3),
-    Trainer(words=("internevo", "internlm"), framework=Framework(name="internevo"), zero_stage=1),
+    Trainer(  # gradients are reduced as they are (InternEvo internlm/solver/optimizer/hybrid_zero_optim.py)
+        words=("internevo", "internlm"),
+        framework=Framework(name="internevo", grad_dtype=DType.BF16),
+        zero_stage=1,
+    ),
     Trainer(
         words=("megatron-deepspeed",), framework=Framework(name="megatron-deepspeed", dp_overlap=False), zero_stage=1
     ),
