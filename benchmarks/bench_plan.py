@@ -1,0 +1,100 @@
+"""Speed of pricing plans: arrays of plans against one plan at a time, the step alone and with its memory.
+
+GPT-3 175B on 512 A100, plans drawn at random from its degrees, microbatches, schedules, ZeRO stages and recomputation.
+CPU seconds of one process; set OMP_NUM_THREADS=1 to keep it to one core.
+
+Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 100,000 steps a second in arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.zoo import load_model
+from sartor.training.footprint import footprint
+from sartor.training.step import step
+
+DEVICES, BATCH = 512, 1536
+LEAST_PER_S = 100_000
+
+
+def main() -> None:
+    shape = replace(load_model("gpt3-175b"), vocab_size=51200)
+    job = TrainingJob(shape=shape, seq_len=2048, global_batch_size=BATCH)
+    cluster = load_cluster("dgx-a100", DEVICES)
+
+    def both(plan: TrainingPlan) -> None:
+        step(job, plan, cluster)
+        footprint(job, plan, cluster)
+
+    def alone(plan: TrainingPlan) -> None:
+        step(job, plan, cluster)
+
+    slowest = np.inf
+    print(f"{'':16}{'plans':>10}{'seconds':>10}{'plans/s':>12}{'one by one/s':>14}{'ratio':>10}")
+    for name, price in (("step", alone), ("step and memory", both)):
+        single = 20 / seconds_of(lambda price=price: [price(one) for one in singles(20)])
+        for count in (10_000, 100_000, 1_000_000):
+            plan = plans(count)
+            taken = seconds_of(lambda price=price, plan=plan: price(plan))
+            rate = count / taken
+            print(
+                f"{name:16}{count:>10,}{taken:>10.3f}{rate:>12,.0f}{single:>14,.1f}{rate / single:>10,.0f}", flush=True
+            )
+            slowest = min(slowest, rate) if count >= LEAST_PER_S else slowest
+    if slowest < LEAST_PER_S:
+        sys.exit(f"{slowest:,.0f} plans a second, less than {LEAST_PER_S:,}")
+
+
+def plans(count: int) -> TrainingPlan:
+    """Plans of all devices drawn at random, interleaved where microbatches allow it."""
+    draw = np.random.default_rng(0)
+    tp, pp = draw.choice([1, 2, 4, 8], count), draw.choice([1, 2, 4, 8, 16, 32], count)
+    dp = DEVICES // tp // pp
+    size = draw.choice([1, 2, 4, 8], count)
+    microbatches = np.maximum(BATCH // dp // size, 1)
+    can = (pp > 1) & (microbatches % pp == 0)
+    virtual = np.where(can, draw.choice([1, 2, 3], count), 1)
+    return TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp),
+        microbatch_size=size,
+        num_microbatches=microbatches,
+        virtual_stages=virtual,
+        schedule=np.where(virtual == 1, draw.choice([0, 1, 2], count), 0),
+        zero_stage=draw.choice([0, 1, 2, 3], count),
+        recompute=draw.choice([0, 1, 2], count),
+    )
+
+
+def singles(count: int) -> list[TrainingPlan]:
+    many = plans(count)
+    out = []
+    for i in range(count):
+        dims = ParallelDims(**{name: int(getattr(many.dims, name)[i]) for name in ("tp", "pp", "dp")})  # type: ignore[index]
+        values = {f.name: getattr(many, f.name) for f in fields(TrainingPlan) if f.name != "dims"}
+        single = {name: int(v[i]) for name, v in values.items() if isinstance(v, np.ndarray)}
+        out.append(replace(many, dims=dims, **single))
+    return out
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    """CPU seconds of the faster of two calls."""
+    taken = []
+    for _ in range(2):
+        start = time.process_time()
+        call()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+if __name__ == "__main__":
+    main()
