@@ -260,11 +260,11 @@ def collectives_on(found: CollectiveCoefficients, *, pcie: bool) -> CollectiveCo
 
 
 def calibration_files() -> dict[str, dict[str, Any]]:
-    """Every calibration the package holds, by file name without its ending: ``a100_sxm.bf16``, ``a100_sxm``, ..."""
+    """Every device's calibration in the package, by file name without its ending: ``a100_sxm.bf16``, ..."""
     folder = resources.files("sartor.hardware").joinpath("calibration")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
     tables = {name.removesuffix(".toml"): _read(name) or {} for name in names}
-    return {name: table for name, table in tables.items() if "provenance" in table}
+    return {name: table for name, table in tables.items() if "provenance" in table and name != "training"}
 
 
 _SECTIONS: dict[str, type] = {
