@@ -46,10 +46,13 @@ class MemoryHabits:
     """Whole layers of gathered weights at once under ZeRO 3: the one at work and the one fetched ahead."""
     buffer_bytes: float = 0.0
     """Buckets of gradients and parameters outside the gradient buffer."""
-    fragmentation: float = 1.17
-    """What the allocator holds for activations and temporaries over their peak: blocks cut for one tensor that the next
-    does not fill. States are allocated once and leave no gaps. *Fitted* on the 58 rows of Megatron-DeepSpeed runs of
-    2022 in data/end_to_end/training.csv (2026-11-21), where states then came out at 1.005 times their theory."""
+    keeps_outputs: bool = False
+    """A pipeline rank holds what it sent on until the gradient comes back; else it is freed when sent
+    (``deallocate_pipeline_outputs``)."""
+    fragmentation: float = 1.11
+    """What the allocator holds for activations and temporaries over their peak: blocks cut for one tensor that the
+    next does not fill. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of
+    2022 in data/end_to_end/training.csv (2026-11-21), contexts and buckets being as below."""
     steps_in_own_blocks: bool = True
     """Temporaries of the optimizer's step do not fit the blocks activations left: held beside them (PyTorch's native
     allocator never joins blocks of different requests to the driver)."""
@@ -66,12 +69,13 @@ _DEEPSPEED = MemoryHabits(
     narrow_weights=False,
     dummy_wgrad=False,
     gathers_input=False,
+    keeps_outputs=True,
     buffer_bytes=3e9,
 )
 """DeepSpeed: 16-bit gradients, beside them fp32 sums in bf16 training (BF16_Optimizer); in fp16 training the shard's
 gradients are cast and laid end to end at the step, two fp32 copies; reduce and gather buckets of 5e8 elements each, the
 first one twice (``reduce_bucket_size``, ``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults,
-recalled)."""
+recalled). Its pipeline engine keeps outputs as the roots of backward."""
 
 _FSDP = MemoryHabits(
     wide_weights=True,

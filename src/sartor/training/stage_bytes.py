@@ -113,6 +113,8 @@ def stage_bytes(
     flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
     flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
     layers_kept, layer_peak = _layers(job, plan, parts, counts, flying)
+    if habits.keeps_outputs:
+        layers_kept = layers_kept + _outputs(job, parts, pp, device, flying)
     head_kept, head_peak = _head(job, plan, habits, parts, held, flying)
     buffers = _buffers(job, plan, habits, cluster, parts, held)
     bare = StageBytes(
@@ -251,6 +253,13 @@ def _layers(
         here = counts[:, :, i].sum(axis=1)[:, None] > 0
         peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
     return kept, peak
+
+
+def _outputs(job: TrainingJob, parts: _Parts, pp: int, device: npt.NDArray[np.int64], flying: Any) -> Bytes:
+    """What a chunk sent on, held until its gradient comes back: of all chunks but the model's last."""
+    sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
+    held: Bytes = sent * (parts.rows.outer * job.shape.hidden_size * parts.rows.wide)
+    return held
 
 
 def _recomputed_share(plan: TrainingPlan, parts: _Parts, counts: npt.NDArray[np.int64]) -> Any:
