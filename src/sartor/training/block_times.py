@@ -213,8 +213,11 @@ def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Any:
 
 
 def _launches(x: _Priced) -> Any:
-    """Kernels of one execution: flash attention's backward has one before and one after it."""
+    """Kernels of one execution: flash attention's backward has one before and one after it, experts' products are one
+    each where they run apart."""
     operator = x.operator
+    if isinstance(operator, GroupedGemm):
+        return (operator.groups if operator.apart else 1.0) * x.count
     if isinstance(operator, MemoryBound):
         return operator.kernels * x.count
     if isinstance(operator, Collective):
