@@ -7,14 +7,15 @@ and time never falls with every further layer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.search.plan_result import PricedPlan
 from sartor.search.plan_space import Array, Rows, plan_at, size_of, stage_layers, take, to_plan
 from sartor.training.footprint import usable_bytes
 from sartor.training.results import Footprint, StepEstimate
@@ -98,10 +99,13 @@ def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
     return Evaluated(rows=rows, step_s=step_s, bound_s=bound_s, device_bytes=device_bytes, stage=stage)
 
 
-def fewest_recomputed(pricer: Pricer, found: Evaluated) -> Rows | None:
-    """Of the rows that fit with every layer recomputed but not with none: the same with the fewest layers that fit."""
+def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf) -> Rows | None:
+    """Of the rows that fit with every layer recomputed but not with none: the same with the fewest layers that fit.
+
+    Rows that could not be faster than ``worst_s`` with nothing recomputed are left out.
+    """
     wanted = found.fits & (found.rows["recompute"] == Recompute.FULL) & (found.rows["recompute_layers"] < 0)
-    rows = take(found.rows, wanted)
+    rows = take(found.rows, wanted & (found.step_s * LEAST_SHARE < worst_s))
     if not size_of(rows):
         return None
     low, high = np.zeros(size_of(rows), dtype=np.int64), stage_layers(pricer.job, rows).astype(np.int64)
@@ -118,7 +122,27 @@ def fewest_recomputed(pricer: Pricer, found: Evaluated) -> Rows | None:
     return {**take(rows, fewer), "recompute_layers": high[fewer]} if fewer.any() else None
 
 
-def priced(pricer: Pricer, rows: Rows, index: int) -> tuple[TrainingPlan, StepEstimate, Footprint]:
-    """One row priced by itself, as plain numbers."""
-    plan = plan_at(pricer.job, rows, index)
-    return plan, pricer.step(plan), pricer.footprint(plan)
+LEAST_SHARE = 0.6
+"""A step without recomputation takes at least so much of one that recomputes all: (F + B) / (2 F + B) for forward F and
+backward B, as long as F <= 2 B."""
+
+
+def priced(pricer: Pricer, rows: Rows) -> list[PricedPlan]:
+    """Rows as plans of plain numbers with all parts of their step and memory."""
+    if not size_of(rows):
+        return []
+    plans = to_plan(pricer.job, rows)
+    steps, footprints = pricer.step(plans), pricer.footprint(plans)
+    return [
+        PricedPlan(plan=plan_at(pricer.job, rows, i), step=_at(steps, i), footprint=_at(footprints, i))
+        for i in range(size_of(rows))
+    ]
+
+
+Record = TypeVar("Record", StepEstimate, Footprint)
+
+
+def _at(record: Record, index: int) -> Record:
+    """One entry of a record of arrays, as plain numbers."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{n: (v if np.ndim(v) == 0 else v[index].item()) for n, v in values.items()})

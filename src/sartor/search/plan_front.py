@@ -38,6 +38,9 @@ def empty() -> Evaluated:
 class Kept:
     """Running answer of a search over chunks of plans; ``add`` takes one more chunk."""
 
+    top: int = 1
+    """Sets of dims whose plans uneven stages are wanted for."""
+
     best: Evaluated = field(default_factory=empty)
     """The fastest plan of every (tp, pp, cp, dp, ep)."""
     front: Evaluated = field(default_factory=empty)
@@ -75,10 +78,15 @@ class Kept:
 
     def _keep_open(self, found: Evaluated) -> None:
         """Of those that could beat the best so far, the ones with the lowest bounds."""
-        hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.best_s)
+        hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.worst_s)
         both = joined(self.open, chosen(found, hopeful))
-        both = chosen(both, both.bound_s < self.best_s)
+        both = chosen(both, both.bound_s < self.worst_s)
         self.open = first_of(both, ("bound_s",), OPEN) if size_of(both.rows) > OPEN else both
+
+    @property
+    def worst_s(self) -> float:
+        """The step of the last of the ``top`` sets of dims so far; infinite before there are so many."""
+        return float(self.best.step_s[self.top - 1]) if len(self.best.step_s) >= self.top else np.inf
 
     @property
     def best_s(self) -> float:

@@ -150,7 +150,7 @@ def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
     """Rows as one ``TrainingPlan`` of arrays."""
     dims = ParallelDims(
         **{name: rows[name] for name in (*DIMS, "ep")},
-        sequence_parallel=rows["sequence_parallel"].astype(bool),
+        sequence_parallel=rows["sequence_parallel"].astype(bool),  # type: ignore[arg-type]
     )
     return TrainingPlan(
         dims=dims,

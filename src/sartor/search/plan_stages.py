@@ -17,14 +17,17 @@ import numpy as np
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks, trace
 from sartor.search.plan_evaluate import Evaluated, Pricer
-from sartor.search.plan_front import chosen, order
+from sartor.search.plan_front import KEYS, chosen, order
 from sartor.search.plan_result import PricedPlan
 from sartor.search.plan_space import Array, plan_at, size_of, to_plan
 from sartor.training.blocks import BlockKind, blocks, layer_order
 from sartor.training.stage_loads import BlockLoads, block_loads, held_bytes
 from sartor.units import ceil_div
 
-TRIED = 64
+BATCH = 8
+OTHERS = 24
+"""Further sets of dims whose best bound is tried."""
+TRIED = 96
 """Plans whose layers are placed at most, those first that could gain most."""
 WORTH = 1e-3
 """Least share of the step that an uneven split must save to be preferred to an even one."""
@@ -39,33 +42,49 @@ class Placed:
     left: int
 
 
-def place_layers(pricer: Pricer, open_: Evaluated, best_s: float) -> Placed:
+def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float = 0.0) -> Placed:
     """Place the layers of the plans of ``open_`` whose ``bound_s`` is below the best step known, nearest bound first,
-    until no bound is below the best found."""
+    until no bound is below the best found; then of the most promising plan of every other set of dims that could be
+    below ``worst_s``, so that those shown beside the best are not shown at less than their worth."""
     if not size_of(open_.rows):
         return Placed(plans=(), tried=0, left=0)
     ranked = chosen(open_, order(open_, ("bound_s",)))
-    count = min(TRIED, size_of(ranked.rows))
-    loads = block_loads(
-        pricer.job,
-        to_plan(pricer.job, {n: v[:count] for n, v in ranked.rows.items()}),
-        pricer.cluster,
-        pricer.calibration,
-    )
+    bounds = ranked.bound_s
     found: list[PricedPlan] = []
-    tried = 0
-    for index in range(count):
-        if ranked.bound_s[index] >= best_s * (1 - WORTH):
+    tried: list[int] = []
+    for start in range(0, min(TRIED, len(bounds)), BATCH):
+        if bounds[start] >= best_s * (1 - WORTH):
             break
-        tried += 1
-        plan = plan_at(pricer.job, ranked.rows, index)
-        for layers in splits(pricer, plan, loads[index]):
-            priced = _priced(pricer, replace(plan, stage_layers=layers))
-            if priced is not None:
-                found.append(priced)
-                best_s = min(best_s, priced.step_s)
-    left = int((ranked.bound_s[tried:] < best_s * (1 - WORTH)).sum())
-    return Placed(plans=tuple(sorted(found, key=lambda p: p.step_s)), tried=tried, left=left)
+        for index, plans in _place(pricer, ranked, np.arange(start, min(start + BATCH, TRIED, len(bounds)))):
+            if bounds[index] >= best_s * (1 - WORTH):
+                break
+            tried.append(index)
+            found += plans
+            best_s = min([best_s, *(plan.step_s for plan in plans)])
+    left = int((np.delete(bounds, tried) < best_s * (1 - WORTH)).sum())
+    others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < worst_s), tried))
+    for _, plans in _place(pricer, ranked, others):
+        found += plans
+    return Placed(plans=tuple(sorted(found, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
+
+
+def _place(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, list[PricedPlan]]]:
+    """Rows one after the other with what placing their layers makes of them; their blocks are priced together."""
+    if not len(index):
+        return
+    plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
+    loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration)
+    for i, weights in zip(index.tolist(), loads, strict=True):
+        plan = plan_at(pricer.job, ranked.rows, i)
+        every = (_priced(pricer, replace(plan, stage_layers=layers)) for layers in splits(pricer, plan, weights))
+        yield i, [priced for priced in every if priced is not None]
+
+
+def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
+    """Of the rows ``index`` the first of every set of dims."""
+    keys = np.stack([ranked.rows[name][index] for name in KEYS])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    return np.asarray(index[np.sort(first)][:OTHERS])
 
 
 def _priced(pricer: Pricer, plan: TrainingPlan) -> PricedPlan | None:

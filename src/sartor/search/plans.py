@@ -7,7 +7,7 @@ or because it does not fit in memory, which is counted too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from sartor.search.plan_fixed import check_fixed
 from sartor.search.plan_front import Kept, chosen, first_of
 from sartor.search.plan_relax import tightest
 from sartor.search.plan_result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
-from sartor.search.plan_space import PlanSpace, Rows, chunks, plan_space, size_of
+from sartor.search.plan_space import PlanSpace, chunks, plan_space, size_of
 from sartor.search.plan_stages import WORTH, Placed, place_layers
 
 FRONT = 60
@@ -54,10 +54,10 @@ def search_plans(
     pricer = make_pricer(job, cluster, calibration, steps, footprints)
     held = check_fixed(job, num_devices, fixed or {})
     space = plan_space(job, num_devices, held)
-    kept, rejected = _stream(pricer, space, progress)
-    placed = place_layers(pricer, kept.open, kept.best_s) if uneven else Placed(plans=(), tried=0, left=0)
-    best = _merged(_priced(pricer, kept, top), placed.plans, top)
-    lean = _one(pricer, kept.leanest.rows, 0) if kept.evaluated and not best else None
+    kept, rejected = _stream(pricer, space, progress, top)
+    placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
+    best = _merged(_top(pricer, kept, top), placed.plans, top)
+    lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
     return PlanSearch(
         job=job,
         cluster=cluster,
@@ -96,10 +96,10 @@ def make_pricer(
     return Pricer(job=job, cluster=cluster, steps=steps, footprints=footprints, calibration=calibration)
 
 
-def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None) -> tuple[Kept, dict[str, int]]:
+def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
     """Price every legal point of the space chunk by chunk; what is kept, and the counts of what was struck out."""
     found = structures(pricer.job, space)
-    rejected, kept = dict(found.rejected), Kept()
+    rejected, kept = dict(found.rejected), Kept(top=top)
     total = size_of(found.rows)
     done = 0
     for chunk in chunks(found.rows):
@@ -109,7 +109,7 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None) -> tupl
         if size_of(rows):
             prices = evaluate(pricer, rows)
             kept.add(prices)
-            fewer = fewest_recomputed(pricer, prices)
+            fewer = fewest_recomputed(pricer, prices, kept.worst_s)
             if fewer is not None:
                 kept.add_refined(evaluate(pricer, fewer))
         done += size_of(chunk)
@@ -120,12 +120,11 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None) -> tupl
     return kept, rejected
 
 
-def _priced(pricer: Pricer, kept: Kept, top: int) -> tuple[PricedPlan, ...]:
-    ranked = first_of(kept.best, ("step_s", "device_bytes"), top)
-    return tuple(_one(pricer, ranked.rows, i) for i in range(size_of(ranked.rows)))
+def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
+    return priced(pricer, first_of(kept.best, ("step_s", "device_bytes"), top).rows)
 
 
-def _merged(even: tuple[PricedPlan, ...], uneven: tuple[PricedPlan, ...], top: int) -> tuple[PricedPlan, ...]:
+def _merged(even: Sequence[PricedPlan], uneven: Sequence[PricedPlan], top: int) -> tuple[PricedPlan, ...]:
     """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only where it saves enough."""
     kept: dict[tuple[int, ...], PricedPlan] = {}
     for each in (*even, *uneven):
@@ -139,10 +138,4 @@ def _merged(even: tuple[PricedPlan, ...], uneven: tuple[PricedPlan, ...], top: i
 def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:
     count = size_of(kept.front.rows)
     shown = np.unique(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
-    rows = chosen(kept.front, shown).rows
-    return tuple(_one(pricer, rows, i) for i in range(size_of(rows)))
-
-
-def _one(pricer: Pricer, rows: Rows, index: int) -> PricedPlan:
-    plan, step, footprint = priced(pricer, rows, index)
-    return PricedPlan(plan=plan, step=step, footprint=footprint)
+    return tuple(priced(pricer, chosen(kept.front, shown).rows))
