@@ -35,6 +35,9 @@ from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm, Layout
 
 if TYPE_CHECKING:
+    from sartor.interop.launch_plan import LaunchFiles
+    from sartor.model.training import TrainingPlan
+    from sartor.search.plan_result import PricedPlan
     from sartor.search.plans import Progress
     from sartor.search.quality import QualityGuard
 
@@ -281,6 +284,39 @@ def plan(
         roomier=roomier(answer.search, pricer.limit_bytes),
         cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
     )
+
+
+def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
+    """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate), and the
+    plan they hold: the fastest that the trainer can be told, where the very best cannot be (said in ``notes``).
+
+    Raises ``InputError`` where no plan of the answer can be told, with the reason of the best one.
+    """
+    from sartor.interop.launch import launch_files, launch_kind
+    from sartor.search.plan_variants import fallback
+
+    word, best, reasons = launch_kind(kind), answer.best, list[InputError]()
+    if best is None:
+        raise InputError("--write", kind, "there is no plan to write: none fits")
+
+    def can(plan: TrainingPlan) -> bool:
+        try:
+            launch_files(word, answer.job, plan, answer.cluster)
+        except InputError as error:
+            reasons.append(error)
+            return False
+        return True
+
+    if can(best.plan):
+        return launch_files(word, answer.job, best.plan, answer.cluster), best
+    others = (*answer.search.top, *answer.front)
+    other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
+    if other is None:
+        raise reasons[0]
+    made = launch_files(word, answer.job, other.plan, answer.cluster)
+    slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
+    note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
+    return replace(made, notes=(note, *made.notes)), other
 
 
 def lint_launch(

@@ -12,9 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
+from sartor.report.draw_plan import (
+    draw_memory_bars,
+    draw_memory_fall,
+    draw_memory_tracks,
+    draw_pipeline,
+    draw_plan_cloud,
+    draw_step_bars,
+)
 from sartor.report.draw_roofline import draw_roofline
 from sartor.report.draw_shapes import draw_pareto, draw_sawtooth
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
+from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.report.points import Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth
 
 FIGURES: Mapping[type, Any] = {
@@ -24,6 +33,12 @@ FIGURES: Mapping[type, Any] = {
     Pareto: draw_pareto,
     Gains: draw_gains,
     Published: draw_published,
+    StepBars: draw_step_bars,
+    MemoryBars: draw_memory_bars,
+    MemoryFall: draw_memory_fall,
+    PlanCloud: draw_plan_cloud,
+    PipelineBars: draw_pipeline,
+    MemoryTracks: draw_memory_tracks,
 }
 """Which function draws which record."""
 

@@ -6,7 +6,7 @@ Source of the format: "Trace Event Format" (Google, linked from ui.perfetto.dev'
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,29 @@ class Span:
     args: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trace_json(spans: Iterable[Span], *, us_per_unit: float = 1.0, about: Mapping[str, Any] | None = None) -> bytes:
-    """The trace of some spans; processes and tracks are listed in the order they first appear.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A number that changes over time, drawn as an area under a process: ``values[i]`` holds from ``times[i]`` on."""
+
+    name: str
+    process: str
+    unit: str
+    times: Sequence[float]
+    values: Sequence[float]
+
+
+INDENTED = 5000
+"""Events up to which a trace is written for people to read as well."""
+
+
+def trace_json(
+    spans: Iterable[Span],
+    counters: Iterable[Counter] = (),
+    *,
+    us_per_unit: float = 1.0,
+    about: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The trace of some spans and counters; processes and tracks are listed in the order they first appear.
 
     ``us_per_unit`` is how many microseconds one unit of the spans' time is drawn as.
     """
@@ -50,8 +71,20 @@ def trace_json(spans: Iterable[Span], *, us_per_unit: float = 1.0, about: Mappin
         }
         for span in spans
     ]
+    events += [
+        {
+            "name": counter.name,
+            "ph": "C",
+            "ts": at * us_per_unit,
+            "pid": processes[counter.process],
+            "args": {counter.unit: value},
+        }
+        for counter in counters
+        for at, value in zip(counter.times, counter.values, strict=True)
+    ]
     document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": dict(about or {})}
-    return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True) + "\n").encode()
+    indent = 1 if len(events) <= INDENTED else None
+    return (json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=True) + "\n").encode()
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> list[dict[str, Any]]:

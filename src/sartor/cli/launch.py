@@ -1,0 +1,88 @@
+"""``sartor plan --launch`` and ``--write``: launch files read, priced and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from sartor.answers import PlanAnswer
+    from sartor.search.plan_result import PricedPlan
+
+GRADES = ("info", "warn", "error")
+TRAINERS = {"megatron": "megatron", "torchtitan": "torchtitan", "deepspeed": "deepspeed", "accelerate": "fsdp"}
+"""The trainer whose habits are priced where ``--write`` names the files and ``--framework`` nothing."""
+
+
+def trainer_of(kind: str | None) -> str | None:
+    """The framework that launch files of this kind run under; the kind itself is checked when they are written."""
+    return None if kind is None else TRAINERS.get(kind)
+
+
+def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, overwrite: bool) -> PricedPlan:
+    """Write the best plan's launch files; which plan they hold, and what they leave to say, goes to stderr."""
+    from sartor import api
+    from sartor.interop.launch import save_files
+
+    made, priced = api.launch(answer, kind)
+    for path in save_files(made, folder, overwrite=overwrite):
+        c.say(f"wrote {path}")
+    for note in made.notes:
+        c.say(f"note: {note}")
+    return priced
+
+
+def lint_launch(
+    path: Path,
+    cluster: str,
+    *,
+    model: str | None,
+    num_devices: list[int] | None,
+    seq_len: int | None,
+    allow: list[str] | None,
+    fail_on: str,
+    calibration: Path | None,
+    trace: Path | None,
+    json: bool,
+    out: Path | None,
+) -> None:
+    """Price and lint a launch; exits with 3 where it does not fit, with 1 at or above ``fail_on``."""
+    from sartor import api
+    from sartor.report.launch_view import launch_body, launch_view
+
+    if fail_on not in (*GRADES, "never"):
+        raise InputError("--fail-on", fail_on, f"must be one of {', '.join(GRADES)}, never")
+    if num_devices is not None and len(num_devices) > 1:
+        raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
+    found = api.lint_launch(
+        path,
+        cluster,
+        model=model,
+        num_devices=None if num_devices is None else num_devices[0],
+        seq_len=seq_len,
+        allow=tuple(allow or ()),
+        calibration=calibration,
+    )
+    if trace is not None:
+        from sartor.report.plan_trace import launch_trace
+
+        write_trace(launch_trace(found), trace)
+    c.answer("plan", launch_body(found), as_json=json, out=out)
+    if not json:
+        c.show(launch_view(found))
+    if not found.fits:
+        raise c.Exit(3)
+    worst = found.findings[0].grade.value if found.findings else None
+    if fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on):
+        raise c.Exit(1)
+
+
+def write_trace(data: bytes, path: Path) -> None:
+    """One step of a plan as a trace for https://ui.perfetto.dev."""
+    from sartor.report.files import write_atomic
+
+    write_atomic(path, data)
+    c.say(f"wrote {path}: open it at https://ui.perfetto.dev")

@@ -1,0 +1,269 @@
+"""The numbers behind a plan's figures: where steps go, what fills memory, plans beside each other, the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.training import TrainingPlan
+from sartor.report.plan_words import PART_WORDS, plan_words
+from sartor.training.footprint import usable_bytes
+from sartor.training.timeline import Timeline, timeline
+from sartor.training.waterfall import StageMemory, Waterfall, waterfall
+from sartor.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import PlanAnswer
+    from sartor.search.plan_result import PricedPlan
+
+Numbers = npt.NDArray[np.float64]
+
+MOST_BARS = 8
+"""Plans whose steps are drawn beside each other."""
+MOST_STAGES = 16
+"""Stages drawn: beyond them neighbours that are alike share a bar."""
+MOST_DRAWN = 1200
+"""Tasks of a pipeline that are drawn; more microbatches are left out in the middle of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBars:
+    """Steps of plans, best first: ``time_s`` [plans, parts], with the 80% interval of their sums."""
+
+    title: str
+    plans: tuple[str, ...]
+    parts: tuple[str, ...]
+    time_s: Numbers
+    low_s: Numbers
+    high_s: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBars:
+    """Bytes of pipeline stages by part [stages, parts], and what a device can hold."""
+
+    title: str
+    stages: tuple[str, ...]
+    parts: tuple[str, ...]
+    bytes: Numbers
+    limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFall:
+    """One stage's bytes as steps of a waterfall, with the level (theory, allocated, ...) each part belongs to."""
+
+    title: str
+    parts: tuple[str, ...]
+    levels: tuple[str, ...]
+    what: tuple[str, ...]
+    bytes: Numbers
+    limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCloud:
+    """Plans that fit as step time against memory of the fullest device; ``best`` is the position of the best one."""
+
+    title: str
+    labels: tuple[str, ...]
+    step_s: Numbers
+    device_bytes: Numbers
+    tp: npt.NDArray[np.int64]
+    on_front: npt.NDArray[np.bool_]
+    best: int
+    limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineBars:
+    """What every stage does from when to when: one row an event."""
+
+    title: str
+    stage: npt.NDArray[np.int64]
+    kind: tuple[str, ...]
+    microbatch: npt.NDArray[np.int64]
+    chunk: npt.NDArray[np.int64]
+    start_s: Numbers
+    end_s: Numbers
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTracks:
+    """Bytes held over a step, a line for each of some stages."""
+
+    title: str
+    stages: tuple[int, ...]
+    times_s: tuple[Numbers, ...]
+    bytes: tuple[Numbers, ...]
+    limit_bytes: float
+
+
+def step_bars(top: Sequence[PricedPlan]) -> StepBars:
+    """The best plans' steps, part by part; parts that nowhere reach half a percent are left out."""
+    shown = list(top[:MOST_BARS])
+    table = np.array([[float(getattr(p.step, name)) for name in PART_WORDS] for p in shown])
+    keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.005
+    best = shown[0]
+    compute = float(best.step.compute_s) / best.step_s
+    return StepBars(
+        title=f"The best plan computes {format_share(compute)} of its {format_seconds(best.step_s)}",
+        plans=tuple(plan_words(p.plan, short=True) for p in shown),
+        parts=tuple(words for words, kept in zip(PART_WORDS.values(), keep, strict=True) if kept),
+        time_s=table[:, keep],
+        low_s=np.array([p.low_s for p in shown]),
+        high_s=np.array([p.high_s for p in shown]),
+    )
+
+
+def memory_bars(found: Waterfall) -> MemoryBars:
+    """Every stage by part; equal neighbours are one bar."""
+    names = list(dict.fromkeys(part.name for stage in found.stages for part in stage.parts))
+    groups: list[list[StageMemory]] = []
+    for stage in found.stages:
+        if groups and _alike(groups[-1][0], stage, names):
+            groups[-1].append(stage)
+        else:
+            groups.append([stage])
+    if len(groups) > MOST_STAGES:
+        fullest = found.fullest.stage
+        groups = [g for k, g in enumerate(groups) if k < MOST_STAGES - 2 or g[0].stage <= fullest <= g[-1].stage]
+    full = found.fullest
+    of = f"{format_bytes(full.total_bytes())} of {format_bytes(found.usable_bytes)}"
+    return MemoryBars(
+        title=f"Stage {full.stage} is fullest: {of}",
+        stages=tuple(_stages_text(group) for group in groups),
+        parts=tuple(names),
+        bytes=np.array([[_part(group[0], name) for name in names] for group in groups]),
+        limit_bytes=found.usable_bytes,
+    )
+
+
+def _alike(one: StageMemory, other: StageMemory, names: list[str]) -> bool:
+    return all(abs(_part(one, n) - _part(other, n)) <= 0.002 * one.total_bytes() for n in names)
+
+
+def _part(stage: StageMemory, name: str) -> float:
+    return sum(part.size_bytes for part in stage.parts if part.name == name)
+
+
+def _stages_text(group: list[StageMemory]) -> str:
+    first, last = group[0].stage, group[-1].stage
+    return f"stage {first}" if first == last else f"stages {first}-{last}"
+
+
+def memory_fall(found: Waterfall) -> MemoryFall:
+    """The fullest stage, part upon part."""
+    full = found.fullest
+    parts = [part for part in full.parts if part.size_bytes > 0]
+    return MemoryFall(
+        title=f"From theory to device: stage {full.stage} at its fullest moment ({full.moment})",
+        parts=tuple(part.name for part in parts),
+        levels=tuple(part.level.value for part in parts),
+        what=tuple(part.what for part in parts),
+        bytes=np.array([part.size_bytes for part in parts]),
+        limit_bytes=found.usable_bytes,
+    )
+
+
+def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
+    """The best plan of every dims that fits, those on the front of time and memory told apart; None for less than 2."""
+    points, best = answer.search.points, answer.best
+    if best is None or len(points.step_s) < 2:
+        return None
+    rows = points.rows
+    labels = [
+        ", ".join(f"{name} {int(rows[name][i])}" for name in ("tp", "pp", "dp", "cp", "ep") if int(rows[name][i]) > 1)
+        or "one device"
+        for i in range(len(points.step_s))
+    ]
+    front = [(p.step_s, p.peak_bytes) for p in answer.search.front]
+    step = np.concatenate([points.step_s, [t for t, _ in front]])
+    held = np.concatenate([points.device_bytes, [b for _, b in front]])
+    labels += [plan_words(p.plan, short=True) for p in answer.search.front]
+    tp = np.concatenate([np.asarray(rows["tp"], dtype=np.int64), [int(p.plan.dims.tp) for p in answer.search.front]])
+    leanest = min((b for _, b in front), default=best.peak_bytes)
+    return PlanCloud(
+        title=f"Memory buys time: plans that fit take {format_bytes(leanest)} to {format_bytes(float(held.max()))}",
+        labels=tuple(labels),
+        step_s=step.astype(np.float64),
+        device_bytes=held.astype(np.float64),
+        tp=tp.astype(np.int64),
+        on_front=np.arange(len(step)) >= len(points.step_s),
+        best=int(np.argmin(step)),
+        limit_bytes=usable_bytes(answer.cluster),
+    )
+
+
+def drawn_timeline(answer: PlanAnswer) -> tuple[Timeline, int]:
+    """The best plan's timeline with as many microbatches as can be drawn, and how many these are."""
+    assert answer.best is not None
+    plan = answer.best.plan
+    count = drawable(plan)
+    fewer = replace(plan, num_microbatches=count)
+    return timeline(answer.job, fewer, answer.cluster, answer.calibration), count
+
+
+def drawable(plan: TrainingPlan) -> int:
+    """Microbatches whose tasks are few enough to draw: whole rounds of the pipeline where it interleaves."""
+    pp, virtual, count = int(plan.dims.pp), int(plan.virtual_stages), int(plan.num_microbatches)
+    most = max(MOST_DRAWN // (3 * pp * virtual), 1)
+    if count <= most:
+        return count
+    return max(most // pp * pp, pp) if pp > 1 else most
+
+
+def pipeline_bars(line: Timeline, plan: TrainingPlan, drawn: int) -> PipelineBars:
+    """Every task of every stage, transfers that take time beside them."""
+    from sartor.report.plan_trace import KINDS
+
+    shown = [e for e in line.events if not str(e.kind).startswith("send")]
+    of = f", {drawn} of its {int(plan.num_microbatches)} microbatches" if drawn < int(plan.num_microbatches) else ""
+    idle = 1 - sum(e.end_s - e.start_s for e in shown) / (line.step_s * len(line.memory))
+    return PipelineBars(
+        title=f"The pipeline over one step{of}: {format_share(max(idle, 0.0))} of all stages' time is idle",
+        stage=np.array([e.device for e in shown]),
+        kind=tuple(KINDS.get(str(e.kind), str(e.kind)) for e in shown),
+        microbatch=np.array([e.microbatch for e in shown]),
+        chunk=np.array([e.chunk for e in shown]),
+        start_s=np.array([e.start_s for e in shown]),
+        end_s=np.array([e.end_s for e in shown]),
+        num_stages=len(line.memory),
+    )
+
+
+def memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
+    """Memory of the first, the last and the fullest stage over the step."""
+    fullest = max(line.memory, key=lambda track: track.peak_bytes).device
+    chosen = sorted({0, fullest, len(line.memory) - 1})
+    tracks = [line.memory[device] for device in chosen]
+    peak = max(track.peak_bytes for track in tracks)
+    return MemoryTracks(
+        title=f"States and activations over the step: at most {format_bytes(peak)}, on stage {fullest}",
+        stages=tuple(chosen),
+        times_s=tuple(np.append(track.times_s, line.step_s) for track in tracks),
+        bytes=tuple(np.append(track.bytes_held, track.bytes_held[-1]) for track in tracks),
+        limit_bytes=limit_bytes,
+    )
+
+
+def plan_points(answer: PlanAnswer) -> dict[str, object]:
+    """Records by the name of their figure, in the order they are read; empty where no plan fits."""
+    if answer.best is None:
+        return {}
+    memory = waterfall(answer.job, answer.best.plan, answer.cluster)
+    line, drawn = drawn_timeline(answer)
+    found: dict[str, object | None] = {
+        "step": step_bars(answer.search.top),
+        "memory": memory_bars(memory) if len(memory.stages) > 1 else None,
+        "memory_fall": memory_fall(memory),
+        "plans": plan_cloud(answer),
+        "pipeline": pipeline_bars(line, answer.best.plan, drawn),
+        "pipeline_memory": memory_tracks(line, usable_bytes(answer.cluster)),
+    }
+    return {name: points for name, points in found.items() if points is not None}
