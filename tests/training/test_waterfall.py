@@ -83,6 +83,17 @@ def test_a_plan_that_fits_needs_no_change_and_one_beyond_help_has_none() -> None
     assert what_to_change(huge, TrainingPlan(), CLUSTER) == ()
 
 
+def test_where_no_single_change_is_enough_two_are_proposed() -> None:
+    job = replace(JOB, shape=load_model("llama-3.1-405b"), seq_len=8192)
+    plan = TrainingPlan(dims=ParallelDims(tp=8, pp=4, dp=16), num_microbatches=16, zero_stage=1)
+    changes = what_to_change(job, plan, CLUSTER)
+    assert changes
+    for change in changes:
+        assert " and " in change.field
+        assert fits(change.job, change.plan, CLUSTER)
+        assert change.plan.num_devices == 512
+
+
 def test_an_unfused_job_may_be_told_to_use_flash_attention() -> None:
     job = replace(JOB, attention_kernel=AttentionKernel.UNFUSED, seq_len=8192)
     plan = TrainingPlan(dims=ParallelDims(tp=8, pp=4, dp=4), num_microbatches=64, zero_stage=1)

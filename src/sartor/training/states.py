@@ -18,7 +18,10 @@ from sartor.units import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Per parameter that the tensor-parallel rank is in charge of; arrays over plans."""
+    """Per parameter that the tensor-parallel rank is in charge of; arrays over plans.
+
+    Of FSDP's weights, stage 2 shards the fp32 ones and holds gathered 16-bit ones between forward and backward.
+    """
 
     weight: Floats
     narrow: Floats
@@ -67,8 +70,9 @@ def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, shards: 
     held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
     narrow = 2 * job.recipe.dtype.bytes if habits.narrow_weights and in_layer and job.recipe.dtype.bytes < 2 else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
+    whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
     return StateBytes(
-        weight=spread(weight, 3),
+        weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=spread(gradient, 2),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
