@@ -125,6 +125,7 @@ def test_chunks_of_a_device_share_its_layers_evenly(pp: int, chunks: int) -> Non
         assert sum(layers) == asked.job.shape.num_layers
         for d in range(pp):
             assert max(layers[d::pp]) - min(layers[d::pp]) <= 1
+        assert all(n > 0 for n in layers[1:-1])
 
 
 def test_a_heavy_head_takes_layers_from_the_last_stage() -> None:

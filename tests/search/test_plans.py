@@ -246,7 +246,9 @@ def test_whole_layers_are_recomputed_only_as_many_as_must_be() -> None:
         ({"tpp": 8}, ("--fix=tpp", "nearest: tp")),
         ({"tp": 3}, ("--fix tp=3", "must divide num_devices=16", "nearest: 2 or 4")),
         ({"tp": "many"}, ("--fix tp=many", "whole number")),
-        ({"microbatch_size": 5}, ("--fix microbatch_size=5", "must divide global_batch_size=16", "2 or 4")),
+        ({"microbatch_size": 5}, ("global_batch_size=16", "must be a multiple of microbatch_size=5", "15 or 20")),
+        ({"dp": 2, "microbatch_size": 16}, ("global_batch_size=16", "dp=2 x microbatch_size=16", "nearest: 32")),
+        ({"tp": 8, "pp": 4}, ("--fix=tp=8,pp=4", "take 32 devices together", "--num-devices 32")),
         ({"recompute": "som"}, ("--fix recompute=som", "none, selective, full")),
         ({"zero_stage": 4}, ("from 0 to 3", "nearest: 3")),
         ({"ep": 2}, ("--fix ep=2", "the model has no experts", "nearest: 1")),
@@ -289,11 +291,11 @@ def test_what_cannot_fit_says_by_how_much_and_what_would_help() -> None:
 
 
 def test_fixed_values_that_exclude_each_other_are_infeasible_and_each_is_tried_free() -> None:
-    found = search(job(8, 16), 8, fixed={"tp": 8, "pp": 8})
+    found = search(job(8, 16), 8, fixed={"tp": 1, "sequence_parallel": "on"})
     assert found.status is PlanStatus.INFEASIBLE
     assert found.tightest is not None
-    assert "tp=8, pp=8" in found.tightest.message
-    assert {each.field for each in found.tightest.relaxations} == {"tp", "pp"}
+    assert found.tightest.message == "no plan has tp=1, sequence_parallel=1 together: sequence parallelism needs tp > 1"
+    assert {each.field for each in found.tightest.relaxations} == {"tp", "sequence_parallel"}
 
 
 def test_progress_runs_from_nothing_to_all() -> None:

@@ -22,7 +22,7 @@ PART_WORDS = {
     "ep_s": "expert-parallel exchange",
     "cp_s": "context-parallel exchange",
     "optimizer_s": "optimizer step",
-    "overhead_s": "host, jitter, fixed",
+    "overhead_s": "launches, jitter, fixed costs",
 }
 SMALL = 0.001
 """Share of the step under which a part is not shown."""

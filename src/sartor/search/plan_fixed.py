@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     that no plan of the job can use; the nearest that would do is named.
     """
     values = {_axis(name): _value(_axis(name), value) for name, value in fixed.items()}
+    _check_together(job, num_devices, values)
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
         raise _no_plan(job, num_devices, possible.rejected)
@@ -68,12 +70,28 @@ def _value(axis: str, value: Any) -> int:
     return number
 
 
+def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int]) -> None:
+    """Degrees held fixed must divide the devices among them, and the batch must divide into what dp and microbatch
+    take at once."""
+    held = [name for name in DIMS if name in values]
+    product = math.prod(values[name] for name in held)
+    if len(held) > 1 and num_devices % product:
+        words = ",".join(f"{name}={values[name]}" for name in held)
+        below, above = num_devices // product * product, (num_devices // product + 1) * product
+        must = f"take {product} devices together, which num_devices={num_devices} is no multiple of"
+        raise InputError("--fix", words, must, f"--num-devices {' or '.join(str(n) for n in (below, above) if n)}")
+    batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
+    if batch % at_once and num_devices % values.get("dp", 1) == 0:
+        held = [name for name in ("dp", "microbatch_size") if name in values]
+        words = " x ".join(f"{name}={values[name]}" for name in held)
+        near = [n for n in (batch // at_once * at_once, (batch // at_once + 1) * at_once) if n]
+        raise InputError("global_batch_size", batch, f"must be a multiple of {words}", " or ".join(map(str, near)))
+
+
 def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal: Any) -> InputError:
     """A value that no plan has: what rules it out, and the nearest that some plan has."""
     if axis in DIMS and num_devices % value:
         why = f"must divide num_devices={num_devices}"
-    elif axis == "microbatch_size" and job.global_batch_size % value:
-        why = f"must divide global_batch_size={job.global_batch_size}"
     elif axis == "ep":
         why = "must divide the model's experts and dp x cp" if job.shape.moe_ffn else "the model has no experts"
     else:

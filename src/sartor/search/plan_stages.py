@@ -175,7 +175,10 @@ def least_bottleneck(
 
 
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
-    """Layers per device over its chunks as evenly as can be, in the order chunks are passed."""
-    if min(per_device) < chunks - 1:
+    """Layers per device over its chunks as evenly as can be, in the order chunks are passed. Only the first chunk,
+    which holds the embedding, and the last, with the head, may hold no layer."""
+    least = [chunks - (d in (0, pp - 1)) for d in range(pp)]
+    if any(n < fewest for n, fewest in zip(per_device, least, strict=True)):
         return
-    yield tuple(ceil_div(per_device[d] - c, chunks) for c in range(chunks) for d in range(pp))
+    late = [c if d else chunks - 1 - c for c in range(chunks) for d in range(pp)]  # who waits longest for a layer
+    yield tuple(ceil_div(per_device[i % pp] - late[i], chunks) for i in range(pp * chunks))
