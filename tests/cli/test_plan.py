@@ -1,0 +1,196 @@
+"""``sartor plan`` as people script against it: keys, exit codes, sentences, bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor import api, cli
+
+BEST_KEYS = [
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "virtual_stages",
+    "microbatch_size",
+    "num_microbatches",
+    "sequence_parallel",
+    "zero_stage",
+    "recompute",
+    "step_s",
+    "low_s",
+    "high_s",
+    "source",
+    "tokens_per_s_per_device",
+    "mfu",
+    "peak_bytes",
+    "memory",
+    "time",
+]
+MEMORY_KEYS = ["param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes", "reserved_bytes"]
+TIME_KEYS = ["compute_s", "tp_s", "pp_bubble_s", "dp_exposed_s", "ep_s", "cp_s", "optimizer_s"]
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def small(repo_dir: Path) -> list[object]:
+    """A question that takes no time."""
+    config = repo_dir / "examples" / "llama-3-8b" / "config.json"
+    words = ["--cluster", "dgx-h100", "--num-devices", "16", "--global-batch-size", "32", "--seq-len", "4096"]
+    return ["plan", config, *words]
+
+
+def test_the_answer_has_the_contracts_keys(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small, "--json")
+    assert ran.code == 0, ran.err
+    body = ran.body
+    assert list(body)[:2] == ["schema", "version"]
+    assert body["schema"] == "sartor/plan/1"
+    assert body["status"] == "optimal"
+    for plan in (body["best"], *body["top"], *body["front"]):
+        assert set(BEST_KEYS) <= set(plan)
+        assert set(MEMORY_KEYS) == set(plan["memory"])
+        assert set(TIME_KEYS) <= set(plan["time"])
+        assert 0 < plan["low_s"] < plan["step_s"] < plan["high_s"]
+        assert plan["source"] in ("measured", "calibrated", "analytic")
+        assert 0 < plan["mfu"] < 1
+        assert plan["recompute"] in ("none", "selective", "full")
+        assert plan["tp"] * plan["pp"] * plan["dp"] * plan["cp"] == 16
+        assert plan["dp"] * plan["microbatch_size"] * plan["num_microbatches"] == 32
+        assert sum(plan["memory"].values()) == pytest.approx(plan["peak_bytes"], rel=1e-6)
+        assert sum(plan["time"].values()) == pytest.approx(plan["step_s"], rel=1e-6)
+    assert len(body["best"]["stages"]) == body["best"]["pp"]
+    assert body["evaluated"] > 100
+    assert body["evaluated_per_s"] > 0
+    assert body["fitting"] + sum(body["rejected"].values()) == body["space_size"]
+
+
+def test_one_answer_is_the_fastest_and_fits(sartor: Call, small: list[object]) -> None:
+    body = sartor(*small, "--json").body
+    steps = [plan["step_s"] for plan in body["top"]]
+    assert steps == sorted(steps)
+    assert body["best"]["step_s"] == steps[0] == body["front"][0]["step_s"]
+    assert body["best"]["peak_bytes"] <= body["cluster"]["hbm_bytes"]
+    front = [(plan["step_s"], -plan["peak_bytes"]) for plan in body["front"]]
+    assert front == sorted(front)
+
+
+def test_same_input_gives_the_same_bytes_but_for_the_rate(sartor: Call, small: list[object]) -> None:
+    first, second = (sartor(*small, "--json").body for _ in range(2))
+    assert first.pop("evaluated_per_s") > 0
+    assert second.pop("evaluated_per_s") > 0
+    assert json.dumps(first) == json.dumps(second)
+
+
+def test_out_writes_what_json_prints(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    ran = sartor(*small, "--json", "--out", tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_text() == ran.out
+
+
+def test_the_terminal_fits_100_columns_and_says_plan_reason_and_cost(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small, "--tokens", "2T")
+    assert ran.code == 0
+    assert max(len(line) for line in ran.out.splitlines()) <= 100
+    for words in ("Best of", "Where the step goes", "Memory by stage", "Struck out", "2T tokens take", "device-hours"):
+        assert words in ran.out
+    assert ran.err == ""
+
+
+def test_fixed_axes_hold(sartor: Call, small: list[object]) -> None:
+    body = sartor(
+        *small, "--fix", "tp=4,recompute=full", "--fix", "zero_stage=1", "--microbatch-size", "2", "--json"
+    ).body
+    best = body["best"]
+    assert (best["tp"], best["recompute"], best["zero_stage"], best["microbatch_size"]) == (4, "full", 1, 2)
+    assert body["fixed"] == {"microbatch_size": 2, "tp": 4, "recompute": 2, "zero_stage": 1}
+
+
+def test_several_numbers_of_devices_are_searched_each(sartor: Call, small: list[object]) -> None:
+    words = ["8,16" if word == "16" else word for word in small]
+    body = sartor(*words, "--json").body
+    assert [each["num_devices"] for each in body["searches"]] == [8, 16]
+    assert body["searches"][1]["step_s"] < body["searches"][0]["step_s"]
+    assert {plan["num_devices"] for plan in body["front"]} == {8, 16}
+    assert "By number of devices" in sartor(*words).out
+
+
+def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path) -> None:
+    config = repo_dir / "examples" / "llama-3-8b" / "config.json"
+    words = ["plan", config, "--num-devices", "1", "--global-batch-size", "8"]
+    ran = sartor(*words, "--json")
+    assert ran.code == 3
+    body = ran.body
+    assert (body["status"], body["best"], body["top"]) == ("infeasible", None, [])
+    tightest = body["tightest"]
+    assert tightest["over_bytes"] > 0
+    assert tightest["stage"] == 0
+    assert "GiB" in tightest["message"]
+    changes = {each["field"]: each["value"] for each in tightest["relaxations"]}
+    assert {"num_devices", "hbm_bytes"} <= set(changes)
+    more = ["plan", config, "--num-devices", changes["num_devices"], "--global-batch-size", "8"]
+    assert sartor(*more, "--json").code == 0
+    text = sartor(*words)
+    assert text.code == 3
+    assert "Does not fit" in text.out
+    assert f"use {changes['num_devices']} devices" in text.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--fix", "tpp=8"], "--fix=tpp: is no axis of a plan"),
+        (["--fix", "tp"], "must read AXIS=VALUE"),
+        (["--fix", "tp=2,tp=4"], "tp is held at 2 already"),
+        (["--fix", "tp=3"], "--fix tp=3: must divide num_devices=16; nearest: 2 or 4"),
+        (["--fix", "dp=8,microbatch_size=3"], "global_batch_size=32: must be a multiple of dp=8 x microbatch_size=3"),
+        (["--num-devices", "sixteen"], "--num-devices=sixteen: must be a whole number"),
+        (["--num-devices", "0"], "num_devices=0: must be an integer from 1"),
+        (["--num-devices", "509"], "num_devices=509: no tp x pp x dp x cp of it suits"),
+        (["--cluster", "dgx-h10"], "cluster=dgx-h10: not in the catalogue"),
+        (["--dtype", "fp7"], "dtype=fp7: must be one of"),
+        (["--framework", "megatrn"], "nearest: megatron"),
+        (["--tokens", "many"], "--tokens=many: must be a number"),
+        (["--routing-skew", "0.5"], "routing_skew=0.5"),
+        (["--seq-len", "0"], "seq_len=0: must be a whole number"),
+        (["--top", "0"], "top=0"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    sartor: Call, small: list[object], words: list[str], sentence: str
+) -> None:
+    ran = sartor(*small, *words, "--json")
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.body["error"]["message"] in ran.err
+
+
+def test_the_batch_must_be_given(sartor: Call, repo_dir: Path) -> None:
+    ran = sartor("plan", repo_dir / "examples" / "gpt2" / "config.json", "--num-devices", "8")
+    assert ran.code == 2
+    assert "--global-batch-size" in ran.err
+
+
+def test_a_break_leaves_with_130(sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "plan", broken)
+    ran = sartor(*small)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+
+
+def test_a_library_call_answers_the_same(sartor: Call, small: list[object]) -> None:
+    body = sartor(*small, "--json").body
+    found = api.plan(small[1], "dgx-h100", num_devices=16, global_batch_size=32, seq_len=4096)
+    assert found.best is not None
+    assert found.best.step_s == body["best"]["step_s"]
+    assert cli.run(["plan", "--help"]) == 0
