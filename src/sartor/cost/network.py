@@ -161,6 +161,7 @@ class _Way:
             part, rate, hop_s, filling_s = self._innermost(tier)
         else:
             part, rate, hop_s = self._between(i, inner, outer)
+            filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0)
         return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
 
     def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, Any]:
@@ -193,7 +194,7 @@ class _Way:
             return 1 / inner, rate * c.in_network_share, np.full_like(n, 2 * tier.latency_s)
         if self.name != "ring":
             steps = 2 * c.tree_hop * np.ceil(np.log2(np.maximum(groups, 1)))
-            return 2 * (groups - 1) / groups / inner, rate * c.tree_share, steps * tier.latency_s
+            return 2 / inner, rate * c.tree_share, steps * tier.latency_s  # inner in one tree, a leaf of the other
         turns = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
         steps = turns * (n / inner - n / outer)
         near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each

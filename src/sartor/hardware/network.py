@@ -55,6 +55,9 @@ class NetworkCoefficients:
     """Rate of reduction in switches between nodes (the same file, CollNet: busBw * .9)."""
     exposed_share: float = 0.1
     """Of the faster tiers' time, what does not hide behind the slowest tier's (assumed; NCCL's model has 0)."""
+    pipeline: float = 0.5
+    """Seen of what cutting a buffer into pieces leaves between nodes, ``2 sqrt(hops x bytes)`` of both times. Fitted on
+    two-node all-reduces of vidur's A100 machine (0.25 to 0.7 by which are fitted), 2026-11-21."""
     peer_s: float = 3e-7
     """Host and adapter time per peer of an all-to-all between nodes (assumed)."""
     log_sigma: float = 0.35
@@ -68,7 +71,7 @@ class NetworkCoefficients:
             _share(f"network.shares.{kind}", share)
         for name in ("all_to_all_share", "tree_share", "in_network_share"):
             _share(f"network.{name}", getattr(self, name))
-        for name in ("tree_hop", "exposed_share", "peer_s", "log_sigma"):
+        for name in ("tree_hop", "exposed_share", "pipeline", "peer_s", "log_sigma"):
             value = getattr(self, name)
             if not _finite(value) or value < 0:
                 raise InputError(f"network.{name}", value, "must be a finite number not below 0")
