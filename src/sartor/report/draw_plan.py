@@ -21,7 +21,7 @@ from sartor.report.frame import (
     unique,
 )
 from sartor.report.palette import Theme
-from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
+from sartor.report.plan_points import PARTS, MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.units import GIB
 
 LABELLED = 260
@@ -93,7 +93,7 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Any:
         .encode(
             y=alt.Y("stage:N", sort=list(points.stages), title=None, axis=names_axis(alt)),
             x=alt.X("size:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
-            color=colour(alt, "part", list(points.parts), _memory_colours(theme, len(points.parts))),
+            color=colour(alt, "part", list(points.parts), _memory_colours(theme, points.parts)),
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("stage:N"),
@@ -107,9 +107,11 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Any:
     )
 
 
-def _memory_colours(theme: Theme, count: int) -> list[str]:
-    order = (theme.blue, theme.sky, theme.green, theme.orange, theme.vermillion, theme.purple, theme.grey)
-    return [*order, *([theme.muted, theme.line] * count)][:count]
+def _memory_colours(theme: Theme, names: tuple[str, ...]) -> list[str]:
+    paint = (theme.blue, theme.purple, theme.sky, theme.green, theme.orange, theme.vermillion, theme.ink, theme.grey,
+             theme.line)  # fmt: skip
+    by_name = dict(zip(PARTS, paint, strict=True))
+    return [by_name[name] for name in names]
 
 
 def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> Any:
@@ -153,11 +155,19 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
             alt.Tooltip("what:N"),
         ],
     )
-    words = base.mark_text(align="left", dx=5, color=theme.muted, fontSize=11).encode(
-        y=y, x="to:Q", text=alt.Text("size:Q", format=".3~g")
-    )
+    crowded = 0.85 * points.limit_bytes / GIB
+    words = [
+        rows_chart(alt, [row for row in rows if (float(str(row["to"])) > crowded) is late])
+        .mark_text(align="right" if late else "left", dx=-5 if late else 5, color=theme.muted, fontSize=11)
+        .encode(y=y, x="from:Q" if late else "to:Q", text=alt.Text("size:Q", format=".3~g"))
+        for late in (False, True)
+    ]
     return finish(
-        alt, bar + words + _limit(alt, points.limit_bytes, theme), points.title, frame, height=rows_height(len(labels))
+        alt,
+        alt.layer(bar, *words, _limit(alt, points.limit_bytes, theme)),
+        points.title,
+        frame,
+        height=rows_height(len(labels)),
     )
 
 
@@ -178,11 +188,11 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
         )
     ]
     low, high = float(points.step_s.min()) * scale, float(points.step_s.max()) * scale
-    log = high / low > 5
+    log = high / low > 3
     x = alt.X(
         "time:Q",
         title=f"predicted step [{unit}]",
-        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=True),
+        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=True, padding=24),
         axis=alt.Axis(tickCount=6),
     )
     y = alt.Y("memory:Q", title="fullest device [GiB]", scale=alt.Scale(zero=True))
@@ -201,7 +211,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
     marks = edge.mark_point(color=theme.ink, size=22, opacity=0.9).encode(x=x, y=y, tooltip=tips)
     star = rows_chart(alt, [rows[points.best] | {"text": "best"}])
     best = star.mark_point(color=theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
-    label = star.mark_text(align="left", dx=9, dy=-7, color=theme.vermillion, fontWeight="bold", fontSize=12)
+    label = star.mark_text(align="right", dx=-9, dy=4, color=theme.vermillion, fontWeight="bold", fontSize=12)
     layers = [
         line,
         marks,

@@ -38,18 +38,17 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
     Raises ``MissingExtraError`` without the extra ``report``.
     """
     records = advice_points(advice)
-    specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
     question = advice.base.question
     title = f"{question.reading.shape.name or 'model'} on {question.gpu.name}"
-    body = join(
-        [
-            _header(advice, title),
-            element("main", *_sections(advice, records)),
-            _footer(advice, date),
-            json_block("figures", specs),
-            _script(_bundle()),
-            _script(_asset("page.js")),
-        ],
+    main = element("main", *_sections(advice, records))
+    return whole_page(f"{title}: sartor advise", (_header(advice, title), main, footer(date)), records)
+
+
+def whole_page(title: str, body: tuple[Markup, ...], records: Mapping[str, Any]) -> str:
+    """One offline page: ``body`` with its figures' specifications, the libraries that draw them, and the styles."""
+    specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
+    inner = join(
+        [*body, json_block("figures", specs), _script(_bundle()), _script(_asset("page.js"))],
         Markup("\n"),
     )
     head = join(
@@ -58,12 +57,12 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
             Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
             Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
             Markup('<meta name="color-scheme" content="light dark">'),
-            element("title", f"{title}: sartor advise"),
+            element("title", title),
             Markup(f"<style>{_style()}</style>"),
         ],
         Markup("\n"),
     )
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{inner}\n</body>\n</html>\n'
 
 
 def _style() -> str:
@@ -147,11 +146,17 @@ def _numbers(advice: Advice) -> Markup:
         cards.append(("Best shape of this size", speedup_text(best.speedup), f"80%: {low} to {high}"))
     else:
         cards.append(("Best shape of this size", "this one", f"{search.evaluated:,} compared"))
+    return cards_list(cards)
+
+
+def cards_list(cards: list[tuple[str, str, str]]) -> Markup:
+    """Figures to take away: name, value, and a line below it."""
     items = (element("div", element("dt", n), element("dd", v, element("small", d))) for n, v, d in cards)
     return element("dl", *items, class_="numbers")
 
 
-def _footer(advice: Advice, date: str) -> Markup:
+def footer(date: str) -> Markup:
+    """What made the page, and when."""
     from sartor import __version__
 
     made = f"sartor {__version__}" + (f", {date}" if date else "")

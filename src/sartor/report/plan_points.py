@@ -26,7 +26,7 @@ MOST_BARS = 8
 """Plans whose steps are drawn beside each other."""
 MOST_STAGES = 16
 """Stages drawn: beyond them neighbours that are alike share a bar."""
-MOST_DRAWN = 1200
+MOST_DRAWN = 2400
 """Tasks of a pipeline that are drawn; more microbatches are left out in the middle of the step."""
 
 
@@ -113,7 +113,7 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     compute = float(best.step.compute_s) / best.step_s
     return StepBars(
         title=f"The best plan computes {format_share(compute)} of its {format_seconds(best.step_s)}",
-        plans=tuple(plan_words(p.plan, short=True) for p in shown),
+        plans=tuple(degrees_text(p.plan) for p in shown),
         parts=tuple(words for words, kept in zip(PART_WORDS.values(), keep, strict=True) if kept),
         time_s=table[:, keep],
         low_s=np.array([p.low_s for p in shown]),
@@ -121,9 +121,22 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     )
 
 
+def degrees_text(plan: TrainingPlan) -> str:
+    """``tp 2  pp 8x6  dp 2  cp 2  mb 1``: degrees above 1, chunks behind the pipeline's, and the microbatch."""
+    d, v = plan.dims, int(plan.virtual_stages)
+    words = [f"tp {int(d.tp)}"] if int(d.tp) > 1 else []
+    words += [f"pp {int(d.pp)}" + (f"x{v}" if v > 1 else "")] if int(d.pp) > 1 else []
+    words += [f"{name} {int(n)}" for name, n in (("dp", d.dp), ("cp", d.cp), ("ep", d.ep)) if int(n) > 1]
+    return "  ".join([*words, f"mb {int(plan.microbatch_size)}"])
+
+
+PARTS = ("weights", "narrow weights", "gradients", "optimizer", "activations", "loss", "at work", "gaps", "context")
+"""Parts of memory as stages are drawn beside each other: all that is allocated beside theory is ``at work``."""
+
+
 def memory_bars(found: Waterfall) -> MemoryBars:
     """Every stage by part; equal neighbours are one bar."""
-    names = list(dict.fromkeys(part.name for stage in found.stages for part in stage.parts))
+    names = [name for name in PARTS if any(_part(stage, name) for stage in found.stages)]
     groups: list[list[StageMemory]] = []
     for stage in found.stages:
         if groups and _alike(groups[-1][0], stage, names):
@@ -149,7 +162,7 @@ def _alike(one: StageMemory, other: StageMemory, names: list[str]) -> bool:
 
 
 def _part(stage: StageMemory, name: str) -> float:
-    return sum(part.size_bytes for part in stage.parts if part.name == name)
+    return sum(part.size_bytes for part in stage.parts if (part.name if part.name in PARTS else "at work") == name)
 
 
 def _stages_text(group: list[StageMemory]) -> str:
@@ -218,15 +231,17 @@ def drawable(plan: TrainingPlan) -> int:
     return max(most // pp * pp, pp) if pp > 1 else most
 
 
-def pipeline_bars(line: Timeline, plan: TrainingPlan, drawn: int) -> PipelineBars:
-    """Every task of every stage, transfers that take time beside them."""
+def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
+    """Every task of every stage; ``drawn`` microbatches of the plan's, where all are too many to draw."""
     from sartor.report.plan_trace import KINDS
 
     shown = [e for e in line.events if not str(e.kind).startswith("send")]
-    of = f", {drawn} of its {int(plan.num_microbatches)} microbatches" if drawn < int(plan.num_microbatches) else ""
-    idle = 1 - sum(e.end_s - e.start_s for e in shown) / (line.step_s * len(line.memory))
+    count, pp = int(best.plan.num_microbatches), int(best.plan.dims.pp)
+    few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
+    idle = float(best.step.pp_bubble_s) / best.step_s
+    said = f"{format_share(idle)} of the step fills and drains the pipeline" if pp > 1 else "One device's step in time"
     return PipelineBars(
-        title=f"The pipeline over one step{of}: {format_share(max(idle, 0.0))} of all stages' time is idle",
+        title=said + few,
         stage=np.array([e.device for e in shown]),
         kind=tuple(KINDS.get(str(e.kind), str(e.kind)) for e in shown),
         microbatch=np.array([e.microbatch for e in shown]),
@@ -263,7 +278,7 @@ def plan_points(answer: PlanAnswer) -> dict[str, object]:
         "memory": memory_bars(memory) if len(memory.stages) > 1 else None,
         "memory_fall": memory_fall(memory),
         "plans": plan_cloud(answer),
-        "pipeline": pipeline_bars(line, answer.best.plan, drawn),
+        "pipeline": pipeline_bars(line, answer.best, drawn),
         "pipeline_memory": memory_tracks(line, usable_bytes(answer.cluster)),
     }
     return {name: points for name, points in found.items() if points is not None}
