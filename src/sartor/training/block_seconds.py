@@ -62,7 +62,7 @@ def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> dict[
         "backward_s": backward + host * (2 / 3),
         "wgrad_s": wgrad,
         "selective_s": x * np.asarray(t.selective_s),
-        "full_s": np.where(np.greater(t.full_s, 0), x * again + tp_f + exchange_f + host / 3, 0.0),
+        "full_s": np.where(np.greater(t.full_s, 0), x * again + tp_f + exchange_f + host / 3 + c.checkpoint_s, 0.0),
         "tp_s": tp_f + tp_b,
         "ep_s": ep * (t.ep_forward_s + t.ep_backward_s),
         "cp_s": net * (t.cp_forward_s + t.cp_backward_s),

@@ -31,6 +31,9 @@ class TrainingCoefficients:
     """Seconds of the trainer's fused attention over those of the newest kernel of its device, which tables hold."""
     launch_s: float = 4e-6
     """Host time for one kernel of an eager trainer (PyTorch dispatch and a launch take 3-6 us; recalled)."""
+    checkpoint_s: float = 0.0
+    """Host time of one fully recomputed layer and microbatch that no kernel hides: checkpointing that saves and
+    restores random states reads them back from the device, which empties its queue of launches."""
     graph_launch_s: float = 1e-6
     """The same with CUDA graphs (about 1 us a node; recalled)."""
     network_factor: float = 1.0
