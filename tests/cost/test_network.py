@@ -192,7 +192,7 @@ def two_tiers(**outer: Any) -> tuple[Cluster, Calibration]:
     ("kind", "n", "stride", "milliseconds"),
     [
         (Kind.ALL_REDUCE, 4, 1, 1e9 * 2 * 3 / 4 / 100e9),  # a ring in the node
-        (Kind.ALL_REDUCE, 8, 1, 1e9 * 2 * 7 / 8 / 4 / 10e9),  # ring of eight: each node passes 2 7/8 on, over four rails
+        (Kind.ALL_REDUCE, 8, 1, 1e9 * 2 * 7 / 8 / 4 / 10e9),  # ring of eight: each node passes twice 7/8 on
         (Kind.ALL_GATHER, 8, 1, 1e9 * 7 / 8 / 4 / 10e9),  # ring of eight: each node passes 7/8 on, over four rails
         (Kind.ALL_GATHER, 8, 4, 1e9 * 7 / 8 / 10e9),  # one member per node: 7/8 over its own rail
         (Kind.ALL_TO_ALL, 8, 1, 1e9 * 4 / 8 / 10e9),  # half of the buffer is for the other node

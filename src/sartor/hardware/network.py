@@ -1,6 +1,6 @@
 """What is known of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
 
-Every default is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml`` (fitted on
+Every default but ``pipeline`` is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml`` (fitted on
 published runs) or a record of one's own replaces any of them. Symbols: docs/concepts/clusters.md.
 """
 
@@ -56,8 +56,9 @@ class NetworkCoefficients:
     exposed_share: float = 0.1
     """Of the faster tiers' time, what does not hide behind the slowest tier's (assumed; NCCL's model has 0)."""
     pipeline: float = 0.5
-    """Seen of what cutting a buffer into pieces leaves between nodes, ``2 sqrt(hops x bytes)`` of both times. Fitted on
-    two-node all-reduces of vidur's A100 machine (0.25 to 0.7 by which are fitted), 2026-11-21."""
+    """Seen of what cutting a buffer into pieces leaves between nodes, ``2 sqrt(hops x bytes)`` of both times. Chosen
+    between fits of two-node all-reduces in collectives.parquet (vidur, A100): 0.25 on one device per node alone, 0.69
+    with four per node; 2026-11-21."""
     peer_s: float = 3e-7
     """Host and adapter time per peer of an all-to-all between nodes (assumed)."""
     log_sigma: float = 0.35
