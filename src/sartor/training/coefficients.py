@@ -32,8 +32,8 @@ class TrainingCoefficients:
     launch_s: float = 4e-6
     """Host time for one kernel of an eager trainer (PyTorch dispatch and a launch take 3-6 us; recalled)."""
     checkpoint_s: float = 0.0
-    """Host time of one fully recomputed layer and microbatch that no kernel hides: checkpointing that saves and
-    restores random states reads them back from the device, which empties its queue of launches."""
+    """Host time of one fully recomputed layer and microbatch that no kernel hides. Assumed cause, not measured:
+    checkpointing reads random states back from the device, which empties its queue of launches. Off until fitted."""
     graph_launch_s: float = 1e-6
     """The same with CUDA graphs (about 1 us a node; recalled)."""
     network_factor: float = 1.0
@@ -62,8 +62,8 @@ class TrainingCoefficients:
     """Standard deviation of a device's busy time, as a share: n devices wait for the slowest, ``sqrt(2 ln n)`` of it
     later (the expected maximum of n normal values)."""
     step_sigma: float = 0.06
-    """Standard deviation of ln(measured/predicted) that all steps share beyond their kernels': software releases
-    differ by 5.8% median (published runs of one plan over releases, fitted set, 2026-11-21)."""
+    """Standard deviation of ln(measured/predicted) that all steps share beyond their kernels'. Starts at what one plan
+    on the same devices moves by with the software release: 6% median (README of the development runs, 2026-11-21)."""
 
     def __post_init__(self) -> None:
         for name in _SHARES:
