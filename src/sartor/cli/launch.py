@@ -35,6 +35,35 @@ def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, overwrite: bool) 
     return priced
 
 
+def write_files(
+    answer: PlanAnswer,
+    *,
+    write: tuple[str, Path] | None,
+    overwrite: bool,
+    html: Path | None,
+    png: Path | None,
+    trace: Path | None,
+) -> None:
+    """Whatever files of the best plan were asked for."""
+    if write is not None:
+        write_plan(answer, *write, overwrite=overwrite)
+    if trace is not None:
+        from sartor.report.plan_trace import plan_trace
+
+        write_trace(plan_trace(answer), trace)
+    if html is not None:
+        from sartor.report.files import write_atomic
+        from sartor.report.page_plan import plan_page
+
+        write_atomic(html, plan_page(answer).encode())
+        c.say(f"wrote {html}")
+    if png is not None:
+        from sartor.report.page_plan import plan_pngs
+
+        for path in plan_pngs(answer, png):
+            c.say(f"wrote {path}")
+
+
 def lint_launch(
     path: Path,
     cluster: str,

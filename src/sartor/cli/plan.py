@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sartor.cli import common as c
+from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
 
 
@@ -19,7 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: c.Model,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="As everywhere; may be left out where --launch says the sizes."),
+    ] = None,
     cluster: Annotated[
         str,
         typer.Option("--cluster", metavar="CLUSTER", help="A name from `sartor catalog clusters`, or a TOML file."),
@@ -53,8 +58,12 @@ def plan(
         typer.Option("--fix", metavar="AXIS=VALUE,...", help="Hold axes of the plan: `--fix tp=8,recompute=none`."),
     ] = None,
     framework: Annotated[
-        str, typer.Option(metavar="NAME", help="Trainer: megatron, torchtitan, deepspeed, fsdp, maxtext, ...")
-    ] = "megatron",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Trainer: megatron, torchtitan, deepspeed, fsdp, maxtext, ... [default: --write's, else megatron]",
+        ),
+    ] = None,
     optimizer: Annotated[str, typer.Option(metavar="adam|sgd|muon", help="Whose states are held.")] = "adam",
     attention: c.AttentionName = "flash",
     context_parallel: Annotated[
@@ -65,6 +74,36 @@ def plan(
     top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="How many plans to show.")] = 10,
     set_: c.SetField = None,
     calibration: c.CalibrationFile = None,
+    write: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            "--write",
+            metavar="TRAINER DIR",
+            help="Write the best plan's launch files: megatron, torchtitan, deepspeed or accelerate, and a folder.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --write replace files that differ.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one step as a trace for https://ui.perfetto.dev.")
+    ] = None,
+    launch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Price and lint an existing launch instead: Megatron script, torchtitan TOML."
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="With --launch: leave out a rule. May be repeated.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option(metavar="error|warn|info|never", help="With --launch: exit with 1 at this grade or above.")
+    ] = "never",
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
@@ -78,6 +117,23 @@ def plan(
     from sartor.report.plan_body import plan_body
     from sartor.report.table_plan import plan_view
 
+    if launch is not None:
+        lint_launch(
+            launch,
+            cluster,
+            model=model,
+            num_devices=parse_counts(num_devices),
+            seq_len=seq_len,
+            allow=allow,
+            fail_on=fail_on,
+            calibration=calibration,
+            trace=trace,
+            json=json,
+            out=out,
+        )
+        return
+    if model is None:
+        raise InputError("MODEL", "not given", "say which model to plan, or --launch FILE", "llama-3-8b")
     if global_batch_size is None:
         raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
     with progress_bar() as progress:
@@ -94,12 +150,14 @@ def plan(
             calibration=calibration,
             progress=progress,
             dtype=dtype,
-            framework=framework,
+            framework=framework or trainer_of(write[0] if write else None) or "megatron",
             optimizer=optimizer,
             attention=attention,
             context_parallel=context_parallel,
             routing_skew=routing_skew,
         )
+    if found.best is not None:
+        write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
     c.answer("plan", plan_body(found), as_json=json, out=out)
     if not json:
         c.show(plan_view(found))

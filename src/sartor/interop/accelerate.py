@@ -217,7 +217,9 @@ def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
         recipe = Recipe.BF16 if flag_true(flags, "--bf16") else Recipe.FP16
     flags.on("--bf16", "--fp16")
     strategy = fields.find("parallelism_config.parallelism_config_cp_comm_strategy") or "allgather"
-    compiled = str(fields.find("dynamo_config.dynamo_backend") or "no").lower() not in ("no", "false")
+    compiled = flag_true(flags, "--torch_compile") or str(
+        fields.find("dynamo_config.dynamo_backend") or "no"
+    ).lower() not in ("no", "false")
     return JobParts(
         seq_len=flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size"),
         global_batch_size=batch,

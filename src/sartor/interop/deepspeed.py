@@ -78,6 +78,8 @@ def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, .
         out.append((f"--{job.recipe.value}", "true"))
     if plan.recompute is Recompute.FULL:
         out.append(("--gradient_checkpointing", "true"))
+    if job.framework.fused_kernels:
+        out.append(("--torch_compile", "true"))
     return out
 
 
@@ -156,7 +158,9 @@ def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devic
         recipe=_read_recipe(fields),
         optimizer=_read_optimizer(fields),
         framework=Framework(
-            name="deepspeed", dp_overlap=bool(fields.find("zero_optimization.overlap_comm")), fused_kernels=False
+            name="deepspeed",
+            dp_overlap=bool(fields.find("zero_optimization.overlap_comm")),
+            fused_kernels=flag_true(flags, "--torch_compile"),
         ),
     )
     unknown, ignored = fields.left(_SILENT)

@@ -116,6 +116,7 @@ def _memory_table(answer: LaunchAnswer) -> Table:
     stages = list(answer.memory.stages)
     names = list(dict.fromkeys(part.name for stage in stages for part in stage.parts))
     big = [n for n in names if max(_size(s, n) for s in stages) >= 0.02 * answer.usable_bytes]
+    big = sorted(sorted(big, key=lambda n: -max(_size(s, n) for s in stages))[:4], key=names.index)
     table = plain_table("stage", *big, "other", "device", "of")
     fullest = answer.memory.fullest.stage
     for stage in [s for s in stages if s.stage < 7 or s.stage in (fullest, len(stages) - 1)]:
