@@ -1,7 +1,7 @@
 """What is known of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
 
-Every default but ``pipeline`` is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml`` (fitted on
-published runs) or a record of one's own replaces any of them. Symbols: docs/concepts/clusters.md.
+Every default but ``pipeline`` is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml``
+(fitted on published runs) or a record of one's own replaces any of them. Symbols: docs/concepts/clusters.md.
 """
 
 from __future__ import annotations
