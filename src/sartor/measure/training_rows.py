@@ -103,6 +103,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         optimizer=optimizer_of(row),
         attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
         context_parallel=trainer.context_parallel,
+        dropout=trainer.dropout and _has_dropout(row, said),
         framework=trainer.framework,
         trains_weights="lora" not in kind,
     )
@@ -119,6 +120,14 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         no_optimizer=kind == "fwd_bwd_only",
         assumed=tuple(dict.fromkeys(said)),
     )
+
+
+def _has_dropout(row: Mapping[str, str], said: list[str]) -> bool:
+    """GPT-2's and -3's kind of model (not gated, learned positions) was trained with dropout, the trainers' default."""
+    if whole(row, "gated") == 1 or whole(row, "learned_pos") == 0:
+        return False
+    said.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
+    return True
 
 
 def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerShape:

@@ -26,6 +26,8 @@ class Trainer:
     fp8: Recipe = Recipe.FP8_DELAYED
     """What plain ``fp8`` means there."""
     context_parallel: ContextParallel = ContextParallel.RING
+    dropout: bool = False
+    """Drops out by default (0.1) where the model is of GPT-3's kind: Megatron-LM's and Hugging Face's arguments."""
 
 
 _FSDP = Framework(name="fsdp", grad_dtype=DType.FP32, fused_kernels=False, main_params=False)
@@ -52,7 +54,10 @@ TRAINERS: tuple[Trainer, ...] = (
         zero_stage=1,
     ),
     Trainer(
-        words=("megatron-deepspeed",), framework=Framework(name="megatron-deepspeed", dp_overlap=False), zero_stage=1
+        words=("megatron-deepspeed",),
+        framework=Framework(name="megatron-deepspeed", dp_overlap=False),
+        zero_stage=1,
+        dropout=True,
     ),
     Trainer(
         words=("deepspeed", "zero"),
@@ -60,10 +65,16 @@ TRAINERS: tuple[Trainer, ...] = (
         zero_stage=3,
         context_parallel=ContextParallel.ALL_TO_ALL,
     ),
-    Trainer(words=("nemo", "bridge", "mlperf"), framework=Framework(name="nemo", dispatch_once=True), zero_stage=1),
+    Trainer(
+        words=("nemo", "bridge", "mlperf"),
+        framework=Framework(name="nemo", dispatch_once=True),
+        zero_stage=1,
+        dropout=True,
+    ),
     Trainer(
         words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
         framework=Framework(name="megatron"),
+        dropout=True,
     ),
     Trainer(
         words=("fsdp", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"), framework=_FSDP, zero_stage=3
@@ -71,6 +82,7 @@ TRAINERS: tuple[Trainer, ...] = (
     Trainer(
         words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
         framework=replace(_FSDP, name="pytorch"),
+        dropout=True,
     ),
 )
 
