@@ -23,7 +23,7 @@ from sartor.cost.energy import power
 from sartor.hardware.accelerator import Accelerator
 from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates, work_rates
-from sartor.search.joint_infeasible import tightest_constraint
+from sartor.search.joint_infeasible import memory_constraint, tightest_constraint
 from sartor.search.joint_point import SCHEDULE_LIMIT_S, Evaluation, Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
 from sartor.search.joint_result import DesignStatus, JointResult, Progress, Ranked
@@ -73,6 +73,8 @@ def _search(run: _Run, evaluate: Evaluate, batch: int) -> None:
     while not run.out_of_time():
         if run.next_loose() > max(run.top(), run.enough()):
             run.bound_next()
+            if run.hopeless():
+                return
             points = list(run.pop(batch)) if run.improving() else []
             for evaluation in evaluate(points):
                 run.add(evaluation)
@@ -228,6 +230,14 @@ class _Run:
 
     def out_of_time(self) -> bool:
         return time.perf_counter() > self.deadline
+
+    def hopeless(self) -> bool:
+        """Whether no memory holds some model, whatever the accelerator: looked at once, if the first chunk holds none."""
+        if self.bounded != FIRST_CHUNK or self.heap or self.question.terms is not None:
+            return False
+        memory = float(self.candidates.hbm_bytes.max())
+        self.infeasible = memory_constraint(self.question, self.models, memory)
+        return bool(self.infeasible)
 
     def improving(self) -> bool:
         """Whether the best waiting point is worth a look before the rest is bounded: early on, a good value to beat

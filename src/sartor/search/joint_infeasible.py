@@ -17,6 +17,17 @@ from sartor.units import format_bytes
 
 def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
     """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried."""
+    found = memory_constraint(question, models, hbm_bytes)
+    if found:
+        return found
+    limit = question.budgets.energy_j_per_token
+    if limit is not None:
+        return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
+    return f"num_devices={question.num_devices}: no point holds every model at once"
+
+
+def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
+    """A sentence where some model fits no plan on devices of this memory, or splits at no width; else empty."""
     for lowered in models:
         model = lowered.model
         if not lowered.parts:
@@ -28,10 +39,7 @@ def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel]
                 f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
             )
             return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
-    limit = question.budgets.energy_j_per_token
-    if limit is not None:
-        return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
-    return f"num_devices={question.num_devices}: no point holds every model at once"
+    return ""
 
 
 def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: float) -> float:

@@ -137,10 +137,10 @@ def evaluate_option(
 ) -> tuple[ModelOutcome | None, float]:
     """The best plan of one option (None where it does not fit) and a bound on what it reaches [sequences/s]."""
     model = question.models[option.model]
-    parts = parts_of(question, option.model, option.microbatch_size, option.width)
-    if parts is None:
+    found = layer_times(question, point, option, store)
+    if found is None:
         return None, 0.0
-    layers = tuple(_layer_times(question, point, option, parts, store))
+    parts, layers = found
     reached = place(placement_problem(question, point, option, parts, layers, least=False), question.terms).plan
     if reached is None:
         return None, 0.0
@@ -162,6 +162,14 @@ def evaluate_option(
         assert least is not None
         bound = max(bound, question.global_batch_size / least.time_per_batch_s)
     return outcome, bound
+
+
+def layer_times(
+    question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
+) -> tuple[ModelParts, tuple[LayerTime, ...]] | None:
+    """The parts of an option's model and their scheduled seconds; None where its width does not split it."""
+    parts = parts_of(question, option.model, option.microbatch_size, option.width)
+    return None if parts is None else (parts, tuple(_layer_times(question, point, option, parts, store)))
 
 
 @lru_cache(maxsize=4096)
