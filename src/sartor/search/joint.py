@@ -232,7 +232,7 @@ class _Run:
         return time.perf_counter() > self.deadline
 
     def hopeless(self) -> bool:
-        """Whether no memory holds some model, whatever the accelerator: looked at once, if the first chunk holds none."""
+        """Whether no memory holds some model, whatever the accelerator: asked once, if the first chunk holds none."""
         if self.bounded != FIRST_CHUNK or self.heap or self.question.terms is not None:
             return False
         memory = float(self.candidates.hbm_bytes.max())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -195,7 +196,7 @@ def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limi
             visited += 1
         buckets.append(max(values) or -1.0)
         last = buckets[-PATIENCE:]
-        if len(last) == PATIENCE and all(a >= b for a, b in zip(last[:-1], last[1:], strict=True)):
+        if len(last) == PATIENCE and all(a >= b for a, b in pairwise(last)):
             note = f"stopped by its rule after {len(buckets)} buckets"
             break
         if time.perf_counter() - start > time_limit_s or visited >= MOST_VISITED:

@@ -1,4 +1,4 @@
-"""Fronts of throughput against area, power or price: the best point under each of a row of budgets, every one proved."""
+"""Fronts of throughput against area or power: the best point under each of a row of budgets, every one proved."""
 
 from __future__ import annotations
 
