@@ -44,6 +44,10 @@ class MemoryHabits:
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
     """Whole layers of gathered weights at once under ZeRO 3: the one at work and the one fetched ahead."""
+    layers_graded: float = 1.0
+    """Layers of whole gradients at once under ZeRO 3."""
+    narrow_primary: bool = False
+    """FP8 recipes hold no 16-bit weights beside the narrow ones (``fp8_param_gather``)."""
     buffer_bytes: float = 0.0
     """Buckets of gradients and parameters outside the gradient buffer."""
     keeps_outputs: bool = False
@@ -70,12 +74,15 @@ _DEEPSPEED = MemoryHabits(
     dummy_wgrad=False,
     gathers_input=False,
     keeps_outputs=True,
+    layers_gathered=2 / 3,
+    layers_graded=1 / 3,
     buffer_bytes=3e9,
 )
 """DeepSpeed: 16-bit gradients, beside them fp32 sums in bf16 training (BF16_Optimizer); in fp16 training the shard's
 gradients are cast and laid end to end at the step, two fp32 copies; reduce and gather buckets of 5e8 elements each, the
 first one twice (``reduce_bucket_size``, ``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults,
-recalled). Its pipeline engine keeps outputs as the roots of backward."""
+recalled). Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix, the largest of
+which is a third of a layer (4 h^2 of 12 h^2 where f = 4h)."""
 
 _FSDP = MemoryHabits(
     wide_weights=True,
@@ -100,23 +107,33 @@ _XLA = MemoryHabits(
     dummy_wgrad=False,
     logit_bytes=8.0,
     kept_logit_bytes=4.0,
+    layers_gathered=2 / 3,
+    layers_graded=1 / 3,
     fragmentation=1.0,
     steps_in_own_blocks=False,
 )
-"""JAX under XLA: buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient."""
+"""JAX under XLA: buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient; matrices are
+gathered and their gradients scattered one by one."""
 
 HABITS: Mapping[str, MemoryHabits] = {
     "megatron": _MEGATRON,
-    "nemo": _MEGATRON,
+    "nemo": replace(_MEGATRON, grad_bytes=2.0, narrow_primary=True),
     "megatron-deepspeed": _DEEPSPEED,
     "deepspeed": _DEEPSPEED,
     "internevo": replace(_MEGATRON, grad_bytes=2.0, dummy_wgrad=False),
     "torchtitan": _FSDP,
     "fsdp": _FSDP,
-    "llm-foundry": _FSDP,
+    "llm-foundry": replace(_FSDP, logit_bytes=4.0, split_logit_bytes=0.0, kept_logit_bytes=2.0),
     "pytorch": _FSDP,
     "maxtext": _XLA,
 }
+
+"""NeMo's performance recipes reduce gradients in 16 bits and gather FP8 weights (recalled: ``grad_reduce_in_fp32``,
+``fp8_param``); llm-foundry's loss is the fused one of flash-attention, which writes gradients over 16-bit logits
+(recalled: ``loss_fn: fused_crossentropy``)."""
+
+TIGHT_FRAGMENTATION = 1.03
+"""What is left of the gaps on a full device, whose allocator gives idle blocks back before it gives up (assumed)."""
 
 CONTEXT_BYTES: Mapping[str, float] = {
     "volta": 0.6e9,

@@ -19,6 +19,7 @@ from sartor.training.memory_coefficients import (
     CONTEXT_BYTES,
     OTHER_CONTEXT_BYTES,
     OTHER_WORKSPACE_BYTES,
+    TIGHT_FRAGMENTATION,
     TPU_CONTEXT_BYTES,
     USABLE_SHARE,
     WORKSPACE_BYTES,
@@ -46,7 +47,7 @@ class StageBytes:
     head_kept: Bytes
     """Of the final norm and the loss."""
     layer_peak: Bytes
-    """Backward of the fullest layer, with what is computed again for it."""
+    """Backward of the fullest layer, with what is computed again for it, less what the loss has freed by then."""
     head_peak: Bytes
     """Logits and their gradients, beyond what of them is kept."""
     gathered: Bytes
@@ -115,14 +116,14 @@ def stage_bytes(
     layers_kept, layer_peak = _layers(job, plan, parts, counts, flying)
     if habits.keeps_outputs:
         layers_kept = layers_kept + _outputs(job, parts, pp, device, flying)
-    head_kept, head_peak = _head(job, plan, habits, parts, held, flying)
+    head_kept, head_peak, head_freed = _head(job, plan, habits, parts, held, flying)
     buffers = _buffers(job, plan, habits, cluster, parts, held)
     bare = StageBytes(
         device=device,
         **states,
         layers_kept=layers_kept,
         head_kept=head_kept,
-        layer_peak=layer_peak,
+        layer_peak=np.maximum(layer_peak - head_freed, 0.0),
         head_peak=head_peak,
         gathered=_gathered(job, plan, habits, parts, held),
         placeholders=_placeholders(job, habits, parts, held),
@@ -142,9 +143,11 @@ def _reserved(of: StageBytes, habits: MemoryHabits, cluster: Cluster) -> Bytes:
     passing = of.kept + of.working - of.buffers
     base = of.states + of.buffers
     apart: Any = of.step_peak if habits.steps_in_own_blocks else 0.0
-    least = base + np.maximum(passing * habits.fragmentation, of.step_peak)
+    tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
+    least = base + np.maximum(passing * tight, of.step_peak)
     loose = base + np.maximum(passing * habits.fragmentation + apart, of.step_peak)
-    held: Bytes = np.maximum(least, np.minimum(loose, USABLE_SHARE * cluster.gpu.hbm_bytes - of.context))
+    full = (USABLE_SHARE * cluster.gpu.hbm_bytes - of.context) * (1 - 1e-9)
+    held: Bytes = np.maximum(least, np.minimum(loose, full))
     return held
 
 
@@ -272,8 +275,9 @@ def _recomputed_share(plan: TrainingPlan, parts: _Parts, counts: npt.NDArray[np.
 
 def _head(
     job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, parts: _Parts, held: npt.NDArray[np.int64], flying: Any
-) -> tuple[Bytes, Bytes]:
-    """Kept and peak bytes of final norm, logits and loss (once more for every MTP module)."""
+) -> tuple[Bytes, Bytes, Bytes]:
+    """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and what of the kept ones is
+    free when the last layer's backward begins: one microbatch's."""
     losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in parts.blocks]].sum(axis=1)[:, None]
     rows, h = parts.rows, job.shape.hidden_size
     last = np.where(np.asarray(plan.schedule) == PipelineSchedule.ZERO_BUBBLE, 1, flying[:, :, -1])
@@ -286,7 +290,7 @@ def _head(
     weight_grad = (table.dense + table.tied) * width * (1 if job.trains_weights else 0)
     product = width * parts.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
     peak = np.maximum(loss, product - habits.kept_logit_bytes * parts.logits)
-    return losses * kept * last, np.minimum(losses, 1) * peak
+    return losses * kept * last, np.minimum(losses, 1) * peak, losses * kept * np.minimum(last, 1)
 
 
 def _largest(parts: _Parts, held: npt.NDArray[np.int64], *, single_expert: bool) -> Bytes:
@@ -316,7 +320,7 @@ def _gathered(
     )
     grads = (width + job.framework.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(parts, held, single_expert=False)
-    whole = layer * (habits.layers_gathered * width + grads) + outer * width
+    whole = layer * (habits.layers_gathered * width + habits.layers_graded * grads) + outer * width
     return np.where(np.greater_equal(plan.zero_stage, 3), whole, 0.0)
 
 

@@ -65,10 +65,14 @@ def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, shards: 
 
     width = weight_bytes(job)
     weight = 4.0 if habits.wide_weights else width
+    narrow_width = job.recipe.dtype.bytes
+    primary = habits.narrow_primary and in_layer and 1 <= narrow_width < 2
+    weight = narrow_width if primary else weight
     gradient = grad_bytes(job, habits) if job.trains_weights else 0.0
     copies = 4.0 if job.framework.main_params and width < 4 and not habits.wide_weights else 0.0
     held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
-    narrow = 2 * job.recipe.dtype.bytes if habits.narrow_weights and in_layer and job.recipe.dtype.bytes < 2 else 0.0
+    copied = habits.narrow_weights and in_layer and narrow_width < 2
+    narrow = narrow_width * (1 if primary else 2) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
     whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
     return StateBytes(
