@@ -44,6 +44,8 @@ def plan_body(answer: PlanAnswer) -> dict[str, Any]:
         "evaluated_per_s": plain(found.evaluated_per_s),
         "space_size": found.space_size,
         "fitting": found.fitting,
+        "placed": found.placed,
+        "unplaced": found.unplaced,
         "rejected": dict(found.rejected),
         "fixed": dict(found.fixed),
         "tightest": None if found.tightest is None else tightest_body(found.tightest),
