@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sartor import api
 from sartor.answers import Advice
 from sartor.errors import InputError, MissingExtraError
 from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points
 from sartor.report.palette import DARK, LIGHT
+from sartor.report.plan_points import plan_points
 from sartor.report.points import Published, published_points, roofline_points
 from sartor.report.sweep import sweep_field
 
@@ -29,7 +31,10 @@ PUBLISHED = published_points(
 
 @pytest.fixture(scope="module")
 def records(advice: Advice) -> dict[str, Any]:
-    return advice_points(advice) | {"published": PUBLISHED}
+    answer = api.plan(
+        "llama-3.1-8b", "dgx-h100", num_devices=[8], global_batch_size=16, fix={"tp": 2, "pp": 2, "virtual_stages": 1}
+    )
+    return advice_points(advice) | {"published": PUBLISHED} | plan_points(answer)
 
 
 def test_an_answer_has_every_figure_the_issue_names(records: dict[str, Any]) -> None:

@@ -161,6 +161,8 @@ def gain_text(finding: PlanFinding) -> str:
         parts.append(f"fits, with a step of {format_seconds(finding.step_s)}" if finding.step_s else "fits")
     elif finding.gain_fraction >= 0.0005:
         parts.append(f"saves {format_share(finding.gain_fraction)} of the step")
+    elif finding.gain_fraction <= -0.0005:
+        parts.append(f"costs {format_share(-finding.gain_fraction)} of the step")
     if finding.gain_fraction is not None and finding.saves_bytes > 2**28:
         parts.append(f"frees {format_bytes(finding.saves_bytes)}")
     return f"{printable(fix)}: {', '.join(parts)}" if parts else printable(fix)

@@ -24,8 +24,8 @@ from sartor.training.step import step as step_of
 
 LEAST_GAIN = 0.01
 """Share of the step a remedy must save for an opportunity to be said; smaller ones are within the model's error."""
-Z_80 = 1.2815515655446004
-"""Standard deviations either side that hold 80% of a normal distribution."""
+LEAST_FREED, MOST_PAID = 0.05, 0.05
+"""A remedy for memory frees at least this share of the fullest device and costs at most that share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class PlanSuspicion:
     blocking: bool = False
     """Cannot run as it is: said whatever the gain; a remedy is what runs."""
     frees_memory: bool = False
-    """Its remedy is worth having for its memory: said where it frees any, unless it is slower."""
+    """Its remedy is worth having for its memory, even where it costs a little time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,8 @@ def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> P
             best = (*price, remedy)
     gain = context.step_s - best[0] if best else 0.0
     saved = float(context.footprint.device_bytes) - best[1] if best else 0.0
-    worth = gain / context.step_s >= LEAST_GAIN or (suspicion.frees_memory and saved > 0 and gain >= -1e-9)
+    frees = saved >= LEAST_FREED * float(context.footprint.device_bytes) and gain >= -MOST_PAID * context.step_s
+    worth = gain / context.step_s >= LEAST_GAIN or (suspicion.frees_memory and frees)
     if not suspicion.blocking and not (best and worth):
         return None
     running = not suspicion.blocking

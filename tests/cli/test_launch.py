@@ -1,0 +1,96 @@
+"""``sartor plan --write``, ``--launch``, ``--html``, ``--trace``: files, exit codes, and that both ways agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., Any]
+MODEL = "llama-3.1-8b"
+SIZE = ("--num-devices", "16", "--global-batch-size", "32", "--fix", "tp=1,pp=1,cp=1")
+
+
+@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "deepspeed", "accelerate"])
+def test_a_plan_written_and_linted_is_priced_the_same(sartor: Call, kind: str, tmp_path: Path) -> None:
+    planned = sartor("plan", MODEL, *SIZE, "--write", kind, tmp_path, "--json")
+    assert planned.code == 0
+    assert "wrote" in planned.err
+    launched = sartor("plan", MODEL, "--launch", tmp_path, "--json")
+    assert launched.code == 0
+    told, best = launched.body["plan"], planned.body["best"]
+    assert launched.body["launch"]["unknown"] == []
+    if "cannot be told" not in planned.err:
+        assert told["step_s"] == pytest.approx(best["step_s"], rel=1e-12)
+        assert told["peak_bytes"] == pytest.approx(best["peak_bytes"], rel=1e-12)
+
+
+def test_a_wasteful_launch_is_found_with_the_exit_code_asked_for(sartor: Call, tmp_path: Path) -> None:
+    sartor("plan", MODEL, "--num-devices", "16", "--global-batch-size", "32", "--write", "megatron", tmp_path)
+    script = tmp_path / "launch.sh"
+    full = "    --bf16\n    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1\n"
+    script.write_text(script.read_text().replace("    --bf16\n", full))
+    ran = sartor("plan", "--launch", script, "--json")
+    assert ran.code == 0
+    rules = {f["rule"]: f for f in ran.body["findings"]}
+    assert {"slower_than_best", "unneeded_recompute"} & set(rules)
+    assert sartor("plan", "--launch", script, "--fail-on", "warn").code == 1
+    shown = sartor("plan", "--launch", script).out
+    assert "saves" in shown
+    assert "Memory by stage" in shown
+
+
+def test_a_launch_that_does_not_fit_is_an_answer_with_code_3(sartor: Call, tmp_path: Path) -> None:
+    text = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 --num-attention-heads 64 --bf16"
+        " --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 8 --swiglu"
+        " --some-new-flag"
+    )
+    (tmp_path / "run.sh").write_text(text)
+    ran = sartor("plan", "--launch", tmp_path / "run.sh", "--json")
+    assert ran.code == 3
+    assert ran.body["status"] == "infeasible"
+    assert ran.body["findings"][0]["rule"] == "does_not_fit"
+    assert ran.body["launch"]["unknown"] == ["--some-new-flag"]
+    assert "DOES NOT FIT" in sartor("plan", "--launch", tmp_path / "run.sh").out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("plan",), "MODEL"),
+        (("plan", MODEL, *SIZE, "--write", "horovod", "x"), "--write=horovod"),
+        (("plan", "--launch", "missing.sh"), "no such file"),
+        (("plan", "--launch", "missing.sh", "--fail-on", "often"), "--fail-on=often"),
+        (("plan", "--launch", "missing.sh", "--num-devices", "8,16"), "must be one number"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    sartor: Call, words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = sartor(*words)
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_files_that_differ_are_not_replaced_unless_told(sartor: Call, tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text("mine")
+    ran = sartor("plan", MODEL, *SIZE, "--write", "megatron", tmp_path)
+    assert ran.code == 2
+    assert (tmp_path / "launch.sh").read_text() == "mine"
+    assert sartor("plan", MODEL, *SIZE, "--write", "megatron", tmp_path, "--overwrite").code == 0
+
+
+def test_page_figures_and_trace_are_written_where_asked(sartor: Call, tmp_path: Path) -> None:
+    files = ("--html", tmp_path / "p.html", "--png", tmp_path / "png", "--trace", tmp_path / "t.json")
+    ran = sartor("plan", MODEL, *SIZE, *files, "--json")
+    assert ran.code == 0
+    assert ran.body["status"] == "optimal"
+    assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert len(list((tmp_path / "png").glob("*.png"))) >= 4

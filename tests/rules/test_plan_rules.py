@@ -1,0 +1,102 @@
+"""Rules about plans: each has a bad sample it finds and a good one it leaves alone, and its fix is predicted to pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Framework, Recompute, TrainingJob, TrainingPlan
+from sartor.model.zoo import load_model
+from sartor.rules.plan.catalog import PLAN_RULES
+from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy, lint_plan
+from sartor.training.footprint import footprint, usable_bytes
+
+CLUSTER = load_cluster("dgx-h100")
+JOB = TrainingJob(shape=load_model("llama-3.1-70b"), seq_len=4096, global_batch_size=256)
+GOOD = TrainingPlan(
+    dims=ParallelDims(tp=8, pp=4, dp=4), microbatch_size=2, num_microbatches=32, virtual_stages=5, zero_stage=1
+)
+
+
+def found(plan: TrainingPlan, job: TrainingJob = JOB, **context: Any) -> dict[str, PlanFinding]:
+    made = replace(PlanContext.of(job, plan, CLUSTER), **context)
+    return {finding.rule: finding for finding in lint_plan(made)}
+
+
+def dims(**changes: Any) -> ParallelDims:
+    return replace(GOOD.dims, **changes)
+
+
+BAD: dict[str, tuple[TrainingPlan, TrainingJob]] = {
+    "does_not_fit": (replace(GOOD, dims=dims(tp=2, pp=1, dp=64), virtual_stages=1, num_microbatches=2), JOB),
+    "tensor_parallel_beyond_links": (replace(GOOD, dims=dims(tp=16, pp=2)), JOB),
+    "unneeded_recompute": (replace(GOOD, recompute=Recompute.FULL), JOB),
+    "unsplit_sequence": (replace(GOOD, dims=dims(sequence_parallel=False)), JOB),
+    "unsharded_optimizer": (replace(GOOD, dims=dims(tp=8, pp=4, dp=4), zero_stage=0), JOB),
+    "short_microbatch": (replace(GOOD, microbatch_size=1, num_microbatches=64), JOB),
+    "long_bubble": (
+        replace(GOOD, dims=dims(tp=4, pp=8), virtual_stages=1, microbatch_size=4, num_microbatches=16, zero_stage=1),
+        JOB,
+    ),
+    "unhidden_reduction": (GOOD, replace(JOB, global_batch_size=32, framework=Framework(dp_overlap=False))),
+    "unbalanced_stages": (replace(GOOD, virtual_stages=1, stage_layers=(16, 20, 20, 24)), JOB),
+}
+
+
+@pytest.mark.parametrize("rule", BAD)
+def test_a_bad_plan_is_found_and_its_fix_pays(rule: str) -> None:
+    plan, job = BAD[rule]
+    if rule == "unhidden_reduction":
+        plan = replace(plan, num_microbatches=4)
+    made = found(plan, job)
+    assert rule in made
+    finding = made[rule]
+    if finding.fix:
+        assert finding.step_s is not None
+        assert finding.gain_s is None or finding.gain_s > 0 or finding.saves_bytes > 2**30
+
+
+@pytest.mark.parametrize("rule", [r for r in BAD if r not in ("short_microbatch", "unbalanced_stages", "long_bubble")])
+def test_a_good_plan_is_left_alone(rule: str) -> None:
+    assert rule not in found(GOOD)
+
+
+def test_a_better_plan_is_said_with_what_it_saves() -> None:
+    slow = replace(GOOD, recompute=Recompute.FULL)
+    finding = found(slow, best=best_remedy(GOOD))["slower_than_best"]
+    assert finding.gain_fraction is not None
+    assert finding.gain_fraction > 0.1
+    assert finding.fix["tp"] == 8
+    assert "slower_than_best" not in found(GOOD, best=best_remedy(GOOD))
+
+
+def test_a_plan_that_does_not_fit_is_an_error_whose_fix_fits() -> None:
+    plan, job = BAD["does_not_fit"]
+    context = PlanContext.of(job, plan, CLUSTER)
+    finding = lint_plan(context)[0]
+    assert (finding.rule, finding.grade.value, finding.gain_s) == ("does_not_fit", "error", None)
+    assert float(footprint(job, plan, CLUSTER).device_bytes) > usable_bytes(CLUSTER)
+
+
+def test_rules_are_left_out_by_name_or_code_and_unknown_ones_refused() -> None:
+    plan, job = BAD["unneeded_recompute"]
+    context = PlanContext.of(job, plan, CLUSTER)
+    for word in ("unneeded_recompute", "P3", "unneeded-recompute"):
+        assert "unneeded_recompute" not in {f.rule for f in lint_plan(context, allow=[word])}
+    with pytest.raises(InputError, match="is no rule of plans"):
+        lint_plan(context, allow=["recompute"])
+
+
+def test_every_rule_has_a_page_and_a_line_in_the_docs(repo_dir: Path) -> None:
+    shown = (repo_dir / "docs" / "howto" / "lint-my-launch.md").read_text()
+    assert [rule.code for rule in PLAN_RULES] == [f"P{k}" for k in range(1, len(PLAN_RULES) + 1)]
+    for rule in PLAN_RULES:
+        for section in ("## What it finds", "## Why it costs", "## Fix", "## Source"):
+            assert section in rule.page, rule.name
+        assert f"`{rule.name}`" in shown
