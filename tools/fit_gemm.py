@@ -109,7 +109,7 @@ def _job(shared: Path, gpu: str, dtype: DType) -> Job:
 
 
 def fp32_job(shared: Path, gpu: str) -> Job:
-    """fp32 kernels on the general cores: linear layers (TN) and batched products (NN) of random sizes, eager PyTorch."""
+    """fp32 kernels on general cores: linear layers (TN) and batched products (NN) of random sizes, eager PyTorch."""
     name = "gemm_fp32_kernels.parquet"
     table = pd.read_parquet(shared / "data" / "measured" / name)
     table = table[(table.gpu == gpu) & (table.flag == 0)]
