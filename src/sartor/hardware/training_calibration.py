@@ -2,9 +2,9 @@
 
 A section gives constants by name to what it names: ``[default]``, ``[generation.hopper]``, ``[precision.fp8]``,
 ``[generation.hopper.fp8]``, ``[framework.megatron]``, ``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``,
-``[experts]`` (models that have some), ``[experts.megatron]``. Factors of all sections that apply multiply; of other
-constants the last named holds. What each means is ``training.coefficients``' business; ``[provenance...]`` says what
-they were fitted on.
+``[experts]`` (models that have some), ``[experts.megatron]``, ``[experts.hopper]``, ``[experts.fused]`` (where their
+layers are). Factors of all sections that apply multiply; of other constants the last named holds. What each means is
+``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from sartor.errors import InputError
 
 
 def training_constants(
-    framework: str, precision: str, generation: str, table: Mapping[str, Any], *, experts: bool = False
+    framework: str,
+    precision: str,
+    generation: str,
+    table: Mapping[str, Any],
+    *,
+    experts: bool = False,
+    fused: bool = False,
 ) -> dict[str, float]:
     """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``), a generation, and a
     model with or without experts."""
@@ -36,7 +42,10 @@ def training_constants(
         _section(of_framework, precision),
     )
     if experts:
-        layers = (*layers, _section(table, "experts"), _section(table, "experts", framework))
+        of_experts = (
+            _section(table, "experts", name) for name in (framework, generation, *(("fused",) if fused else ()))
+        )
+        layers = (*layers, _section(table, "experts"), *of_experts)
     found: dict[str, float] = {}
     for layer in layers:
         for name, value in layer.items():

@@ -55,10 +55,9 @@ def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
     return gpu, tuple(said)
 
 
-POWER_EXPONENT = 0.5
-"""Matrix rate goes with this power of the power limit: between the cube root (voltage falls with the clock) and
-proportion (it cannot fall further). Assumed; a 500 W H100 is 1.19 times slower per FLOP than a 700 W one in the
-published bf16 runs of data/end_to_end (2026-11-21), and 1.4 ** 0.5 = 1.18."""
+POWER_EXPONENT = 1 / 3
+"""Matrix rate goes with this power of the power limit: dynamic power is as clock times voltage squared, and voltage
+follows the clock."""
 
 
 def _limited(gpu: Gpu, power_w: float) -> Gpu:

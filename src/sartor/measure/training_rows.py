@@ -83,7 +83,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         raise Unexpressed("plan not published")
     shape, said_shape = training_shape(row)
     cluster, said_cluster = cluster_of(row)
-    trainer, said_trainer = trainer_of(row)
+    trainer, said_trainer = trainer_of(row, cluster.gpu)
     recipe, said_recipe = recipe_of(row, trainer, cluster.gpu)
     said = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
     dims, share = _dims(row, cluster, said)

@@ -87,7 +87,7 @@ TRAINERS: tuple[Trainer, ...] = (
 )
 
 
-def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
+def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
     """The kind of trainer with the row's own switches, and what was assumed."""
     name = row.get("framework", "").lower()
     found = next((each for each in TRAINERS if any(word in name for word in each.words)), None)
@@ -102,6 +102,10 @@ def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
         framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
         framework = replace(framework, checkpoints_operators=True)
+    release = re.search(r"\b2(\d)\.(\d\d)\b", row.get("framework_version", ""))
+    if release and framework.name == "nemo" and gpu.generation == "blackwell":
+        since = (int(release.group(1)), int(release.group(2))) >= FUSED_EXPERTS
+        framework = replace(framework, fused_experts=since)
     year = re.search(r"20(\d\d)", row.get("framework_version", ""))
     if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
         framework = replace(framework, grad_fusion=False)
@@ -112,6 +116,10 @@ def trainer_of(row: Mapping[str, str]) -> tuple[Trainer, tuple[str, ...]]:
 
 FIRST_YEAR_COMPILED_LOSS = 25
 """torchtitan compiles its loss with the model since the turn of 2024 to 2025 (recalled)."""
+FUSED_EXPERTS = (6, 6)
+"""Release (2026.06) from which NVIDIA's containers take 20 to 40% less for the same expert models on Blackwell and as
+long as before on Hopper (data/end_to_end, 2026-11-21)."""
+
 LAST_YEAR_UNFUSED = 22
 """Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled)."""
 

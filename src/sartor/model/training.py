@@ -117,6 +117,9 @@ class Framework:
     checkpoints_operators: bool = False
     """Layers recomputed in part (``recompute_layers`` said) are so by operator: every second product's output and
     attention's are kept of all layers (torchtitan's ``selective_ac_option = "op"``); else so many layers are whole."""
+    fused_experts: bool = False
+    """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
+    narrow operands inside their products: NVIDIA's trainers on Blackwell since the middle of 2026."""
     main_params: bool = True
     """fp32 main copies of 16-bit weights beside the optimizer's states."""
 

@@ -90,6 +90,7 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None
         gpu.generation,
         packaged_training_table() if table is None else table,
         experts=job.shape.moe_ffn is not None,
+        fused=job.framework.fused_experts,
     )
     for name in constants:
         if name not in known:
