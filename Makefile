@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types bench docs clean
+.PHONY: help demo test test-torch check format lint types bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,11 @@ help: ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ .venv/user.stamp
 
+# 2.13.0 comes as a CPU build from the package index; other versions bring gigabytes of CUDA libraries.
+.venv/torch.stamp: .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]' torch==2.13.0
+	@touch $@
+
 demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/pythia-2.8b.html
 	@mkdir -p out
 	$(BIN)/sartor advise examples/pythia-2.8b/config.json --gpu a100 --html out/pythia-2.8b.html
@@ -28,6 +33,9 @@ demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/
 
 test: .venv/dev.stamp ## run every test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+test-torch: .venv/torch.stamp ## install the torch extra and run the tests that want it
+	$(BIN)/python -m pytest -n $(JOBS) -m torch
 
 format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff format .

@@ -54,9 +54,9 @@ def may_import(room: str) -> set[str]:
     if room in EDGE:
         return {*CORE, room, "__version__"}
     if room == "api":
-        # The journeys start at a file a user names, so api may ask interop to read it (docs/architecture.md).
-        return {*CORE, "interop", "__version__"}
-    return {*CORE, *EDGE, "api", "cli", "__version__"}
+        # The journeys start at a file a user names (interop) and a long one runs on workers and a study file (engine).
+        return {*CORE, "interop", "engine", "__version__"}
+    return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
@@ -76,7 +76,7 @@ def test_the_core_neither_prints_nor_exits() -> None:
 
 @pytest.mark.parametrize("module", ["sartor", "sartor.api"])
 def test_importing_the_library_loads_numpy_and_nothing_heavier(module: str) -> None:
-    heavy = "typer rich pydantic altair pyarrow pandas torch ortools scipy vl_convert"
+    heavy = "typer rich pydantic altair pyarrow pandas torch ortools scipy vl_convert optuna distributed starlette transformers"
     code = f"import sys, {module}; print([m for m in '{heavy}'.split() if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
