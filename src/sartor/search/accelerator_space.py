@@ -19,6 +19,7 @@ from sartor.cost.area import PublishedGrid, published_area_limit_mm2, published_
 from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS, NODES_NM, PUBLISHED_CLOCK_HZ, Accelerator, Dataflow
 from sartor.hardware.memory import Memory
+from sartor.search.joint_question import AreaModel
 from sartor.units import GIGA, MEGA
 
 Array = npt.NDArray[Any]
@@ -40,6 +41,8 @@ class AcceleratorSpace:
     hbm_bytes: tuple[float, ...] = ()
     num_points: int = 0
     area_limit_mm2: float = 0.0
+    area_model: AreaModel = AreaModel.PUBLISHED
+    """Which area the limits are about where the question does not say."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -97,7 +100,7 @@ _DEFAULTS: dict[str, Any] = {
     "link_gb_per_s": 50,
 }
 _REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
-_CHOICES = ("memory", "node_nm", "dataflow", "hbm_gb", "name", "area_limit_mm2")
+_CHOICES = ("memory", "node_nm", "dataflow", "hbm_gb", "name", "area_limit_mm2", "area_model")
 
 
 def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
@@ -129,6 +132,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
         num_points=count * len(groups),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), least=0.0)[0]),
+        area_model=_choice("area_model", table.get("area_model", "die"), {m.value: m for m in AreaModel}),
     )
 
 
