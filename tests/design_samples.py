@@ -15,6 +15,7 @@ from sartor.model.training import Recompute
 from sartor.model.zoo import load_model
 from sartor.search.accelerator_space import AcceleratorSpace, space_from
 from sartor.search.joint import candidates_of
+from sartor.search.joint_bounds import splits
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import DesignModel, DesignQuestion
 
@@ -44,10 +45,9 @@ def small_space(**changes: Any) -> AcceleratorSpace:
 
 
 def every_option(asked: DesignQuestion, m: int) -> Iterator[Option]:
-    for size in asked.microbatch_sizes:
-        for width in asked.models[m].widths:
-            for recompute in asked.recomputes:
-                yield Option(model=m, microbatch_size=size, width=width, recompute=Recompute(recompute))
+    for split in splits(asked, asked.models[m]):
+        for recompute in asked.recomputes:
+            yield Option(model=m, split=split, recompute=Recompute(recompute))
 
 
 @cache

@@ -19,6 +19,7 @@ from sartor.placement.terms import PlacementTerms
 from sartor.search.accelerator_space import published_space, space_from, taken
 from sartor.search.joint import candidates_of, search_design
 from sartor.search.joint_bounds import lower_models, plan_rates, work_rates
+from sartor.search.joint_parts import Split
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.search.joint_question import Budgets, DesignModel, Mean, Objective
 from sartor.search.joint_result import DesignStatus, Progress
@@ -155,14 +156,14 @@ def test_no_point_of_the_published_space_reaches_more_than_its_bounds(
     index: int, hbm: float, sized: tuple[int, int]
 ) -> None:
     asked, group = question(), published_space().groups[0]
-    (size, width), accelerator = sized, taken(group, np.array([index]))
-    parts = lower_models(asked)[0].parts[size, width]
-    loose = work_rates(asked, parts, size, width, accelerator)[0]
-    tight = plan_rates(asked, parts, size, width, accelerator, np.full((1, 1), hbm))[:, 0, 0]
+    accelerator = taken(group, np.array([index]))
+    parts = lower_models(asked)[0].parts[Split(*sized)]
+    loose = work_rates(asked, parts, accelerator)[0]
+    tight = plan_rates(asked, parts, accelerator, np.full((1, 1), hbm))[:, 0, 0]
     assert (tight <= loose * (1 + 1e-9)).all()
     here = point(index, taken(group, index), hbm, ())
     for option in every_option(asked, 0):
-        if (option.microbatch_size, option.width) == sized:
+        if option.split == Split(*sized):
             outcome, bound = evaluate_option(asked, here, option, ScheduleStore())
             reached = outcome.sequences_per_s if outcome else 0.0
             assert reached <= bound * (1 + 1e-12)

@@ -44,13 +44,19 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         faults.append(f"{sum(devices)} devices x {data_parallel} copies exceed {problem.num_devices}")
     if data_parallel > problem.num_microbatches:
         faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
+    if data_parallel % width.expert_parallel:
+        faults.append(f"{data_parallel} copies are no multiple of expert_parallel={width.expert_parallel}")
     rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
     first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
-    resync = problem.resync_factor * (data_parallel - 1) / data_parallel * first_params / problem.link_bytes_per_s
+    experts = sum(layer.expert_param_bytes for layer in width.layers if layer.id in stages[0])
+    groups = max(1, data_parallel // width.expert_parallel)
+    agreed = (data_parallel - 1) / data_parallel * (first_params - experts) + (groups - 1) / groups * experts
+    resync = problem.resync_factor * agreed / problem.link_bytes_per_s
     time_s = max(loads) * rounds + resync + problem.update_s_per_byte * first_params
     plan = Plan(
         tensor_parallel=width.tensor_parallel,
         data_parallel=data_parallel,
+        expert_parallel=width.expert_parallel,
         stages=tuple(
             Stage(layers=tuple(ids), devices=count, load_s=load)
             for ids, count, load in zip(stages, devices, loads, strict=True)

@@ -35,6 +35,9 @@ class Chain:
     param_bytes: Array
     activation_bytes: Array
     boundary_bytes: float
+    expert_param_bytes: Array | None = None
+    expert_parallel: int = 1
+    """Copies share the experts in groups of so many, so their number is a multiple of it."""
 
     @property
     def num_of(self) -> Array:
@@ -50,8 +53,9 @@ def batch_time_bounds(
     ``problem`` gives memory, devices, microbatches, recomputation and copies of the parameters; its widths, bandwidth
     and update time are not looked at: the last two are given per candidate.
     """
-    num_stages = np.arange(1, min(int(chain.num_of.sum()), problem.num_devices // chain.devices) + 1)
-    if not len(num_stages):
+    copies = chain.devices * chain.expert_parallel
+    num_stages = np.arange(1, min(int(chain.num_of.sum()), problem.num_devices // copies) + 1)
+    if not len(num_stages) or chain.expert_parallel > problem.num_microbatches:
         return np.full(chain.forward_s.shape[1], np.inf)
     transfer = chain.boundary_bytes / np.broadcast_to(link_bytes_per_s, chain.forward_s.shape[1])
     fits = _may_hold(chain, problem, num_stages)
@@ -104,8 +108,13 @@ def _promising(chain: Chain, problem: PlacementProblem, num_stages: Array, bottl
 
 def _rounds(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
     """Bottlenecks that a batch lasts with as many copies as there are devices for."""
-    copies = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
-    return np.asarray(ceil_div(problem.num_microbatches, np.maximum(copies, 1)) + num_stages - 1)
+    return np.asarray(ceil_div(problem.num_microbatches, _copies(chain, problem, num_stages)) + num_stages - 1)
+
+
+def _copies(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+    """Most copies of so many stages; one expert-parallel group where there is room for none."""
+    most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
+    return np.asarray(np.maximum(most // chain.expert_parallel, 1) * chain.expert_parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +214,13 @@ def _batch_times(
 
     With copies d as a real number, T N / d + R (1 - 1/d) falls with d where T N >= R and is least at d = 1 elsewhere.
     """
-    n, copies = problem.num_microbatches, problem.num_devices // (chain.devices * num_stages)
-    copies = np.maximum(np.minimum(copies, n), 1)
+    n, copies = problem.num_microbatches, _copies(chain, problem, num_stages)
+    experts = np.zeros(len(chain.param_bytes)) if chain.expert_param_bytes is None else chain.expert_param_bytes
+    dense = chain.param_bytes - experts
     params = np.where(num_stages == 1, (chain.param_bytes * chain.num_of).sum(), chain.param_bytes[0])
     update = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None] * params
-    agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * params
+    agreed = np.where(num_stages == 1, (dense * chain.num_of).sum(), dense[0])
+    agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * agreed
     smooth = bottleneck * (n / copies + num_stages - 1) + agree * (1 - 1 / copies)
     at_one = bottleneck * (n + num_stages - 1)
     smooth = np.where(bottleneck * n >= agree, smooth, np.minimum(smooth, at_one))

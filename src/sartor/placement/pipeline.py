@@ -29,11 +29,15 @@ def resync_s_per_byte(data_parallel: Any, bytes_per_s: float, factor: float = RE
     return factor * (data_parallel - 1) / data_parallel / bytes_per_s
 
 
-def useful_copies(num_microbatches: int, num_devices: int) -> Array:
-    """Data-parallel widths worth a look: of those with equal ceil(N/d) the smallest, at most about 2 sqrt(N).
+def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -> Array:
+    """Data-parallel widths worth a look, multiples of ``groups_of``: of those with equal ceil(N/d) the smallest, at
+    most about 2 sqrt(N).
 
     The smallest needs the fewest devices and the shortest resync, and otherwise costs the same.
     """
+    if groups_of > 1:  # ceil(N / (g k)) = ceil(ceil(N / g) / k)
+        groups = useful_copies(int(ceil_div(num_microbatches, groups_of)), num_devices // groups_of)
+        return np.asarray(groups[groups * groups_of <= num_microbatches] * groups_of)
     most = min(num_devices, num_microbatches)
     root = isqrt(num_microbatches) + 1
     few = np.arange(1, min(root, most) + 1)
@@ -64,18 +68,25 @@ def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks
     first = np.array([found.first[key] for key in keys])
     num_stages = np.array([sum(key) for key in keys])[:, None]
     devices = np.array([found.devices(key) for key in keys])[:, None]
-    copies = useful_copies(problem.num_microbatches, problem.num_devices)
+    experts = table.width.expert_parallel
+    copies = useful_copies(problem.num_microbatches, problem.num_devices, experts)
+    if not len(copies):
+        return None
     duration = slots(problem.num_microbatches, copies, num_stages)
-    per_byte = resync_s_per_byte(copies, problem.link_bytes_per_s, problem.resync_factor) + problem.update_s_per_byte
-    params = table.first_param_bytes
+    rate, factor = problem.link_bytes_per_s, problem.resync_factor
+    per_byte = resync_s_per_byte(copies, rate, factor) + problem.update_s_per_byte
+    less_per_byte = resync_s_per_byte(copies, rate, factor) - resync_s_per_byte(copies // experts, rate, factor)
+    params, expert_params = table.first_param_bytes, np.asarray(table.sums.expert_param_bytes[0])
     possible = np.isfinite(first)
-    least_params = np.where(possible, params, np.inf).min(axis=1)[:, None]
+    dense_params = params - expert_params
+    least_params = np.where(possible, dense_params if experts > 1 else params, np.inf).min(axis=1)[:, None]
     reachable = possible.any(axis=1)[:, None] & (devices * copies <= problem.num_devices)
     with np.errstate(invalid="ignore"):  # 0 * inf where no first stage is possible
         bound = np.where(reachable, first.min(axis=1)[:, None] * duration + per_byte * least_params, np.inf)
 
     def exact(rows: Array, columns: Array) -> Array:
-        return np.asarray(first[rows] * duration[rows, columns][:, None] + per_byte[columns][:, None] * params)
+        agreed = per_byte[columns][:, None] * params - less_per_byte[columns][:, None] * expert_params
+        return np.asarray(first[rows] * duration[rows, columns][:, None] + agreed)
 
     if not bound.min() < below_s:
         return None

@@ -24,6 +24,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.search.joint_infeasible import memory_constraint, tightest_constraint
+from sartor.search.joint_parts import Split
 from sartor.search.joint_point import SCHEDULE_LIMIT_S, Evaluation, Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
 from sartor.search.joint_result import DesignStatus, JointResult, Progress, Ranked
@@ -330,18 +331,18 @@ def _order(loose: Array) -> Array:
 
 def _loose(
     question: DesignQuestion, models: Sequence[LoweredModel], candidates: Candidates
-) -> list[dict[tuple[int, int], Array]]:
-    """By model: the first bound [candidates] of every microbatch and width."""
+) -> list[dict[Split, Array]]:
+    """By model: the first bound [candidates] of every split."""
     everyone = np.arange(len(candidates))
     out = []
     for model in models:
-        of: dict[tuple[int, int], Array] = {}
-        for (size, width), parts in model.parts.items():
+        of: dict[Split, Array] = {}
+        for split, parts in model.parts.items():
             rates = np.zeros(len(candidates))
             for where, accelerator in candidates.of_groups(everyone):
-                rates[where] = work_rates(question, parts, size, width, accelerator)
-            of[size, width] = rates
-        out.append(of or {(0, 0): np.zeros(len(candidates))})
+                rates[where] = work_rates(question, parts, accelerator)
+            of[split] = rates
+        out.append(of or {Split(0, 0): np.zeros(len(candidates))})
     return out
 
 
@@ -370,16 +371,16 @@ def _bounds(run: _Run, index: Array) -> _Bounds:
     known, rates = [], []
     loose = run.loose[:, index]
     for m, model in enumerate(run.models):
-        for (size, width), parts in model.parts.items():
-            mine = run.loose_of[m][size, width][index]
+        for split, parts in model.parts.items():
+            mine = run.loose_of[m][split][index]
             joint = np.asarray(question.together(np.concatenate([loose[:m], mine[None], loose[m + 1 :]])))
             worth = np.flatnonzero(joint / candidates.divisor[index] > floor)
             rate = np.broadcast_to(mine, (len(question.recomputes), *hbm.shape)).copy()
             for where, accelerator in candidates.of_groups(index[worth]):
                 columns = worth[where]
-                rate[:, :, columns] = plan_rates(question, parts, size, width, accelerator, hbm[:, columns])
+                rate[:, :, columns] = plan_rates(question, parts, accelerator, hbm[:, columns])
             for r, recompute in enumerate(question.recomputes):
-                known.append(Option(model=m, microbatch_size=size, width=width, recompute=recompute))
+                known.append(Option(model=m, split=split, recompute=recompute))
                 rates.append(np.where(hbm > 0, rate[r], 0.0))
     return _Bounds(known=known, rates=np.stack(rates), num_models=len(run.models))
 

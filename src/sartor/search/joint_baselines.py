@@ -20,6 +20,7 @@ from sartor.placement.problem import FixedStrategy
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint import area_of, candidates_of, priced
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates
+from sartor.search.joint_parts import Split
 from sartor.search.joint_point import (
     Evaluation,
     ModelOutcome,
@@ -92,11 +93,11 @@ def _options(
     """Every option of every model with its bound, on one accelerator."""
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
     for m, model in enumerate(models):
-        for (size, width), parts in model.parts.items():
-            rates = plan_rates(question, parts, size, width, as_array, np.full((1, 1), hbm_bytes))[:, 0, 0]
+        for split, parts in model.parts.items():
+            rates = plan_rates(question, parts, as_array, np.full((1, 1), hbm_bytes))[:, 0, 0]
             for recompute, rate in zip(question.recomputes, rates, strict=True):
                 if rate > 0:
-                    yield Option(model=m, microbatch_size=size, width=width, recompute=recompute, bound=float(rate))
+                    yield Option(model=m, split=split, recompute=recompute, bound=float(rate))
 
 
 def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
@@ -131,7 +132,9 @@ def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: Sched
     assert model.expert is not None
     for size in question.microbatch_sizes:
         for recompute in question.recomputes:
-            option = Option(model=m, microbatch_size=size, width=model.expert.tp, recompute=Recompute(recompute))
+            option = Option(
+                model=m, split=Split(size, model.expert.tp, model.expert.ep), recompute=Recompute(recompute)
+            )
             outcome = _fixed(question, point, option, store)
             if outcome and (best is None or outcome.step_s < best.step_s):
                 best = outcome

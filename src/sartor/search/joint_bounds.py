@@ -7,7 +7,7 @@ what some plan reaches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from sartor.placement.many import Chain, batch_time_bounds
 from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.many import makespan_bounds, makespan_floors
-from sartor.search.joint_parts import PARAM_BYTES, ModelPart, ModelParts, model_parts
+from sartor.search.joint_parts import PARAM_BYTES, ModelPart, ModelParts, Split, model_parts
 from sartor.search.joint_question import DesignModel, DesignQuestion
 from sartor.units import ceil_div
 
@@ -34,28 +34,31 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredModel:
-    """A model at every microbatch and width it may use: ``parts[microbatch, width]``."""
+    """A model at every split it may use."""
 
     model: DesignModel
-    parts: Mapping[tuple[int, int], ModelParts]
-
-    def widths(self, microbatch_size: int) -> list[int]:
-        return [width for size, width in self.parts if size == microbatch_size]
+    parts: Mapping[Split, ModelParts]
 
 
 def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
-    """Every model lowered at every microbatch and width; widths that do not split it or exceed the devices left out."""
+    """Every model lowered at every split; those that do not divide it or exceed the devices left out."""
     out = []
     for model in question.models:
-        parts = {}
-        for size in question.microbatch_sizes:
-            for width in model.widths:
-                if width <= most_devices(question) and size <= question.global_batch_size:
-                    found = model_parts(model, size, width, question.global_batch_size)
-                    if found is not None:
-                        parts[size, width] = found
-        out.append(LoweredModel(model=model, parts=parts))
+        found = {split: model_parts(model, split, question.global_batch_size) for split in splits(question, model)}
+        out.append(LoweredModel(model=model, parts={split: parts for split, parts in found.items() if parts}))
     return tuple(out)
+
+
+def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
+    """Splits of a model that the devices and the batch allow: experts are shared among copies, each of which has at
+    least one microbatch."""
+    most = most_devices(question)
+    for size in question.microbatch_sizes:
+        for width in model.widths:
+            for experts in model.expert_widths:
+                copies = min(most // width, int(ceil_div(question.global_batch_size, size)))
+                if size <= question.global_batch_size and experts <= copies:
+                    yield Split(size, width, experts)
 
 
 def most_devices(question: DesignQuestion) -> int:
@@ -72,19 +75,19 @@ def quickest(question: DesignQuestion) -> float:
 # ---------------------------------------------------------------------------------------------- work over cores alone
 
 
-def work_rates(question: DesignQuestion, parts: ModelParts, microbatch_size: int, width: int, a: Accelerator) -> Array:
+def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator) -> Array:
     """Sequences per second [candidates] if all devices were always busy with work split perfectly over their cores."""
     seconds: Any = 0.0
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
         for graph in (part.forward, part.backward):
             seconds = seconds + count * (in_turn_floor(graph, a) if part.in_turn else makespan_floors(graph, a))
     seconds = np.broadcast_to(seconds, a.shape)
-    return _busy_rate(question, seconds, microbatch_size, width)
+    return _busy_rate(question, seconds, parts.split)
 
 
-def _busy_rate(question: DesignQuestion, seconds: Array, microbatch_size: int, width: int) -> Array:
+def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     """Of devices that do nothing but microbatches, ``seconds`` each on ``width`` devices."""
-    whole = ceil_div(question.global_batch_size, microbatch_size) * seconds * width * quickest(question)
+    whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.width * quickest(question)
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
@@ -96,16 +99,14 @@ def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Any:
 # ------------------------------------------------------------------------------------------ schedules and placement
 
 
-def plan_rates(
-    question: DesignQuestion, parts: ModelParts, microbatch_size: int, width: int, a: Accelerator, hbm_bytes: Array
-) -> Array:
-    """Sequences per second [recomputes, memories, candidates] that no plan at this width exceeds; ``hbm_bytes`` are the
+def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
+    """Sequences per second [recomputes, memories, candidates] that no plan of this split exceeds; ``hbm_bytes`` are the
     memories [memories, candidates] beside each; 0 where none fits."""
     forward = np.stack([part_seconds(part, part.forward, a) for part in parts.parts])
     backward = np.stack([part_seconds(part, part.backward, a) for part in parts.parts])
     if question.terms is not None:
         counts = np.array([1, *parts.counts, 1])[:, None]
-        rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), microbatch_size, width)
+        rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), parts.split)
         return np.broadcast_to(rate, (len(question.recomputes), *hbm_bytes.shape)).copy()
     update = update_s_per_byte(question, a)
     links = np.broadcast_to(a.network_bytes_per_s, a.shape)
@@ -114,8 +115,8 @@ def plan_rates(
         for memory in np.unique(hbm_bytes):
             rows, columns = np.nonzero(hbm_bytes == memory)
             few = np.unique(columns)
-            chain = _chain(parts, width, forward[:, few], backward[:, few])
-            problem = bare_problem(question, microbatch_size, float(memory), recompute)
+            chain = _chain(parts, forward[:, few], backward[:, few])
+            problem = bare_problem(question, parts.split.microbatch_size, float(memory), recompute)
             time_s = batch_time_bounds(chain, problem, links[few], update[few])
             rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
             out[r, rows, columns] = rate[np.searchsorted(few, columns)]
@@ -173,13 +174,15 @@ def bare_problem(
     )
 
 
-def _chain(parts: ModelParts, width: int, forward: Array, backward: Array) -> Chain:
+def _chain(parts: ModelParts, forward: Array, backward: Array) -> Chain:
     return Chain(
-        devices=width,
+        devices=parts.split.width,
+        expert_parallel=parts.split.expert_parallel,
         counts=parts.counts,
         forward_s=forward,
         backward_s=backward,
         param_bytes=np.array([part.param_bytes for part in parts.parts]),
+        expert_param_bytes=np.array([part.expert_param_bytes for part in parts.parts]),
         activation_bytes=np.array([part.activation_bytes for part in parts.parts]),
         boundary_bytes=parts.boundary_bytes,
     )

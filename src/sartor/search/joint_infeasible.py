@@ -45,17 +45,19 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: float) -> float:
     """Least bytes per device over microbatches, widths and recomputation; inf if devices are too few."""
     least = inf
-    for (size, width), parts in lowered.parts.items():
+    for parts in lowered.parts.values():
         for recompute in question.recomputes:
+            bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
             problem = replace(
-                bare_problem(question, size, hbm_bytes, Recompute(recompute)), widths=(_width(parts, width),)
+                bare, widths=(_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
             )
             needs = find_tightest(problem).least_memory_bytes
             least = min(least, needs if needs is not None else inf)
     return least
 
 
-def _width(parts: ModelParts, width: int) -> Width:
+def _width(parts: ModelParts) -> Width:
+    _, width, experts = parts.split
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(
         Layer(
@@ -69,4 +71,4 @@ def _width(parts: ModelParts, width: int) -> Width:
         for i, k in enumerate(kinds)
     )
     edges = tuple(Edge(source=i, dest=i + 1, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
-    return Width(tensor_parallel=width, layers=layers, edges=edges)
+    return Width(tensor_parallel=width, expert_parallel=experts, layers=layers, edges=edges)

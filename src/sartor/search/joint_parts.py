@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sartor.errors import InputError
 from sartor.model.edit import edit_fields
@@ -25,6 +26,15 @@ VOCAB_MULTIPLE = 128
 """Rows of the token table are padded to this times the width (Megatron-LM, --make-vocab-size-divisible-by)."""
 
 
+class Split(NamedTuple):
+    """How one copy of a model is cut within its layers: sequences at a time, tensor-parallel ``width``, and the copies
+    that share the experts among them (1: each copy holds all)."""
+
+    microbatch_size: int
+    width: int
+    expert_parallel: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPart:
     """One layer of a kind, or what lies before or after the layers; operators of one microbatch on one device.
@@ -38,12 +48,15 @@ class ModelPart:
     param_bytes: float
     activation_bytes: float
     in_turn: bool = False
+    expert_param_bytes: float = 0.0
+    """The part of ``param_bytes`` that copies of one expert-parallel group do not share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
     """``parts`` are first, kinds of layers, last; ``order`` names the kind of every layer (an index into ``parts``)."""
 
+    split: Split
     parts: tuple[ModelPart, ...]
     order: tuple[int, ...]
     boundary_bytes: float
@@ -54,16 +67,17 @@ class ModelParts:
         return tuple(self.order.count(k) for k in range(1, len(self.parts) - 1))
 
 
-def model_parts(model: DesignModel, microbatch_size: int, width: int, global_batch_size: int) -> ModelParts | None:
-    """The parts of ``model`` on one of ``width`` tensor-parallel devices; None where it does not split so.
+def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
+    """The parts of ``model`` on one of ``split.width`` tensor-parallel devices; None where it does not split so.
 
     Raises ``InputError`` for models of several stacks, whose layers are no chain.
     """
+    microbatch_size, width, experts = split
     shape = padded(model.shape, width)
     if len([stack for stack in shape.stacks if stack.is_text]) > 1:
         raise InputError("model", model.name, "must be one stack of layers here; an encoder with a decoder is not")
     workload = Workload(shape=shape, microbatch_size=microbatch_size, seq_len=model.seq_len)
-    dims = ParallelDims(tp=width)
+    dims = ParallelDims(tp=width, ep=experts, dp=experts)
     try:
         whole = lower(workload, dims)
     except InputError:
@@ -83,15 +97,19 @@ def model_parts(model: DesignModel, microbatch_size: int, width: int, global_bat
                 forward=graph.forward,
                 backward=graph.backward,
                 param_bytes=PARAM_BYTES * float(params[i].dense + params[i].expert),
+                expert_param_bytes=PARAM_BYTES * float(params[i].expert),
                 activation_bytes=float(layer_activations(rows, block.layer, shape.hidden_size).whole),
             )
         )
     ends = [i for i in range(len(known)) if i not in layers]
     held = [PARAM_BYTES * float(params[i].dense + params[i].expert + params[i].tied) for i in ends]
+    shared = PARAM_BYTES * sum(float(params[i].expert) for i in ends)
     first = _end("embedding", whole, Part.EMBEDDING, held[0], outer_bytes)
     last = _end("head", whole, Part.HEAD, sum(held[1:]), 2 * outer_bytes + _logit_bytes(whole))
+    last = replace(last, expert_param_bytes=shared)
     kind = {i: 1 + k for k, i in enumerate(layers)}
     return ModelParts(
+        split=split,
         parts=(first, *middle, last),
         order=tuple(kind[int(i)] for i in layer_order(shape)),
         boundary_bytes=outer_bytes,

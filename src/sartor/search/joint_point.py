@@ -21,7 +21,7 @@ from sartor.placement.problem import Edge, Layer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S, schedule_problem
 from sartor.schedule.solve import ScheduleCache, solve
 from sartor.search.joint_bounds import bare_problem, in_turn_s, update_s_per_byte
-from sartor.search.joint_parts import ModelParts, model_parts
+from sartor.search.joint_parts import ModelParts, Split, model_parts
 from sartor.search.joint_question import DesignQuestion
 
 SCHEDULE_LIMIT_S = 3.0
@@ -33,10 +33,21 @@ class Option:
     """How a model may run on a point; ``bound`` is what it reaches at most [sequences/s]."""
 
     model: int
-    microbatch_size: int
-    width: int
+    split: Split
     recompute: Recompute
     bound: float = float("inf")
+
+    @property
+    def microbatch_size(self) -> int:
+        return self.split.microbatch_size
+
+    @property
+    def width(self) -> int:
+        return self.split.width
+
+    @property
+    def expert_parallel(self) -> int:
+        return self.split.expert_parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,25 +179,25 @@ def layer_times(
     question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
 ) -> tuple[ModelParts, tuple[LayerTime, ...]] | None:
     """The parts of an option's model and their scheduled seconds; None where its width does not split it."""
-    parts = parts_of(question, option.model, option.microbatch_size, option.width)
+    parts = parts_of(question, option.model, option.split)
     return None if parts is None else (parts, tuple(_layer_times(question, point, option, parts, store)))
 
 
 @lru_cache(maxsize=4096)
-def _parts(model: Any, microbatch_size: int, width: int, global_batch_size: int) -> ModelParts | None:
-    return model_parts(model, microbatch_size, width, global_batch_size)
+def _parts(model: Any, split: Split, global_batch_size: int) -> ModelParts | None:
+    return model_parts(model, split, global_batch_size)
 
 
-def parts_of(question: DesignQuestion, m: int, microbatch_size: int, width: int) -> ModelParts | None:
+def parts_of(question: DesignQuestion, m: int, split: Split) -> ModelParts | None:
     """The parts of a model, lowered once."""
-    return _parts(question.models[m], microbatch_size, width, question.global_batch_size)
+    return _parts(question.models[m], split, question.global_batch_size)
 
 
 def _layer_times(
     question: DesignQuestion, point: Point, option: Option, parts: ModelParts, store: ScheduleStore
 ) -> Iterator[LayerTime]:
     a = point.accelerator
-    what = option.model, question.models[option.model].name, option.microbatch_size, option.width, cores_of(a)
+    what = option.model, question.models[option.model].name, option.split, cores_of(a)
     for k, part in enumerate(parts.parts):
         times = []
         for way, graph in (("forward", part.forward), ("backward", part.backward)):
@@ -238,6 +249,7 @@ def placement_problem(
         return Layer(
             id=id_,
             param_bytes=part.param_bytes,
+            expert_param_bytes=part.expert_param_bytes,
             activation_bytes=part.activation_bytes,
             forward_s=time.forward_least_s if least else time.forward_s,
             backward_s=time.backward_least_s if least else time.backward_s,
@@ -248,9 +260,11 @@ def placement_problem(
     layers = tuple(layer(i - 1, k) for i, k in enumerate(kinds))
     edges = tuple(Edge(source=i - 1, dest=i, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
     a = point.accelerator
+    _, tensor, experts = option.split
+    width = Width(tensor_parallel=tensor, expert_parallel=experts, layers=layers, edges=edges)
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
-        widths=(Width(tensor_parallel=option.width, layers=layers, edges=edges),),
+        widths=(width,),
         link_bytes_per_s=float(a.network_bytes_per_s),
         update_s_per_byte=float(update_s_per_byte(question, a)),
     )
@@ -260,7 +274,7 @@ def joules_per_token(question: DesignQuestion, point: Point, outcome: ModelOutco
     """Energy of a batch over its tokens [J]: what operators move and compute, and static power of all devices."""
     option, a = outcome.option, point.accelerator
     model = question.models[option.model]
-    parts = parts_of(question, option.model, option.microbatch_size, option.width)
+    parts = parts_of(question, option.model, option.split)
     assert parts is not None
     twice = 2.0 if option.recompute is Recompute.FULL else 1.0
     dynamic = 0.0

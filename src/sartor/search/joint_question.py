@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import MoeFfn, TransformerShape
 from sartor.model.training import Recompute
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Floats
@@ -46,11 +46,13 @@ class ExpertPlan:
     pp: int
     dp: int
     tp: int
+    ep: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignModel:
-    """A model to be trained: ``widths`` are the tensor-parallel degrees that may be used."""
+    """A model to be trained: ``widths`` are the tensor-parallel degrees that may be used, ``expert_widths`` the numbers
+    of data-parallel copies that may share its experts (empty: powers of two that divide them)."""
 
     name: str
     shape: TransformerShape
@@ -58,14 +60,26 @@ class DesignModel:
     widths: tuple[int, ...] = (1, 2, 4, 8)
     weight: float = 1.0
     expert: ExpertPlan | None = None
+    expert_widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.expert_widths:
+            object.__setattr__(self, "expert_widths", expert_widths_of(self.shape))
+        for experts in self.expert_widths:
+            _whole(f"{self.name} expert width", experts)
         _whole(f"{self.name} seq_len", self.seq_len)
         if not self.widths:
             raise InputError(f"{self.name} widths", "[]", "must hold at least one tensor-parallel width", "1")
         for width in self.widths:
             _whole(f"{self.name} width", width)
         _positive(f"{self.name} weight", self.weight)
+
+
+def expert_widths_of(shape: TransformerShape) -> tuple[int, ...]:
+    """Powers of two that divide the number of experts of every layer that has some; 1 for a model without."""
+    ffns = [ffn for run in shape.main.runs for ffn in run.layer.all_ffns if isinstance(ffn, MoeFfn)]
+    together = int(np.gcd.reduce([int(ffn.num_experts) for ffn in ffns])) if ffns else 1
+    return tuple(2**i for i in range(together.bit_length()) if together % 2**i == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
