@@ -1,4 +1,4 @@
-"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise, plan.
+"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise, plan, design.
 
 >>> import sartor
 >>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sartor.answers import Advice, GemmAnswer, LaunchAnswer, Lint, ModelEstimate, PlanAnswer, Question
+from sartor.answers import Advice, DesignAnswer, GemmAnswer, LaunchAnswer, Lint, ModelEstimate, PlanAnswer, Question
 from sartor.cost.cost import Source
 from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
@@ -33,15 +33,18 @@ from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm, Layout
+from sartor.units import GIB
 
 if TYPE_CHECKING:
     from sartor.interop.launch_plan import LaunchFiles
     from sartor.model.training import TrainingPlan
+    from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_result import Progress as DesignProgress
     from sartor.search.plan_result import PricedPlan
     from sartor.search.plans import Progress
     from sartor.search.quality import QualityGuard
 
-Model = str | Path
+Model = str | Path | ModelReading
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster
 
@@ -372,11 +375,73 @@ def lint_launch(
     )
 
 
+def design(
+    models: Model | Sequence[Model],
+    *,
+    num_devices: int,
+    global_batch_size: int,
+    seq_len: int | Sequence[int] | None = None,
+    weights: Sequence[float] = (),
+    space: str | Path | AcceleratorSpace = "published",
+    hbm_gib: float | None = None,
+    tensor_parallel: Sequence[int] = (1, 2, 4, 8),
+    time_limit_s: float | None = None,
+    tolerance: float = 0.0,
+    baselines: bool = True,
+    set: Mapping[str, Any] | None = None,
+    progress: Callable[[DesignProgress], None] | None = None,
+    **words: Any,
+) -> DesignAnswer:
+    """Which accelerator and plan go best together: the largest training throughput of a space, with its proof.
+
+    ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
+    are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
+    better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
+    be. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w, energy_j_per_token,
+    objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no point fits" is an answer.
+    """
+    from sartor.interop.space_file import load_space
+    from sartor.search.joint import search_design
+    from sartor.search.joint_ask import design_models, design_question
+
+    names = [models] if isinstance(models, str | Path) else list(models)
+    readings = tuple(read(name, set) for name in names)
+    chosen = load_space(space) if isinstance(space, str | Path) else space
+    asked, notes = design_models([reading.shape for reading in readings], seq_len, weights, tensor_parallel)
+    question = design_question(
+        asked,
+        chosen,
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
+        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
+        **words,
+    )
+    limit_s = _seconds("time_limit_s", time_limit_s)
+    result = search_design(question, chosen, time_limit_s=limit_s, tolerance=tolerance, on_progress=progress)
+    return DesignAnswer(
+        readings=readings,
+        question=question,
+        space=chosen,
+        result=result,
+        assumptions=(
+            *(
+                f"{reading.shape.name}: {note}"
+                for reading in readings
+                for note in (*reading.assumptions, *reading.notes)
+            ),
+            *notes,
+            *chosen.assumptions,
+        ),
+    )
+
+
 def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
     """The model of a config.json (or its folder), a zoo name or a hub id, with fields changed by ``set``.
 
-    A path that exists wins over a zoo name. Raises ``InputError``.
+    A path that exists wins over a zoo name; a model already read is taken as it is. Raises ``InputError``.
     """
+    if isinstance(model, ModelReading):
+        return _changed(model, set)
     text = str(model)
     path = Path(text)
     if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
@@ -386,6 +451,10 @@ def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
     else:
         shape = load_model(text)
         reading = ModelReading(shape=shape, notes=(f"from the zoo: sartor catalog models {text}",))
+    return _changed(reading, set)
+
+
+def _changed(reading: ModelReading, set: Mapping[str, Any] | None) -> ModelReading:
     if not set:
         return reading
     shape, notes = edit_fields(reading.shape, set)
@@ -420,6 +489,15 @@ def _step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Sou
     """Calibrated where the device's own products and attention are, as they make most of a step."""
     known = own or load_calibration(cluster.gpu, dtype)
     return Source.CALIBRATED if {f"gemm.{dtype.value}", "attention"} <= known.calibrated else Source.ANALYTIC
+
+
+def _seconds(field: str, value: float | None) -> float:
+    """A time limit; none is infinite."""
+    if value is None:
+        return float("inf")
+    if not 0 < value < 1e9:
+        raise InputError(field, value, "must be a number of seconds above 0", "600")
+    return float(value)
 
 
 def _device(gpu: GpuLike) -> Gpu:
