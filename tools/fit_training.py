@@ -23,7 +23,6 @@ from sartor.hardware.calibration import Calibration
 from sartor.measure import training_predictions
 from sartor.measure.training_predictions import TrainingOutcome, predict_training
 from sartor.measure.training_rows import TrainingCase, read_training
-from sartor.model.workload import AttentionKernel
 from sartor.training import tables as tables_module
 from sartor.training.block_times import row_times
 from sartor.training.coefficients import TrainingCoefficients, coefficients_for
@@ -177,20 +176,12 @@ def weights_of(cases: Sequence[TrainingCase]) -> np.ndarray:
     """Root of one over (runs of a source) ** 0.5 times repeats; doubtful rows (confidence C) a quarter of that."""
     sources = [case.words["source"] for case in cases]
     configurations = [case.words["config_hash"] for case in cases]
-    doubt = [0.25 if case.words.get("confidence") == "C" or _misaligned(case) else 1.0 for case in cases]
+    doubt = [0.25 if case.words.get("confidence") == "C" else 1.0 for case in cases]
     each = np.array(
         [1 / (sources.count(s) ** 0.5 * configurations.count(c)) for s, c in zip(sources, configurations, strict=True)]
     )
     each = each * np.array(doubt)
     return np.sqrt(each / each.mean())
-
-
-def _misaligned(case: TrainingCase) -> bool:
-    """Unfused attention whose heads are no multiple of 16 bytes: it fell off the tensor cores in Megatron's strided
-    layout (docs/concepts/training-accuracy.md), which the model does not know."""
-    job = case.job
-    unfused = job is not None and job.attention_kernel is AttentionKernel.UNFUSED
-    return unfused and int(case.words.get("head_dim") or 8) % 8 != 0
 
 
 def linearised(runs: Runs, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -65,11 +65,13 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
     assert body["expressed"] == 2
 
 
-def test_calibration_on_a_few_runs_takes_a_common_factor_away() -> None:
-    runs = [outcome(2.0 * (i + 1), 1.5 * (i + 1), config_hash=i) for i in range(8)]
-    after = calibrated(runs, 3)
-    assert set(after.index.tolist()) == set(range(8))
-    assert float(np.abs(after.ratio - 1).max()) < 0.02
+def test_calibration_on_a_few_runs_takes_most_of_a_common_factor_away() -> None:
+    runs = [outcome(2.0 * (i + 1), 1.5 * (i + 1), config_hash=i) for i in range(20)]
+    after, more = calibrated(runs, 3), calibrated(runs, 15)
+    assert set(after.index.tolist()) == set(range(20))
+    left, whole = float(np.abs(np.log(after.ratio)).max()), float(np.log(2 / 1.5))
+    assert left < 0.5 * whole
+    assert float(np.abs(np.log(more.ratio)).max()) < 0.4 * left, "more runs outweigh the ridge"
     again = calibrated(runs, 3)
     assert after.ratio.tolist() == again.ratio.tolist(), "the same rows give the same draws"
 

@@ -294,6 +294,16 @@ def test_unfused_backward_has_four_products() -> None:
     )
 
 
+@pytest.mark.parametrize(("head_dim", "dtype"), [(108, DType.FP32), (225, DType.FP32), (112, DType.BF16)])
+def test_strided_heads_that_start_off_16_bytes_leave_the_matrix_units(head_dim: int, dtype: DType) -> None:
+    workload = Workload(shape=edit(single(), head_dim=head_dim), attention_kernel=AttentionKernel.UNFUSED)
+    strided = lower(workload, ParallelDims(), Kernels(strided_heads=True))
+    cores = [op for op in strided.operators if isinstance(op, Gemm) and "attn_score" in op.name]
+    assert {op.dtype for op in cores} == {dtype}
+    assert named(strided, "mlp_down").dtype is DType.BF16
+    assert named(lower(workload), "attn_score").dtype is DType.BF16, "only where heads are strided over"
+
+
 def test_a_window_leaves_keys_that_no_query_sees_unread() -> None:
     decoding = Workload(shape=single(window=256), phase=Phase.DECODE, context_len=4000)
     assert named(lower(decoding), "attention").seq_kv == 256

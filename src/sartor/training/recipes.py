@@ -28,6 +28,9 @@ TORCHAO = frozenset({"torchtitan", "pytorch", "fsdp"})
 SHARDED = frozenset({"torchtitan", "fsdp", "llm-foundry", "deepspeed"})
 """Trainers of ZeRO 3, whose whole gradients live for one layer only."""
 
+STRIDED = MEGATRON_LIKE | {"megatron-deepspeed"}
+"""Trainers whose unfused attention strides over heads."""
+
 KEEPS_GRADIENTS = frozenset({"maxtext", "pytorch"})
 """Trainers whose compiler adds gradients in the product's epilogue, or who keep the one gradient autograd made."""
 
@@ -87,6 +90,7 @@ def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
         weight_gradients=job.trains_weights,
         accumulates=_fuses_gradients(framework),
         gradient_bytes=_gradient_bytes(job),
+        strided_heads=framework.name in STRIDED and DType.FP32 in cluster.gpu.peak_flops_per_s,
         grouped_apart=True,
         main_grad=framework.grad_dtype,
         context_parallel=job.context_parallel,

@@ -12,7 +12,7 @@ from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.shape import AttentionMixer, LatentAttentionMixer, Linear
-from sartor.operators import Attention, Gemm, Layout, Pass
+from sartor.operators import Attention, DType, Gemm, Layout, Pass
 from sartor.units import Ints, ceil_div
 
 
@@ -186,8 +186,10 @@ def _unfused(setting: Setting, core: Attention) -> Piece:
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
     stem = "" if core.name == "attention" else core.name.removesuffix("attention")
 
+    dtype = DType.FP32 if _starts_ragged(setting, core) else core.dtype
+
     def gemm(name: str, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
-        return Gemm(name=stem + name, m=m, n=n, k=k, batch=batch, dtype=core.dtype, layout=layout, pass_=pass_)
+        return Gemm(name=stem + name, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
 
     middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{stem}softmax")
     forward = (
@@ -203,6 +205,14 @@ def _unfused(setting: Setting, core: Attention) -> Piece:
         gemm("attn_score.dk", kv, d, packed, Layout.NT),
     )
     return repeat(Piece(forward=forward, backward=backward if setting.training else ()), core.count)
+
+
+def _starts_ragged(setting: Setting, core: Attention) -> bool:
+    """Whether heads start off 16 bytes in a layout that strides over them: products then run at the rate of fp32 on
+    general cores (about 12 TFLOP/s on an A100 at head dimensions 108 and 225: BigScience's published sweeps of plans,
+    data/end_to_end, 2026-11-21)."""
+    strided = setting.training and setting.kernels.strided_heads and np.ndim(core.head_dim) == 0
+    return strided and core.dtype.bytes == 2 and int(core.head_dim) * 2 % 16 != 0
 
 
 def _latent_norms(mixer: LatentAttentionMixer) -> Iterator[tuple[str, Ints]]:

@@ -39,6 +39,9 @@ class Kernels:
     else written in the operands' wide type."""
     gradient_bytes: float = 0.0
     """Traffic per weight of adding its gradient to that of earlier microbatches in a kernel of its own."""
+    strided_heads: bool = False
+    """Unfused attention reads heads where the projection left them (Megatron's [tokens, batch x heads x head_dim]): a
+    head that does not start on 16 bytes keeps its products off the matrix units."""
     grouped_apart: bool = False
     """Experts' products may run as one library product each, side by side on a few streams, where that is faster."""
     main_grad: DType = DType.FP32
