@@ -149,9 +149,7 @@ def _sorted(setting: Setting, part: MoeFfn, name: str) -> Piece:
     several = np.logical_and(np.greater(ep, 1), np.greater(part.num_experts, ep))
     rows, moved = expert_rows(setting, part), 2 * e * several
     width = expert_width(setting, part)
-    return streamed(
-        setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=np.asarray(several).astype(int)
-    )
+    return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=1 * several)
 
 
 def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
