@@ -19,7 +19,7 @@ from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gemm import gemm_alternatives, gemm_cost
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
-from sartor.hardware.calibration_file import load_own_calibration
+from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -258,13 +258,14 @@ def plan(
     reading = read(model, set)
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     counts = _device_counts(num_devices, where)
-    own = _own(calibration, where.gpu)
+    where = where.reached(max(counts))
+    own = _own_of(calibration, where)
     job, notes = training_job(
-        reading.shape, where.gpu, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
+        reading.shape, where.gpus, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
     )
     searches = tuple(
-        search_plans(job, where, count, fix, top=_size("top", top, 10), calibration=own, progress=progress)
-        for count in counts
+        search_plans(job, where.reached(n), n, fix, top=_size("top", top, 10), calibration=own, progress=progress)
+        for n in counts
     )
     answer = PlanAnswer(
         reading=reading,
@@ -275,13 +276,14 @@ def plan(
         source=_step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
-    best = answer.best
+    best, where = answer.best, answer.search.cluster
     if best is None:
         return answer
     pricer = make_pricer(job, where, own)
     steps = (best.step_s, best.low_s, best.high_s)
     return replace(
         answer,
+        cluster=where,
         stages=stage_table(job, best.plan, where, own),
         next_steps=next_steps(pricer, best),
         roomier=roomier(answer.search, pricer.limit_bytes),
@@ -351,8 +353,9 @@ def lint_launch(
     reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
     job, plan = reading.job(shape, seq_len), reading.plan
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, reading.num_devices)
-    check_recipe(job.recipe, found.gpu)
-    known = _own(calibration, found.gpu)
+    for gpu in found.gpus:
+        check_recipe(job.recipe, gpu)
+    known = _own_of(calibration, found)
     best = search_plans(job, found, reading.num_devices, calibration=known, top=5) if search else None
     remedy = None
     if best is not None and best.best is not None:
@@ -404,7 +407,7 @@ def design(
     from sartor.search.joint import search_design
     from sartor.search.joint_ask import design_models, design_question
 
-    names = [models] if isinstance(models, str | Path) else list(models)
+    names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
     asked, notes = design_models([reading.shape for reading in readings], seq_len, weights, tensor_parallel)
@@ -470,25 +473,22 @@ def _exists(path: Path) -> bool:
 
 def _device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[int, ...]:
     """Numbers of devices to plan for, each of which the cluster has."""
-    if cluster.others:
-        raise InputError(
-            "cluster", cluster.name, "has several pools of devices; a plan spreads over equal ones", "one pool"
-        )
-    if given is None and not cluster.num_devices:
+    total = cluster.total_devices
+    if given is None and not total:
         raise InputError("num_devices", "not given", f"{cluster.name} has as many as asked for: say how many", "64")
-    wanted = (cluster.num_devices,) if given is None else (given,) if isinstance(given, int) else tuple(given)
+    wanted = (total,) if given is None else (given,) if isinstance(given, int) else tuple(given)
     for count in wanted:
         _size("num_devices", count, 64)
-        if cluster.num_devices and count > cluster.num_devices:
-            has = str(cluster.num_devices)
-            raise InputError("num_devices", count, f"{cluster.name} has {has} devices", has)
+        if total and count > total:
+            raise InputError("num_devices", count, f"{cluster.name} has {total} devices", str(total))
     return tuple(dict.fromkeys(wanted))
 
 
 def _step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
     """Calibrated where the device's own products and attention are, as they make most of a step."""
-    known = own or load_calibration(cluster.gpu, dtype)
-    return Source.CALIBRATED if {f"gemm.{dtype.value}", "attention"} <= known.calibrated else Source.ANALYTIC
+    known = [own if own and own.gpu == gpu.name else load_calibration(gpu, dtype) for gpu in cluster.gpus]
+    both = {f"gemm.{dtype.value}", "attention"}
+    return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC
 
 
 def _seconds(field: str, value: float | None) -> float:
@@ -506,6 +506,14 @@ def _device(gpu: GpuLike) -> Gpu:
 
 def _own(path: str | Path | None, gpu: Gpu) -> Calibration | None:
     return None if path is None else load_own_calibration(path, gpu)
+
+
+def _own_of(path: str | Path | None, cluster: Cluster) -> Calibration | None:
+    """The same for the device of a cluster that the file is of."""
+    if path is None:
+        return None
+    named = read_calibration_file(path).gpu
+    return _own(path, next((gpu for gpu in cluster.gpus if gpu.name == named), cluster.gpu))
 
 
 def _word(enum: Any, field: str, word: str) -> Any:
