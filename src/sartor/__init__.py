@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sartor.api import advise, ask, estimate, gemm, lint, plan
+    from sartor.api import advise, ask, design, estimate, gemm, lint, plan
     from sartor.errors import InputError
 
-__all__ = ["InputError", "__version__", "advise", "ask", "estimate", "gemm", "lint", "plan"]
+__all__ = ["InputError", "__version__", "advise", "ask", "design", "estimate", "gemm", "lint", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
+    from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_question import DesignQuestion
+    from sartor.search.joint_result import JointResult, Ranked
     from sartor.search.plan_next import NextStep
     from sartor.search.plan_result import PlanSearch, PricedPlan
     from sartor.search.shapes import ShapeSearch
@@ -148,3 +151,25 @@ class LaunchAnswer:
     ignored: tuple[str, ...]
     assumptions: tuple[str, ...]
     search: PlanSearch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignAnswer:
+    """Which accelerator and plan go best together for some models: the search with its proof."""
+
+    readings: tuple[ModelReading, ...]
+    question: DesignQuestion
+    space: AcceleratorSpace
+    result: JointResult
+    assumptions: tuple[str, ...]
+
+    @property
+    def best(self) -> Ranked | None:
+        return self.result.best
+
+    @property
+    def front(self) -> tuple[Ranked, ...]:
+        """Evaluated points that no other beats in objective, area and power at once, best first."""
+        from sartor.search.joint_front import not_dominated
+
+        return not_dominated(self.result.ranked)

@@ -72,6 +72,20 @@ def published_area_mm2(accelerator: Accelerator) -> Floats:
     return float(area) if np.ndim(area) == 0 else area
 
 
+def published_area_parts(accelerator: Accelerator) -> dict[str, Any]:
+    """The published area by part [mm2]; the parts add up to ``published_area_mm2``."""
+    a = accelerator
+    private = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    private = private + a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    parts = {
+        "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * MAC_UM2,
+        "lanes_mm2": np.asarray(a.num_vector_cores) * a.vector_lanes * LANE_UM2,
+        "private_buffers_mm2": private,
+        "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2),
+    }
+    return {name: _plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
+
+
 def _published_core_um2(a: Accelerator) -> tuple[Any, Any]:
     tensor = np.asarray(a.array_rows) * a.array_cols * MAC_UM2 + buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
     vector = np.asarray(a.vector_lanes) * LANE_UM2 + buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)

@@ -47,7 +47,11 @@ def accelerator_names() -> tuple[str, ...]:
 def accelerator_entry(name_or_path: str | Path) -> dict[str, Any]:
     """Every field in SI units with the rates that follow from them and each source: what
     ``sartor catalog accelerators --json`` answers."""
-    a = load_accelerator(name_or_path)
+    return accelerator_fields(load_accelerator(name_or_path))
+
+
+def accelerator_fields(a: Accelerator) -> dict[str, Any]:
+    """An accelerator's fields in SI units with the rates that follow from them."""
     fields = {name: getattr(a, name) for name in FIELD_NAMES}
     return {
         **fields,

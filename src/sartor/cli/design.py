@@ -1,0 +1,190 @@
+"""``sartor design``: which accelerator and plan go best together."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from sartor.search.joint_result import Progress
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(design)
+
+
+def design(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="MODEL", help="A model to be trained, as everywhere. May be repeated."),
+    ] = None,
+    num_devices: Annotated[
+        int | None, typer.Option("--num-devices", metavar="N", parser=c.whole_number, help="Equal devices.")
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--global-batch-size", metavar="B", parser=c.whole_number, help="Sequences a step over all devices."
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str | None,
+        typer.Option(
+            "--seq-len", metavar="S[,S...]", help="Tokens a sequence, or one per model. [default: 4096 or the longest]"
+        ),
+    ] = None,
+    space: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A name from `sartor catalog spaces`, or a TOML file.")
+    ] = "published",
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD", help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar."
+        ),
+    ] = "throughput",
+    mean: Annotated[
+        str, typer.Option(metavar="geometric|arithmetic", help="How several models become one number.")
+    ] = "geometric",
+    weights: Annotated[
+        str | None, typer.Option(metavar="W,W,...", help="Weights of the models in that mean. [default: equal]")
+    ] = None,
+    area_mm2: Annotated[float | None, typer.Option("--area-mm2", metavar="A", help="Largest die.")] = None,
+    power_w: Annotated[float | None, typer.Option("--power-w", metavar="P", help="Most power of a device.")] = None,
+    hbm_gib: Annotated[float | None, typer.Option("--hbm-gib", metavar="M", help="Most memory of a device.")] = None,
+    energy_j_per_token: Annotated[
+        float | None, typer.Option("--energy-j-per-token", metavar="J", help="Most energy of a token, all devices.")
+    ] = None,
+    microbatch_size: Annotated[
+        str, typer.Option("--microbatch-size", metavar="N,...", help="Sequences at a time to choose from.")
+    ] = "1,2,4,8",
+    tensor_parallel: Annotated[
+        str, typer.Option("--tp", metavar="T,...", help="Tensor-parallel widths to choose from.")
+    ] = "1,2,4,8",
+    recompute: Annotated[str, typer.Option(metavar="none,full", help="Recomputation to choose from.")] = "none,full",
+    area_model: Annotated[
+        str | None,
+        typer.Option("--area-model", metavar="published|die", help="Cores and buffers alone, or the whole die."),
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Answer with the best so far after that.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(metavar="SHARE", help="Stop when nothing can be better by more: 0.01 is 1%.")
+    ] = 0.0,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
+    ] = True,
+    set_: c.SetField = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
+    ] = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """The accelerator of a space and the training plan on it with the highest throughput, proved.
+
+    Ctrl-C answers with the best so far and how much better there could be (exit 130); exit 3: no point fits.
+
+    Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096`
+    """
+    from sartor import api
+    from sartor.report.design_body import design_body
+    from sartor.report.table_design import design_view
+
+    if not model:
+        raise InputError("--model", "not given", "say which models are to be trained", "--model gpt3-175b")
+    for name, value, near in (
+        ("--num-devices", num_devices, "1024"),
+        ("--global-batch-size", global_batch_size, "4096"),
+    ):
+        if value is None:
+            raise InputError(name, "not given", "must be said", f"{name} {near}")
+    with progress_line(time_limit) as progress:
+        found = api.design(
+            model,
+            num_devices=num_devices or 0,
+            global_batch_size=global_batch_size or 0,
+            seq_len=None if seq_len is None else numbers("--seq-len", seq_len, int),
+            weights=() if weights is None else numbers("--weights", weights, float),
+            space=space,
+            hbm_gib=hbm_gib,
+            tensor_parallel=numbers("--tp", tensor_parallel, int),
+            time_limit_s=time_limit,
+            tolerance=tolerance,
+            baselines=baselines,
+            set=c.parse_sets(set_),
+            progress=progress,
+            area_mm2=area_mm2,
+            power_w=power_w,
+            energy_j_per_token=energy_j_per_token,
+            objective=objective,
+            mean=mean,
+            microbatch_sizes=numbers("--microbatch-size", microbatch_size, int),
+            recompute=[word.strip() for word in recompute.split(",") if word.strip()],
+            area_model=area_model,
+        )
+    c.answer("design", design_body(found), as_json=json, out=out)
+    if not json:
+        c.show(design_view(found))
+    if found.result.interrupted:
+        c.say("interrupted: this is the best so far")
+        raise c.Exit(128 + signal.SIGINT)
+    if found.result.status.value == "infeasible":
+        if json:
+            c.say(f"sartor: no point of the space fits; tightest: {found.result.tightest}")
+        raise c.Exit(3)
+
+
+def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
+    """``"1,2,4"`` -> ``[1, 2, 4]``."""
+    try:
+        found = [kind(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(field, text, f"must be {what}, or several with commas", "1,2,4")
+    return found
+
+
+@contextmanager
+def progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], None] | None]:
+    """One line on stderr where that is a terminal: bound, best so far, points evaluated, time left."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    start = time.perf_counter()
+    with Live(Text("bounding every candidate"), console=Console(stderr=True), transient=True) as live:
+        yield lambda progress: live.update(Text(progress_text(progress, time_limit_s, time.perf_counter() - start)))
+
+
+def progress_text(progress: Progress, time_limit_s: float | None, seconds: float) -> str:
+    """``best 191,231, at most 203,859 (6.6%), 38 evaluated, 280 waiting, 13 s, at most 9 s left``."""
+    best = f"best {progress.incumbent:,.4g}" if progress.incumbent else "no point yet"
+    gap = f" ({100 * (progress.bound / progress.incumbent - 1):.1f}% above)" if progress.incumbent else ""
+    words = [best, f"none above {progress.bound:,.4g}{gap}", f"{progress.evaluated} evaluated"]
+    words += [f"{progress.waiting} waiting", f"{seconds:.0f} s"]
+    left = [] if time_limit_s is None else [max(time_limit_s - seconds, 0.0)]
+    if progress.evaluated:
+        left.append(progress.waiting * seconds / progress.evaluated)
+    if left:
+        words.append(f"at most {min(left):.0f} s left")
+    return ", ".join(words)

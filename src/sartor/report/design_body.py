@@ -1,0 +1,150 @@
+"""``sartor design`` as the contract's JSON. What a wall clock decides is called ``wall_s`` and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.answers import DesignAnswer
+from sartor.hardware.accelerator_catalog import accelerator_fields
+from sartor.model.training import Recompute
+from sartor.report.contract import plain, record
+from sartor.search.joint_detail import (
+    SOURCE,
+    ModelDetail,
+    area_parts,
+    interval_s,
+    model_detail,
+    plan_fields,
+    power_parts,
+)
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import Baseline, Progress, Ranked
+
+LEFT_OUT = ("name", "title", "note", "confidence", "sources")
+
+
+def design_body(answer: DesignAnswer) -> dict[str, Any]:
+    """``design``: the best point with a plan per model, what is proved, the front, the baselines."""
+    found, question = answer.result, answer.question
+    return {
+        "status": found.status.value,
+        "interrupted": found.interrupted,
+        "question": question_body(answer),
+        "best": None if found.best is None else ranked_body(question, found.best, whole=True),
+        "upper_bound": plain(found.upper_bound),
+        "gap": plain(found.gap),
+        "space_size": found.space_size,
+        "num_candidates": found.num_candidates,
+        "evaluated": found.evaluated,
+        "pruned": found.pruned,
+        "tightest": found.tightest or None,
+        "pareto": [ranked_body(question, each) for each in answer.front],
+        "baselines": [baseline_body(question, each) for each in found.baselines],
+        "convergence": [progress_body(each) for each in found.trajectory],
+        "assumptions": list(answer.assumptions),
+        "wall_s": found.seconds,
+    }
+
+
+def question_body(answer: DesignAnswer) -> dict[str, Any]:
+    asked = answer.question
+    return {
+        "models": [
+            {
+                "name": model.name,
+                "num_params": plain(reading.num_params),
+                "seq_len": model.seq_len,
+                "weight": weight,
+                "tensor_parallel": list(model.widths),
+            }
+            for model, reading, weight in zip(asked.models, answer.readings, asked.weights, strict=True)
+        ],
+        "num_devices": asked.num_devices,
+        "global_batch_size": asked.global_batch_size,
+        "space": answer.space.name,
+        "objective": asked.objective.value,
+        "mean": asked.mean.value,
+        "area_model": asked.costs.area.value,
+        "microbatch_sizes": list(asked.microbatch_sizes),
+        "recompute": [Recompute(each).word for each in asked.recomputes],
+        "budgets": record(asked.budgets),
+    }
+
+
+def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False) -> dict[str, Any]:
+    """An evaluated point: what it is, what it costs, how each model runs on it. ``whole``: with stages and parts."""
+    point = ranked.evaluation.point
+    details = {model.name: model_detail(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
+    body = {
+        "architecture": architecture_body(ranked),
+        "area_mm2": ranked.area_mm2,
+        "power_w": ranked.power_w,
+        "die_usd": plain(ranked.die_usd),
+        "plan": {name: None if each is None else plan_body(each, whole=whole) for name, each in details.items()},
+        "throughput": {name: 0.0 if each is None else each.outcome.sequences_per_s for name, each in details.items()},
+        "objective": ranked.objective,
+        "bound": ranked.bound,
+    }
+    if whole:
+        body["area"] = area_parts(question, point.accelerator)
+        body["power"] = power_parts(point.accelerator)
+    return body
+
+
+def architecture_body(ranked: Ranked) -> dict[str, Any]:
+    """The accelerator's fields in SI units; ``hbm_bytes`` is the memory of the point."""
+    point = ranked.evaluation.point
+    fields: Mapping[str, Any] = accelerator_fields(point.accelerator)
+    kept = {name: plain(value) for name, value in fields.items() if name not in LEFT_OUT}
+    stacks = max(int(point.accelerator.num_stacks), 1)
+    return {**kept, "hbm_bytes": point.hbm_bytes, "stack_bytes": point.hbm_bytes / stacks}
+
+
+def plan_body(detail: ModelDetail, *, whole: bool) -> dict[str, Any]:
+    """How one model runs: degrees, predicted step with its 80% interval, where it goes, stages."""
+    outcome = detail.outcome
+    body = {
+        **plan_fields(detail),
+        "step_s": outcome.step_s,
+        "low_s": detail.low_s,
+        "high_s": detail.high_s,
+        "source": SOURCE.value,
+        "sequences_per_s": outcome.sequences_per_s,
+        "tokens_per_s": outcome.tokens_per_s,
+        "mfu": detail.mfu,
+        "peak_bytes": detail.peak_bytes,
+        "time": record(detail.time),
+    }
+    if whole:
+        body["stages"] = [record(stage) for stage in detail.stages]
+        body["layers"] = [_layer(each) for each in outcome.layers]
+    return body
+
+
+def _layer(layer: Any) -> dict[str, Any]:
+    """One kind of layer: scheduled seconds both ways, the proved least of each, and the interval of their sum."""
+    low_s, high_s = interval_s(layer.forward_s + layer.backward_s)
+    return {**record(layer), "low_s": low_s, "high_s": high_s, "source": SOURCE.value}
+
+
+def baseline_body(question: DesignQuestion, baseline: Baseline) -> dict[str, Any]:
+    """Another way to choose, and what it reaches by the same cost model."""
+    ranked = baseline.ranked
+    return {
+        "name": baseline.name,
+        **({"objective": None} if ranked is None else ranked_body(question, ranked)),
+        "evaluated": baseline.evaluations,
+        "note": baseline.note or None,
+        "wall_s": baseline.seconds,
+    }
+
+
+def progress_body(progress: Progress) -> dict[str, Any]:
+    return {
+        "evaluated": progress.evaluated,
+        "bound": plain(progress.bound),
+        "incumbent": plain(progress.incumbent),
+        "phase": progress.phase,
+        "wall_s": progress.seconds,
+    }

@@ -1,0 +1,141 @@
+"""An accelerator, its plans and what is proved of them in words, alike in the terminal and on the page."""
+
+from __future__ import annotations
+
+from sartor.answers import DesignAnswer
+from sartor.hardware.accelerator import Accelerator
+from sartor.report.words import printable
+from sartor.search.joint_detail import ModelDetail, StepTime, plan_fields
+from sartor.search.joint_question import AreaModel, DesignQuestion, Mean, Objective
+from sartor.search.joint_result import DesignStatus, Ranked
+from sartor.units import GIB, GIGA, MIB, format_count, format_share
+
+STEP_WORDS = {
+    "microbatches_s": "microbatches on the slowest stage",
+    "fill_s": "pipeline fills and drains",
+    "resync_s": "copies agree on gradients",
+    "optimizer_s": "optimizer step",
+}
+AREA_WORDS = {
+    "arrays_mm2": "multiply arrays",
+    "lanes_mm2": "vector lanes",
+    "private_buffers_mm2": "private buffers",
+    "global_buffer_mm2": "global buffer",
+    "memory_phys_mm2": "memory interfaces",
+    "links_mm2": "links",
+    "network_mm2": "on-chip network",
+    "control_mm2": "control",
+    "uncore_mm2": "host, clock, white space",
+}
+POWER_WORDS = {
+    "static_w": "idle",
+    "arrays_w": "multiply arrays",
+    "lanes_w": "vector lanes",
+    "private_buffers_w": "private buffers",
+    "global_buffer_w": "global buffer",
+    "memory_w": "memory",
+    "links_w": "links",
+}
+UNITS = {
+    Objective.THROUGHPUT: "sequences/s",
+    Objective.PER_MM2: "sequences/s per mm2",
+    Objective.PER_WATT: "sequences/s per W",
+    Objective.PER_DOLLAR: "sequences/s per USD of die",
+}
+
+
+def heading_text(answer: DesignAnswer) -> str:
+    """``GPT-3 175B on 1,024 devices: 4,096 sequences a step, space published, throughput``."""
+    asked = answer.question
+    names = ", ".join(f"{printable(model.name)} (seq {model.seq_len:,})" for model in asked.models)
+    return (
+        f"{names} on {asked.num_devices:,} devices: {asked.global_batch_size:,} sequences a step, "
+        f"space {printable(answer.space.name)}"
+    )
+
+
+def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
+    """``4 tensor cores of 256 x 256, 64 vector cores of 256 lanes, 32 MiB, 64 GB of hbm2``."""
+    text = (
+        f"{count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}, "
+        f"{count(a.num_vector_cores, 'vector core')} of {a.vector_lanes} lanes, "
+        f"{float(a.global_buffer_bytes) / MIB:g} MiB buffer"
+    )
+    return text if hbm_bytes is None else f"{text}, {memory_text(hbm_bytes)} of {a.memory.value}"
+
+
+def short_chip(a: Accelerator) -> str:
+    """``4x256x256 + 64x256, 32 MiB``: tensor cores, vector cores, buffer."""
+    tensor = f"{a.num_tensor_cores}x{a.array_rows}x{a.array_cols}"
+    return f"{tensor} + {a.num_vector_cores}x{a.vector_lanes}, {float(a.global_buffer_bytes) / MIB:g} MiB"
+
+
+def count(number: object, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def memory_text(size_bytes: float) -> str:
+    """``64 GB`` where that is whole, else ``32 GiB``."""
+    whole = abs(size_bytes / GIGA - round(size_bytes / GIGA)) < 1e-9
+    return f"{size_bytes / GIGA:g} GB" if whole else f"{size_bytes / GIB:.4g} GiB"
+
+
+def objective_text(question: DesignQuestion, value: float) -> str:
+    """``1.91k sequences/s``, with what it is a mean of where there are several models."""
+    words = f"{rate(value)} {UNITS[question.objective]}"
+    if len(question.models) == 1:
+        return words
+    kind = "geometric" if question.mean is Mean.GEOMETRIC else "plain"
+    return f"{words} ({kind} mean of {len(question.models)} models)"
+
+
+def rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def headline(answer: DesignAnswer) -> str:
+    """The best point, what it reaches and what is proved: one paragraph."""
+    best, asked = answer.best, answer.question
+    if best is None:
+        return "The time was too short to evaluate one point: give more with --time-limit."
+    point = best.evaluation.point
+    at = "at 22 nm, as published" if asked.costs.area is AreaModel.PUBLISHED else f"at {point.accelerator.node_nm} nm"
+    return (
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
+        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W at most. {proof_text(answer)}"
+    )
+
+
+def proof_text(answer: DesignAnswer) -> str:
+    """What is known about all other points."""
+    found = answer.result
+    looked = f"{found.evaluated:,} points evaluated, {found.pruned:,} ruled out by their bounds alone"
+    size = f"{found.space_size:,} combinations"
+    if found.status is DesignStatus.OPTIMAL:
+        return f"Proved: none of {size} is better ({looked})."
+    why = "interrupted" if found.interrupted else "out of time"
+    return f"Not proved ({why}): of {size} none is better by more than {format_share(found.gap)} ({looked})."
+
+
+def plan_text(detail: ModelDetail) -> str:
+    """``tp 4, pp 2, dp 128, 16 x 2 sequences, nothing recomputed``."""
+    said = plan_fields(detail)
+    words = [f"{name} {said[name]}" for name in ("tp", "pp", "dp", "ep") if said[name] > 1]
+    words.append(f"{said['num_microbatches']} x {said['microbatch_size']} sequences")
+    words.append("every layer recomputed" if said["recompute"] == "full" else "nothing recomputed")
+    return ", ".join(words)
+
+
+def step_parts(time: StepTime) -> list[tuple[str, float]]:
+    """Parts of a step in words; those under a thousandth left out."""
+    parts = [(words, float(getattr(time, name))) for name, words in STEP_WORDS.items()]
+    return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * time.total_s]
+
+
+def against_text(best: Ranked, other: Ranked) -> str:
+    """How many times better: ``1.42x``."""
+    return f"{best.objective / other.objective:.2f}x" if other.objective else ""
+
+
+def tokens_text(detail: ModelDetail) -> str:
+    return f"{format_count(detail.outcome.tokens_per_s)} tokens/s"

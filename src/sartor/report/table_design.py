@@ -1,0 +1,133 @@
+"""``sartor design`` for the terminal: the chip, a plan per model, what it is made of, the baselines, the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sartor.answers import DesignAnswer
+from sartor.report.design_words import (
+    AREA_WORDS,
+    against_text,
+    heading_text,
+    headline,
+    memory_text,
+    plan_text,
+    rate,
+    short_chip,
+    step_parts,
+)
+from sartor.report.table_estimate import notes, plain_table
+from sartor.report.words import printable
+from sartor.search.joint_detail import ModelDetail, area_parts, model_detail
+from sartor.search.joint_result import DesignStatus, Ranked
+from sartor.units import format_bytes, format_seconds, format_share
+
+BAR = 24
+MOST_ROWS = 8
+"""Points of the front shown; the JSON has them all."""
+
+
+def design_view(answer: DesignAnswer) -> RenderableType:
+    """The whole answer: the best chip and plan with its proof, or why no point fits."""
+    found = answer.result
+    parts: list[RenderableType] = [Text(heading_text(answer), style="bold")]
+    if found.status is DesignStatus.INFEASIBLE:
+        parts.append(Text(f"No point of the space fits. Tightest: {printable(found.tightest)}.", style="bold red"))
+        return Group(*parts, *notes("Assumed", answer.assumptions))
+    parts.append(Text(headline(answer)))
+    if answer.best is not None:
+        details = [model_detail(answer.question, answer.best.evaluation, m) for m in range(len(answer.question.models))]
+        known = [each for each in details if each is not None]
+        parts += [_title("Plans"), plans_table(known), _title("Where the steps go"), steps_table(known)]
+        parts += [_title("Where the area goes"), area_table(answer, answer.best)]
+    if found.baselines:
+        parts += [_title("Against other ways to choose"), baselines_table(answer)]
+    if len(answer.front) > 1:
+        parts += [_title("Not beaten in objective, area and power at once"), front_table(answer.front)]
+    return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
+
+
+def _title(words: str) -> RenderableType:
+    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
+
+
+def plans_table(details: Sequence[ModelDetail]) -> Table:
+    """Every model's plan on the chip: step with its interval, throughput, share of peak, memory."""
+    table = plain_table("model", "step", "80% low", "80% high", "seq/s", "mfu", "memory", "plan")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for each in details:
+        outcome = each.outcome
+        table.add_row(
+            Text(printable(outcome.name)),
+            *(format_seconds(s) for s in (outcome.step_s, each.low_s, each.high_s)),
+            rate(outcome.sequences_per_s),
+            format_share(each.mfu),
+            format_bytes(each.peak_bytes),
+            plan_text(each),
+        )
+    return table
+
+
+def steps_table(details: Sequence[ModelDetail]) -> Table:
+    table = plain_table("model", "part", "time", "share", "")
+    table.columns[1].justify = table.columns[4].justify = "left"
+    for each in details:
+        name = printable(each.outcome.name)
+        for words, seconds in step_parts(each.time):
+            share = seconds / each.time.total_s
+            table.add_row(Text(name), words, format_seconds(seconds), format_share(share), _bar(share))
+            name = ""
+    return table
+
+
+def area_table(answer: DesignAnswer, best: Ranked) -> Table:
+    """The die by part, largest first."""
+    table = plain_table("part", "mm2", "share", "")
+    table.columns[-1].justify = "left"
+    parts: Mapping[str, float] = area_parts(answer.question, best.evaluation.point.accelerator)
+    for name, area in sorted(parts.items(), key=lambda part: -part[1]):
+        share = area / best.area_mm2
+        table.add_row(AREA_WORDS[name], f"{area:,.1f}", format_share(share), _bar(share))
+    return table
+
+
+def baselines_table(answer: DesignAnswer) -> Table:
+    """What else there is to choose by, priced by the same cost model."""
+    best = answer.best
+    table = plain_table("way", "objective", "best is", "mm2", "W", "points", "took", "note")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for each in answer.result.baselines:
+        other = each.ranked
+        cells = ("-", "", "", "")
+        if other is not None:
+            times = against_text(best, other) if best else ""
+            cells = (rate(other.objective), times, f"{other.area_mm2:,.0f}", f"{other.power_w:,.0f}")
+        took = format_seconds(each.seconds)
+        table.add_row(Text(printable(each.name)), *cells, f"{each.evaluations:,}", took, Text(printable(each.note)))
+    return table
+
+
+def front_table(front: Sequence[Ranked]) -> Table:
+    table = plain_table("chip", "memory", "objective", "mm2", "W", "USD of die")
+    for each in front[:MOST_ROWS]:
+        point = each.evaluation.point
+        table.add_row(
+            short_chip(point.accelerator),
+            memory_text(point.hbm_bytes),
+            rate(each.objective),
+            f"{each.area_mm2:,.1f}",
+            f"{each.power_w:,.0f}",
+            f"{each.die_usd:,.0f}",
+        )
+    if len(front) > MOST_ROWS:
+        table.add_row(f"{len(front) - MOST_ROWS} more in the JSON", "", "", "", "", "")
+    return table
+
+
+def _bar(share: float) -> Text:
+    return Text("#" * round(BAR * share), style="blue")
