@@ -1,0 +1,80 @@
+"""``sartor serve``: the fitting room, a page where shapes, plans and chips are tried on."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(serve)
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. Anything but this machine asks for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="0 takes any that is free.")] = 8484,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A further name the server may be called by."),
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A study of `sartor design` to watch in the design view.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds a search may take.")] = 120.0,
+    workers: Annotated[
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Searches that run at once, a process each.")
+    ] = 1,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """The same in a browser: drag a size and watch time, waves and memory move. Stops on Ctrl-C.
+
+    Example: `sartor serve --port 0`
+    """
+    from sartor.web.server import address_of, listen
+    from sartor.web.server import serve as answer
+    from sartor.web.settings import Settings
+
+    if not 0.1 <= time_limit <= 3600:
+        raise InputError("--time-limit", time_limit, "must be from 0.1 to 3600 seconds", "120")
+    if not 1 <= workers <= 64:
+        raise InputError("--workers", workers, "must be from 1 to 64", "1")
+    settings = Settings(
+        host=host,
+        port=port,
+        names=tuple(allow_host or ()),
+        study=_existing(study),
+        slow_s=time_limit,
+        workers=workers,
+    )
+    sock = listen(settings)
+    settings = replace(settings, port=sock.getsockname()[1])
+    if not settings.is_local:
+        settings = replace(settings, token=secrets.token_urlsafe(24))
+        c.say(f"sartor: {host} can be reached from other machines, unencrypted; only who has this address is answered")
+
+    def ready() -> None:
+        address = address_of(settings, sock)
+        c.say(f"sartor: open {address} (Ctrl-C stops)")
+        if open_:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    answer(settings, sock, ready)
+
+
+def _existing(study: Path | None) -> Path | None:
+    """The study's path, which must be a file: a study that is still to be begun is named when it is there."""
+    if study is not None and not study.is_file():
+        raise InputError("--study", str(study), "must be a study file of `sartor design --study FILE`")
+    return None if study is None else study.resolve()

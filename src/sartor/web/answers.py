@@ -1,0 +1,160 @@
+"""One function per route: the request's fields in, a ``Reply`` out. All they know is the API and the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor import api
+from sartor.errors import InputError
+from sartor.report import contract
+from sartor.web.asked import gpu_of, model_of, names_of, plain_name, question_of
+from sartor.web.reply import Reply, answered
+from sartor.web.routes import SHELVES
+
+Body = Mapping[str, Any]
+
+MOST_CANDIDATES = 200
+"""Largest ``top`` over HTTP: a page of a few hundred kB."""
+
+
+def estimate(body: Body) -> Reply:
+    found = api.estimate(model_of(body), gpu_of(body["gpu"]), **question_of(body))
+    return answered("estimate", contract.estimate_body(found))
+
+
+def gemm(body: Body) -> Reply:
+    words = {name: body[name] for name in ("batch", "dtype", "layout", "clock")}
+    found = api.gemm(body["m"], body["n"], body["k"], gpu_of(body["gpu"]), **words)
+    return answered("gemm", contract.gemm_body(found))
+
+
+def lint(body: Body) -> Reply:
+    allow = names_of("allow", body["allow"])
+    found = api.lint(model_of(body), gpu_of(body["gpu"]), allow=allow, **question_of(body))
+    return answered("lint", contract.lint_body(found))
+
+
+def shape(body: Body) -> Reply:
+    from sartor.web.shape_view import shape_body
+
+    return answered("shape", shape_body(body))
+
+
+def sweep(body: Body) -> Reply:
+    from sartor.web.shape_view import sweep_answer
+
+    return answered("sweep", sweep_answer(body))
+
+
+def compare(body: Body) -> Reply:
+    from sartor.web.compare_view import compare_body
+
+    return answered("compare", compare_body(body))
+
+
+def advise(body: Body) -> Reply:
+    return answered("advise", contract.advise_body(_advice(body)))
+
+
+def report(body: Body) -> Reply:
+    from sartor.report.page import advice_page
+
+    return Reply(body=advice_page(_advice(body)).encode(), media="text/html; charset=utf-8")
+
+
+def _advice(body: Body) -> Any:
+    from sartor.search.quality import QualityGuard
+
+    gpus = [gpu_of(name) for name in body["gpus"] or ["h100"]]
+    return api.advise(
+        model_of(body),
+        gpus,
+        objective=body["objective"],
+        params_tolerance=body["params_tolerance"],
+        freeze=names_of("freeze", body["freeze"]),
+        top=bounded("top", body["top"], MOST_CANDIDATES),
+        guard=QualityGuard(width=body["evidence"]),
+        **question_of(body),
+    )
+
+
+def config(body: Body) -> Reply:
+    from sartor.web.config_out import written_config
+
+    return Reply(body=written_config(body))
+
+
+def plan(body: Body) -> Reply:
+    from sartor.report.plan_body import plan_body
+
+    return answered("plan", plan_body(_planned(body)))
+
+
+def plan_figures(body: Body) -> Reply:
+    from sartor.web.plan_view import figures_body
+
+    return answered("plan_figures", figures_body(_planned(body)))
+
+
+def plan_launch(body: Body) -> Reply:
+    from sartor.web.plan_view import launch_body
+
+    return answered("plan_launch", launch_body(_planned(body), body["trainer"]))
+
+
+def _planned(body: Body) -> Any:
+    from sartor.web.plan_view import planned
+
+    return planned(body)
+
+
+def place(body: Body) -> Reply:
+    from sartor.interop.placement_json import parse_placement
+    from sartor.placement.place import place as solve
+    from sartor.report.placement import placement_body
+
+    return answered("place", placement_body(solve(parse_placement(dict(body["instance"])), None)))
+
+
+def schedule(body: Body) -> Reply:
+    from sartor.interop.schedule_json import schedule_problem
+    from sartor.report.schedule import schedule_body
+    from sartor.schedule.solve import Solver, solve
+
+    if body["solver"] not in ("cp_sat", "greedy"):
+        raise InputError("--solver", body["solver"], "must be one of cp_sat, greedy", "cp_sat")
+    seconds = body["time_limit"]
+    if not 0 <= seconds <= 20:
+        raise InputError("time_limit", seconds, "must be from 0 to 20 seconds over HTTP", "5")
+    return answered(
+        "schedule", schedule_body(solve(schedule_problem(body["instance"]), seconds, Solver(body["solver"])))
+    )
+
+
+def catalog(body: Body) -> Reply:
+    from sartor.cli.catalog import _SHELVES
+
+    shelf = _SHELVES[shelf_of(body["what"])]
+    return answered("catalog", {"catalog": body["what"], "entries": shelf(None)})
+
+
+def catalog_entry(body: Body) -> Reply:
+    from sartor.cli.catalog import _SHELVES
+
+    shelf = _SHELVES[shelf_of(body["what"])]
+    return answered("catalog", {"catalog": body["what"], "entries": shelf(plain_name("name", body["entry"]))})
+
+
+def shelf_of(what: str) -> str:
+    """One of the catalogues. Raises ``InputError``."""
+    if what not in SHELVES:
+        raise InputError("catalog", what, f"must be one of {', '.join(SHELVES)}")
+    return what
+
+
+def bounded(field: str, value: Any, most: int) -> Any:
+    """A count that over HTTP may be ``most`` at most; the rest is judged where it is used."""
+    if isinstance(value, int) and value > most:
+        raise InputError(field, value, f"must be at most {most} over HTTP", str(most))
+    return value

@@ -1,0 +1,82 @@
+"""Shapes beside each other on several devices, and the probability that one beats another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor import api
+from sartor.answers import ModelEstimate
+from sartor.cost.estimate import compare
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.report import contract
+from sartor.report.contract import plain
+from sartor.web.asked import gpu_of, model_of, question_of
+
+
+def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
+
+    Errors are shared: what a family of operators is off by moves both times alike, so that two shapes can be told
+    apart more surely than either can be told in seconds (``cost.estimate.compare``). Raises ``InputError``.
+    """
+    shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
+    gpus = [gpu_of(name) for name in body["gpus"] or ["h100"]]
+    return {
+        "gpus": [gpu.name for gpu in gpus],
+        "shapes": [{"name": name, "set": sets, **_sizes(body, sets)} for name, sets in shapes],
+        "times": [_on(body, gpu, [sets for _, sets in shapes]) for gpu in gpus],
+    }
+
+
+def _named(entry: Mapping[str, Any], at: int) -> tuple[str, dict[str, Any]]:
+    for key in entry:
+        if key not in ("name", "set"):
+            raise InputError(f"shapes[{at}].{key}"[:60], entry[key], "is no field of a shape here", "name, set")
+    name, sets = entry.get("name", f"shape {at}"), entry.get("set") or {}
+    if not isinstance(name, str) or not isinstance(sets, dict):
+        raise InputError(f"shapes[{at}]", dict(entry), "must be {name: a word, set: {field: whole number}}")
+    return name[:80], sets
+
+
+def _sizes(body: Mapping[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
+    reading = api.read(model_of(body), sets)
+    return {
+        "num_params": plain(reading.num_params),
+        "fields": {name: plain(value) for name, value in reading.shape.fields().items()},
+    }
+
+
+def _on(body: Mapping[str, Any], gpu: Gpu, all_sets: list[dict[str, Any]]) -> dict[str, Any]:
+    """One device: every shape's totals, and each against each."""
+    words = question_of(body)
+    answers = [_estimated(body, gpu, {**words, "set": sets}) for sets in all_sets]
+    first = answers[0].estimate
+    return {
+        "gpu": gpu.name,
+        "dtype": answers[0].question.workload.dtype.value,
+        "totals": [{**contract.totals_body(each), **_against(first, each.estimate)} for each in answers],
+        "beats": [[_beats(row, column) for column in answers] for row in answers],
+    }
+
+
+def _estimated(body: Mapping[str, Any], gpu: Gpu, words: dict[str, Any]) -> ModelEstimate:
+    return api.estimate(model_of(body), gpu, **words)
+
+
+def _against(before: Any, after: Any) -> dict[str, Any]:
+    gain = compare(before, after)
+    return {
+        "speedup": plain(gain.speedup),
+        "speedup_low": plain(gain.low),
+        "speedup_high": plain(gain.high),
+    }
+
+
+def _beats(row: ModelEstimate, column: ModelEstimate) -> float | None:
+    """Probability that ``row`` is faster than ``column``; None for a shape against itself."""
+    if row is column:
+        return None
+    chance = float(compare(column.estimate, row.estimate).probability)
+    return float(f"{chance:.6g}")

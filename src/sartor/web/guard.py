@@ -1,0 +1,156 @@
+"""Whom the server answers: right host, own origin, the token where there is one; and the headers of every answer.
+
+A page from elsewhere must not be able to use a server on 127.0.0.1. ``Host`` defeats DNS rebinding; ``Origin`` and
+``Sec-Fetch-Site`` defeat requests from other pages; a JSON content type is asked for, which no form can send.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sartor.errors import InputError
+from sartor.web.reply import Reply, refused
+from sartor.web.settings import Settings
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "sartor_token"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+OPEN = ("/health",)
+"""Paths that need no token."""
+
+
+class Guard:
+    """The server behind its checks."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self.refusal(scope, headers)
+        extra = self._cookie(scope)
+
+        async def headed(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message.get("headers", ())}
+                more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in own]
+                message = {**message, "headers": [*message.get("headers", ()), *more, *extra]}
+            await send(message)
+
+        if refusal is not None:
+            await respond(headed, refusal, close=True)
+            return
+        await self.app(scope, receive, headed)
+
+    def refusal(self, scope: Scope, headers: Mapping[str, str]) -> Reply | None:
+        """Why this request is not answered; None when it is."""
+        host = headers.get("host", "")
+        if not self.is_known(host):
+            must = "must be the address this server was started on (or one given with --allow-host)"
+            return refused(InputError("Host", host, must), status=403)
+        if not self.is_own(headers, host):
+            origin = headers.get("origin") or headers.get("sec-fetch-site", "")
+            return refused(InputError("Origin", origin, "must be this server's own page"), status=403)
+        if self.settings.token and scope["path"] not in OPEN and not self.has_token(scope, headers):
+            must = "must be given: open the address that `sartor serve` printed, or send Authorization: Bearer TOKEN"
+            return refused(InputError("token", "missing or wrong", must), status=401)
+        return None
+
+    def is_known(self, host: str) -> bool:
+        """Whether the server was meant: its own address, a name of this machine for loopback, or a name given."""
+        name, port = split_host(host)
+        if port not in (None, self.settings.port):
+            return False
+        if name in {self.settings.host.lower().strip("[]"), *(n.lower() for n in self.settings.names)}:
+            return True
+        if self.settings.is_local:
+            return name in ("localhost", "127.0.0.1", "::1")
+        return is_address(name)  # bound to other addresses: by number (a name could be rebound), and with the token
+
+    def is_own(self, headers: Mapping[str, str], host: str) -> bool:
+        """Whether a request comes from this server's page, or from no page at all."""
+        site = headers.get("sec-fetch-site", "none")
+        if site == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            return False
+        origin = headers.get("origin")
+        return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
+
+    def has_token(self, scope: Scope, headers: Mapping[str, str]) -> bool:
+        """Whether the token comes along: in the address, in a header, or in the cookie the page was given."""
+        sent = [_asked_token(scope), headers.get("authorization", "").removeprefix("Bearer ").strip()]
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        sent.append(cookie.value if cookie else "")
+        return any(hmac.compare_digest(word.encode(), self.settings.token.encode()) for word in sent)
+
+    def _cookie(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        token = self.settings.token
+        if not token or not hmac.compare_digest(_asked_token(scope).encode(), token.encode()):
+            return []
+        return [(b"set-cookie", f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/".encode())]
+
+
+def _asked_token(scope: Scope) -> str:
+    try:
+        query: str = scope.get("query_string", b"").decode("latin-1")
+        return parse_qs(query, max_num_fields=32).get("token", [""])[0]
+    except ValueError:
+        return ""
+
+
+def split_host(host: str) -> tuple[str, int | None]:
+    """``"[::1]:80"`` -> ``("::1", 80)``; None where no port is given, -1 for what is no host."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.\-]+)(?::([0-9]{1,5}))?", host)
+    if found is None:
+        return "", -1
+    return found[1].lower().strip("[]").rstrip("."), int(found[2]) if found[2] else None
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+async def respond(send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store") -> None:
+    """Send a reply whole. ``close`` ends the connection, so that the rest of a body need not be read."""
+    headers = [
+        (b"content-type", reply.media.encode()),
+        (b"content-length", str(len(reply.body)).encode()),
+        (b"cache-control", cache.encode()),
+    ]
+    if reply.retry_s:
+        headers.append((b"retry-after", str(reply.retry_s).encode()))
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

@@ -1,0 +1,109 @@
+"""A plan over HTTP: the search itself (asked once, then remembered), its figures' numbers, its launch files."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from sartor import api
+from sartor.answers import PlanAnswer
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.report.contract import plain, record
+from sartor.web.asked import model_of, plain_name
+
+JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel", "routing_skew")
+MOST_TOP = 100
+REMEMBERED = 4
+"""Plans a worker keeps, so that figures and launch files do not search again."""
+MOST_POINTS = 2000
+"""Plans of the scatter: beyond them the slowest are left out."""
+
+
+def planned(body: Mapping[str, Any]) -> PlanAnswer:
+    """The answer of ``api.plan`` to a request. Raises ``InputError``."""
+    asked = {name: value for name, value in body.items() if name != "trainer"}
+    key = json.dumps(asked, sort_keys=True, default=str)
+    if key not in _REMEMBERED:
+        _REMEMBERED[key] = _plan(asked)
+        while len(_REMEMBERED) > REMEMBERED:
+            _REMEMBERED.popitem(last=False)
+    _REMEMBERED.move_to_end(key)
+    return _REMEMBERED[key]
+
+
+_REMEMBERED: OrderedDict[str, PlanAnswer] = OrderedDict()
+
+
+def _plan(body: Mapping[str, Any]) -> PlanAnswer:
+    from sartor.cli.plan import parse_count
+
+    if body["global_batch_size"] is None:
+        raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
+    if isinstance(body["top"], int) and body["top"] > MOST_TOP:
+        raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
+    return api.plan(
+        model_of(body),
+        load_cluster(plain_name("cluster", body["cluster"])),
+        num_devices=body["num_devices"],
+        global_batch_size=body["global_batch_size"],
+        seq_len=body["seq_len"],
+        fix=_fix(body["fix"]),
+        top=body["top"],
+        tokens=parse_count("--tokens", str(body["tokens"])),
+        set=body["set"],
+        **{word: body[word] for word in JOB_WORDS},
+    )
+
+
+def _fix(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Axes held, as the command line hands them over: words."""
+    out = {}
+    for name, value in (given or {}).items():
+        if isinstance(value, (dict, list)) or value is None:
+            raise InputError("--fix", name, "must be a number or a word", "--fix tp=8,pp=4")
+        out[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return out
+
+
+def figures_body(answer: PlanAnswer) -> dict[str, Any]:
+    """The records behind the figures, by name; none where no plan fits."""
+    from sartor.report.plan_points import PlanCloud, plan_points
+    from sartor.report.plan_words import headline, plan_words
+
+    points = plan_points(answer)
+    figures = {name: record(_fewer(each) if isinstance(each, PlanCloud) else each) for name, each in points.items()}
+    words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
+    return {"status": answer.search.status.value, **words, "figures": plain(figures)}
+
+
+def _fewer(cloud: Any) -> Any:
+    """At most ``MOST_POINTS`` of a cloud's plans: the fastest."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    if len(cloud.step_s) <= MOST_POINTS:
+        return cloud
+    keep = np.sort(np.argsort(cloud.step_s, kind="stable")[:MOST_POINTS])
+    return replace(
+        cloud,
+        labels=tuple(cloud.labels[i] for i in keep),
+        step_s=cloud.step_s[keep],
+        device_bytes=cloud.device_bytes[keep],
+        tp=cloud.tp[keep],
+        on_front=cloud.on_front[keep],
+        best=int(np.argmin(cloud.step_s[keep])),
+    )
+
+
+def launch_body(answer: PlanAnswer, trainer: str) -> dict[str, Any]:
+    """The launch files of the best plan a trainer can be told. Raises ``InputError``."""
+    made, _ = api.launch(answer, trainer)
+    return {
+        "trainer": made.kind.value,
+        "files": [{"name": file.name, "text": file.text} for file in made.files],
+        "notes": list(made.notes),
+    }

@@ -1,0 +1,183 @@
+"""All a drag of the shape view shows: totals, operators, findings, roofline, and every field's sawtooth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor import api
+from sartor.answers import Lint, Question
+from sartor.errors import InputError
+from sartor.model.edit import LARGEST
+from sartor.report import contract
+from sartor.report.contract import plain, record
+from sartor.report.points import roofline_points
+from sartor.rules.rule import Context, run_rules
+from sartor.search.sweep import WORKLOAD_FIELDS, Sweep, sweep
+from sartor.web.asked import gpu_of, model_of, question_of
+
+Integers = npt.NDArray[np.int64]
+
+MOST_VALUES = 1000
+"""Values of one sweep."""
+FINE = 80
+"""How far on each side of the model's value every single one is looked at: alignment shows there."""
+REACH = 0.35
+"""How far on each side the sweep goes, as a share of the value."""
+WORTH = 0.005
+"""Least saving, at equal work, for which another value is called better."""
+NEARLY = 0.8
+"""The nearest value that has this share of the best saving on its side is the one offered."""
+
+
+def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
+    reading, gpu, words = model_of(body), gpu_of(body["gpu"]), question_of(body)
+    asked = api.ask(reading, gpu, **words)
+    context = Context.of(
+        asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=asked.reading.interval_factor
+    )
+    base = api.answer_question(asked) if context.runs_at == asked.dims else None
+    checked = Lint(base=_answer(asked, context), findings=run_rules(context))
+    before = api.answer_question(api.ask(reading, gpu, **{**words, "set": None})) if body["set"] else base
+    found = checked.base
+    return {
+        "model": contract.model_body(found),
+        "workload": contract.workload_body(found),
+        "totals": contract.totals_body(found),
+        "baseline": None if before is None else {**contract.totals_body(before), **_sizes(before)},
+        "runs": base is not None,
+        "operators": contract.estimate_body(found)["operators"],
+        "findings": contract.lint_body(checked)["findings"],
+        "sweeps": sweeps_of(asked, body["around"] or {}),
+        "roofline": record(roofline_points(found.estimate)),
+        "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
+    }
+
+
+def _answer(asked: Question, context: Context) -> Any:
+    from sartor.answers import ModelEstimate
+
+    return ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
+
+
+def _sizes(answer: Any) -> dict[str, Any]:
+    reading = answer.question.reading
+    return {
+        "num_params": plain(reading.num_params),
+        "num_active_params": plain(reading.num_active_params),
+        "fields": {name: plain(value) for name, value in reading.shape.fields().items()},
+    }
+
+
+def sweeps_of(asked: Question, around: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A sweep of every field of the shape that can be swept, in the shape's order."""
+    return [one for field in asked.workload.shape.fields() if (one := _one(asked, field, around.get(field)))]
+
+
+def _one(asked: Question, field: str, around: Any) -> dict[str, Any] | None:
+    try:
+        return sweep_of(asked, field, None, around)
+    except InputError:
+        return None  # held by the model's structure (head dimension of latent attention): no slider
+
+
+def sweep_answer(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of POST /api/sweep. Raises ``InputError``."""
+    asked = api.ask(model_of(body), gpu_of(body["gpu"]), **question_of(body))
+    return sweep_of(asked, body["field"], body["values"])
+
+
+def sweep_of(asked: Question, field: str, values: Sequence[int] | None, around: Any = None) -> dict[str, Any]:
+    """One field's sweep: arrays by value, None where a value cannot be, and the nearest better values."""
+    wanted = _values(asked, field, around) if values is None else _given(field, values)
+    found = sweep(asked.workload, [asked.gpu], asked.dims, field=field, values=wanted,
+                  calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None)  # fmt: skip
+    time_s = found.time_s[asked.gpu.name]
+    return {
+        "field": field,
+        "asked": found.asked,
+        "values": plain(found.values),
+        "time_s": rounded(time_s),
+        "num_params": plain(found.num_params),
+        "flops": rounded(found.matmul_flops),
+        "better": better_values(found, time_s),
+    }
+
+
+def rounded(values: Any, digits: int = 7) -> list[float | None]:
+    """Floats to seven digits, which is what a picture needs; infinities as None."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]
+
+
+def _given(field: str, values: Sequence[int]) -> Integers:
+    most = LARGEST.get(field, 2**24)
+    for value in values:
+        if not 1 <= value <= most:
+            raise InputError(field, value, f"must be an integer from 1 to {most}")
+    return np.asarray(values, dtype=np.int64)
+
+
+def _values(asked: Question, field: str, around: Any) -> Integers:
+    """Values around the model's: on a grid to both sides, and one by one close by."""
+    own = {**asked.workload.shape.fields(), **{name: getattr(asked.workload, name) for name in WORKLOAD_FIELDS}}
+    if field not in own:
+        raise InputError("field", field, "this model has no such size", ", ".join(own))
+    now = max(int(own[field]), 1)
+    centre = around if isinstance(around, int) and 1 <= around <= LARGEST.get(field, 2**24) else now
+    low, high = _span(field, centre)
+    step = _step(high - low)
+    grid = np.arange(-(-low // step) * step, high + 1, step)
+    fine = np.arange(max(1, now - FINE), now + FINE + 1)
+    return np.unique(np.concatenate([grid, fine, [now, centre]]))[:MOST_VALUES].astype(np.int64)
+
+
+def _span(field: str, centre: int) -> tuple[int, int]:
+    """From where to where to look: heads and experts widely, since they come in few values."""
+    if field in ("num_heads", "num_kv_heads", "num_experts", "experts_per_token", "microbatch_size"):
+        return 1, max(2 * centre, 8)
+    if field in ("head_dim", "num_layers"):
+        return max(1, centre // 2), max(2 * centre, 8)
+    return max(1, int(centre * (1 - REACH))), int(centre * (1 + REACH)) + 8
+
+
+def _step(width: int) -> int:
+    """The power of two with which a span has at most four fifths of ``MOST_VALUES`` values."""
+    step = 1
+    while width / step > 0.8 * MOST_VALUES:
+        step *= 2
+    return step
+
+
+def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
+    """The nearest value below and above that is faster at equal work (time per product FLOP), with its own time."""
+    now = np.flatnonzero(found.values == found.asked)
+    if not len(now) or not np.isfinite(time_s[now[0]]):
+        return []
+    here = int(now[0])
+    with np.errstate(invalid="ignore"):
+        saving = 1 - (time_s / found.matmul_flops) / (time_s[here] / found.matmul_flops[here])
+    saving = np.where(np.isfinite(saving), saving, -np.inf)
+    sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)
+    return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, here)) >= 0]
+
+
+def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], here: int) -> int:
+    """Position of the nearest good value on one side; -1 where none is worth it."""
+    best = float(np.max(saving[side], initial=-np.inf))
+    if best < WORTH:
+        return -1
+    good = np.flatnonzero(side & (saving >= max(NEARLY * best, WORTH)))
+    return int(good[np.argmin(np.abs(good - here))])
+
+
+def _offer(found: Sweep, time_s: Any, saving: Any, at: int, here: int) -> dict[str, Any]:
+    return {
+        "value": int(found.values[at]),
+        "saving": float(f"{saving[at]:.6g}"),
+        "time_change": float(f"{time_s[at] / time_s[here] - 1:.6g}"),
+        "params_change": float(f"{float(found.num_params[at]) / float(found.num_params[here]) - 1:.6g}"),
+    }

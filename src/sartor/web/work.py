@@ -1,0 +1,121 @@
+"""A worker: one process that answers one question at a time, over its standard input and output.
+
+A process of its own, because a search cannot be stopped from outside otherwise: one that takes too long is killed and
+replaced, and one that asks for too much memory gets no more than its share. Frames are a line of JSON with the length
+of what follows, then so many bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from sartor.errors import InputError
+from sartor.web.reply import Reply, refused
+
+REMEMBERED = 64
+"""Quick answers kept by their question: undo, redo and a drag back cost nothing."""
+LARGEST_KEPT = 400_000
+"""Largest answer that is kept [bytes]."""
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    source = os.fdopen(os.dup(0), "rb")
+    target = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints goes to the log, not between the frames
+    _limit_memory(int(os.environ.get("SARTOR_WORKER_BYTES", "0")))
+    answer = Answerer(os.environ.get("SARTOR_STUDY") or None)
+    warm_up()
+    while line := source.readline():
+        header = json.loads(line)
+        body = source.read(header["length"])
+        send(target, answer(header, body))
+
+
+def send(target: BinaryIO, reply: Reply) -> None:
+    header = {"status": reply.status, "media": reply.media, "retry_s": reply.retry_s, "length": len(reply.body)}
+    target.write(json.dumps(header).encode() + b"\n" + reply.body)
+    target.flush()
+
+
+def warm_up() -> None:
+    """Load what the first question would wait for."""
+    import sartor.api
+    import sartor.rules.catalog
+    import sartor.search.shapes
+    import sartor.web.answers  # noqa: F401
+
+
+class Answerer:
+    """Answers by route, remembering the last of them. ``study`` is the file named on the command line."""
+
+    def __init__(self, study: str | None = None) -> None:
+        self.study = study
+        self.kept: OrderedDict[tuple[str, bytes], Reply] = OrderedDict()
+
+    def __call__(self, header: Mapping[str, Any], body: bytes) -> Reply:
+        key = (json.dumps([header["route"], header.get("path", {})]), body)
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key]
+        reply = self.fresh(header["route"], header.get("path", {}), body)
+        if reply.status == 200 and len(reply.body) <= LARGEST_KEPT and header["route"] != "watched":
+            self.kept[key] = reply
+            while len(self.kept) > REMEMBERED:
+                self.kept.popitem(last=False)
+        return reply
+
+    def fresh(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
+        """One answer; whatever goes wrong is a sentence."""
+        try:
+            return self._answer(name, path, body)
+        except InputError as error:
+            return refused(error)
+        except MemoryError:
+            return refused(
+                InputError("request", "as given", "needs more memory than there is for it; ask for less at once")
+            )
+        except RecursionError:
+            return refused(InputError("request", "as given", "is nested too deeply"))
+        except Exception as slip:
+            import traceback
+
+            traceback.print_exc()
+            sentence = " ".join(str(slip).split())[:200]
+            return refused(InputError("sartor", "a slip of its own", f"{type(slip).__name__}: {sentence}"), status=500)
+
+    def _answer(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
+        from sartor.web import answers, study_view
+        from sartor.web.asked import body_of
+        from sartor.web.fields import checked
+        from sartor.web.reply import answered
+        from sartor.web.routes import route_named
+
+        route = route_named(name)
+        if name == "study":
+            return answered("study", study_view.uploaded_body(body))
+        if name == "watched":
+            return answered("study", study_view.watched_body(self.study))
+        handler: Callable[[Mapping[str, Any]], Reply] = getattr(answers, name)
+        return handler(path if route.method == "GET" else checked(route.fields, body_of(body)))
+
+
+def _limit_memory(size: int) -> None:
+    """Hold what this process may allocate (data, Linux); elsewhere nothing is held."""
+    if not size:
+        return
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    except (ImportError, ValueError, OSError):
+        print("sartor: this system does not limit a worker's memory", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
