@@ -26,11 +26,17 @@ def as_problem(chain: Chain, problem: PlacementProblem) -> PlacementProblem:
             forward_s=float(chain.forward_s[part, 0]),
             backward_s=float(chain.backward_s[part, 0]),
             is_split=chain.devices > 1,
+            expert_param_bytes=0.0 if chain.expert_param_bytes is None else float(chain.expert_param_bytes[part]),
         )
         for i, part in enumerate(parts)
     )
     edges = tuple(Edge(source=i, dest=i + 1, size_bytes=chain.boundary_bytes) for i in range(len(parts) - 1))
-    return replace(problem, widths=(Width(tensor_parallel=chain.devices, layers=layers, edges=edges),))
+    return replace(problem, widths=(_width(chain, layers, edges),))
+
+
+def _width(chain: Chain, layers: tuple[Layer, ...], edges: tuple[Edge, ...]) -> Width:
+    experts = chain.expert_parallel
+    return Width(tensor_parallel=chain.devices, expert_parallel=experts, layers=layers, edges=edges)
 
 
 @st.composite
@@ -41,12 +47,15 @@ def instances(draw: st.DrawFn) -> tuple[Chain, PlacementProblem]:
     def many(values: st.SearchStrategy[float]) -> Any:
         return np.array(draw(st.lists(values, min_size=parts, max_size=parts)))
 
+    param_bytes = many(st.integers(0, 40).map(lambda x: x / 10))
     chain = Chain(
         devices=draw(st.sampled_from((1, 2))),
+        expert_parallel=draw(st.sampled_from((1, 1, 2, 3, 4))),
+        expert_param_bytes=param_bytes * draw(st.sampled_from((0.0, 0.5, 1.0))),
         counts=counts,
         forward_s=many(SECONDS)[:, None],
         backward_s=many(SECONDS)[:, None],
-        param_bytes=many(st.integers(0, 40).map(lambda x: x / 10)),
+        param_bytes=param_bytes,
         activation_bytes=many(st.integers(0, 40).map(lambda x: x / 10)),
         boundary_bytes=draw(st.integers(0, 20)) / 10,
     )

@@ -123,6 +123,29 @@ def test_terms_that_are_off_leave_the_published_answer(seed: int, size: int) -> 
 
 
 @settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 7), st.sampled_from((2, 3, 4)), st.sampled_from((0.0, 0.5, 1.0)))
+def test_copies_that_share_experts_cost_the_same_with_and_without_terms(
+    seed: int, size: int, experts: int, share: float
+) -> None:
+    problem = random_chain(np.random.default_rng(seed), size)
+    widths = tuple(
+        replace(
+            width,
+            expert_parallel=experts,
+            layers=tuple(replace(x, expert_param_bytes=share * x.param_bytes) for x in width.layers),
+        )
+        for width in problem.widths
+    )
+    shared = replace(problem, widths=widths, fixed=None)
+    plan, plain = solve_with_terms(shared, PlacementTerms(resync_factor=shared.resync_factor)), solve(shared)
+    assert (plan is None) == (plain is None)
+    if plan and plain:
+        assert plan.time_per_batch_s == pytest.approx(plain.time_per_batch_s, rel=CLOSE)
+        assert plain.data_parallel % experts == 0
+        assert plain.expert_parallel == experts
+
+
+@settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(2, 7))
 def test_never_worse_than_the_plain_plan_in_the_same_network(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)
