@@ -172,6 +172,69 @@ def test_what_cannot_be_used_is_one_sentence(
     assert ran.body["error"]["message"] in ran.err
 
 
+MIXED = """
+gpu = "h100"
+devices_per_node = 8
+num_devices = 8
+[[tiers]]
+kind = "nvswitch"
+span = 8
+[[tiers]]
+kind = "infiniband"
+span = "all"
+gbit_per_s = 400
+
+[[others]]
+gpu = "a100"
+devices_per_node = 8
+num_devices = 16
+[[others.tiers]]
+kind = "nvswitch"
+span = 8
+[[others.tiers]]
+kind = "infiniband"
+span = "all"
+gbit_per_s = 200
+"""
+
+
+def test_two_kinds_of_devices_share_a_model_by_their_pace(sartor: Call, repo_dir: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "two.toml"
+    cluster.write_text(MIXED)
+    config = repo_dir / "examples" / "llama-3-8b" / "config.json"
+    words = ["plan", config, "--cluster", cluster, "--global-batch-size", "48"]
+    body = sartor(*words, "--fix", "pp=3,virtual_stages=1", "--json").body
+    best = body["best"]
+    assert body["cluster"]["num_devices"] == best["num_devices"] == 24
+    assert [pool["num_devices"] for pool in body["cluster"]["others"]] == [16]
+    assert best["stage_layers"][0] > max(best["stage_layers"][1:])
+    assert best["mfu"] < 1
+    assert sartor(*words, "--num-devices", "25").err.startswith("sartor: num_devices=25: two has 24 devices")
+    text = sartor(*words)
+    assert "8 h100_sxm and 16 a100_sxm" in text.out
+    alone = sartor(*words, "--num-devices", "8", "--json").body
+    assert "others" not in alone["cluster"]
+    same = sartor("plan", config, "--cluster", _first_pool(tmp_path), *words[4:], "--json").body
+    assert alone["best"] == same["best"]
+
+
+def _first_pool(folder: Path) -> Path:
+    path = folder / "one.toml"
+    path.write_text(MIXED.partition("[[others]]")[0])
+    return path
+
+
+def test_a_launch_of_more_devices_than_a_cluster_has_is_refused(sartor: Call, tmp_path: Path) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(
+        "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 1024 "
+        "--num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
+        "--global-batch-size 16 --vocab-size 32000 --bf16\n"
+    )
+    ran = sartor("plan", "--launch", launch, "--cluster", _first_pool(tmp_path))
+    assert (ran.code, ran.err.strip()) == (2, "sartor: num_devices=16: one has 8 devices; nearest: 8")
+
+
 def test_the_batch_must_be_given(sartor: Call, repo_dir: Path) -> None:
     ran = sartor("plan", repo_dir / "examples" / "gpt2" / "config.json", "--num-devices", "8")
     assert ran.code == 2

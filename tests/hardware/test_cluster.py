@@ -297,3 +297,17 @@ def test_every_key_of_a_cluster_file_is_explained(repo_dir: Path) -> None:
         assert f"`{kind}`" in page
     for key in ("gpu", "devices_per_node", "num_devices", "others", "price", *TIER_KEYS):
         assert key in page
+
+
+@pytest.mark.parametrize(("per_node", "span", "nearest"), [(6, 4, "2 or 3"), (8, 12, "8 or 16")])
+def test_groups_of_a_tier_are_parts_of_a_node_or_whole_nodes(per_node: int, span: int, nearest: str) -> None:
+    with pytest.raises(InputError, match=rf"tiers.link.span={span}: must divide devices_per_node={per_node}") as error:
+        cluster(tier(span=span), tier(name="out"), devices_per_node=per_node)
+    assert str(error.value).endswith(nearest)
+
+
+def test_devices_are_taken_pool_by_pool() -> None:
+    pools = [cluster(tier(), num_devices=n) for n in (8, 16, 4)]
+    whole = replace(pools[0], others=tuple(pools[1:]))
+    assert whole.total_devices == 28
+    assert [len(whole.reached(n).pools) for n in (1, 8, 9, 24, 25, 28)] == [1, 1, 2, 2, 3, 3]

@@ -20,7 +20,7 @@ from sartor.search.plan_evaluate import Pricer
 from sartor.search.plan_stages import Chain, least_bottleneck, splits
 from sartor.search.plans import make_pricer, search_plans
 from sartor.training.blocks import blocks
-from sartor.training.stage_loads import BlockLoads, block_loads, held_bytes
+from sartor.training.stage_loads import BlockLoads, StageLoads, block_loads, held_bytes
 from sartor.training.stage_table import stage_table
 from sartor.training.stages import stage_counts
 
@@ -42,11 +42,12 @@ def every_split(chain: Chain, pp: int) -> list[tuple[int, ...]]:
     return [(0, *cuts, chain.size) for cuts in inner]
 
 
-def weights(busy: list[float], again: list[float], recomputed: int, model: TransformerShape) -> BlockLoads:
+def weights(busy: list[float], again: list[float], recomputed: int, model: TransformerShape) -> StageLoads:
     is_layer = np.array([block.layer is not None and block.kind.value == "layer" for block in blocks(model)])
-    return BlockLoads(
+    alone = BlockLoads(
         busy_s=np.array(busy), again_s=np.array(again) * is_layer, is_layer=is_layer, recompute_layers=recomputed
     )
+    return StageLoads(pools=(alone,), pool_of=np.zeros(8, dtype=np.int64))
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,6 +74,27 @@ def test_the_least_bottleneck_is_that_of_the_best_of_all_splits(
     assert sum(found) == int(model_shape.num_layers)
     counts = stage_counts(model_shape, pp, 1, found).sum(axis=1)
     assert float(loads.of(counts).max()) == pytest.approx(min(bottleneck(cuts) for cuts in every_split(chain, pp)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), layers=st.integers(3, 7), pp=st.integers(2, 4))
+def test_on_two_pools_the_least_bottleneck_is_that_of_the_best_of_all_splits(
+    data: st.DataObject, layers: int, pp: int
+) -> None:
+    model = shape(layers)
+    chain = Chain.of(TrainingJob(shape=model, seq_len=4096, global_batch_size=8))
+    seconds = st.lists(st.floats(0.01, 5.0), min_size=len(blocks(model)), max_size=len(blocks(model)))
+    of_pools = [weights(data.draw(seconds), data.draw(seconds), -1, model).pools[0] for _ in range(2)]
+    first = data.draw(st.integers(1, pp - 1))
+    loads = StageLoads(pools=tuple(of_pools), pool_of=np.repeat([0, 1], [first, pp - first]))
+
+    def bottleneck(pieces: Any) -> float:
+        return max(float(loads.of(piece, stage)) for stage, piece in enumerate(pieces))
+
+    found = least_bottleneck(chain, loads, pp)
+    assert found is not None
+    best = min(bottleneck(np.diff(chain.passed[list(cuts)], axis=0)) for cuts in every_split(chain, pp))
+    assert bottleneck(stage_counts(model, pp, 1, found).sum(axis=1)) == pytest.approx(best)
 
 
 def test_memory_forbids_stages_that_do_not_fit() -> None:

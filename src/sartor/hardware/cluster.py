@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -94,6 +94,7 @@ class Cluster:
         _whole("devices_per_node", self.devices_per_node, least=1, most=MAX_DEVICES)
         _whole("num_devices", self.num_devices, least=0, most=MAX_DEVICES)
         _check_spans(self.tiers)
+        _check_nodes(self.tiers, self.devices_per_node)
         if self.price_usd_per_device_hour is not None:
             _number("price_usd_per_device_hour", self.price_usd_per_device_hour, least=0.0)
         if self.confidence not in ("high", "medium", "low"):
@@ -103,6 +104,22 @@ class Cluster:
     def pools(self) -> tuple[Cluster, ...]:
         """This pool, then the others: each of one device type."""
         return (self, *self.others)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The device type of every pool."""
+        return tuple(pool.gpu for pool in self.pools)
+
+    @property
+    def total_devices(self) -> int:
+        """Devices of all pools together; 0: as many as asked for."""
+        return sum(pool.num_devices for pool in self.pools)
+
+    def reached(self, num_devices: int) -> Cluster:
+        """The pools that ``num_devices`` devices fill, taken in the order of the file."""
+        starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
+        kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
+        return replace(self, others=tuple(kept[1:]))
 
 
 def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
@@ -118,6 +135,16 @@ def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
             near = ", ".join(str(k * inner.span) for k in _multiples(outer.span, inner.span))
             must = f"must be a multiple of the tier inside it, {inner.name} of {inner.span} devices"
             raise InputError(f"tiers.{outer.name}.span", outer.span, must, near)
+
+
+def _check_nodes(tiers: tuple[LinkTier, ...], devices_per_node: int) -> None:
+    """Groups of a tier are parts of a node, or whole nodes."""
+    for tier in tiers:
+        if tier.span and max(tier.span, devices_per_node) % min(tier.span, devices_per_node):
+            must = f"must divide devices_per_node={devices_per_node} or be a multiple of it"
+            parts = [d for d in range(1, devices_per_node + 1) if devices_per_node % d == 0]
+            near = sorted({*parts, 2 * devices_per_node}, key=lambda span: abs(span - tier.span))[:2]
+            raise InputError(f"tiers.{tier.name}.span", tier.span, must, " or ".join(map(str, sorted(near))))
 
 
 def _multiples(span: int, unit: int) -> tuple[int, ...]:

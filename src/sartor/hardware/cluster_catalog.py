@@ -60,6 +60,9 @@ def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
         return cluster
     if cluster.others:
         raise InputError("num_devices", num_devices, "a mixed cluster states the devices of each pool in its file", "0")
+    if num_devices > cluster.num_devices > 0:
+        has = cluster.num_devices
+        raise InputError("num_devices", num_devices, f"{cluster.name} has {has} devices", str(has))
     return replace(cluster, num_devices=num_devices)
 
 
@@ -323,7 +326,7 @@ def _fields(cluster: Cluster) -> dict[str, Any]:
 def _only(table: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in table:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or known[:4]
+            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or known
             raise InputError(f"{where}{key}"[:80], table[key], "is not a key of a cluster file", ", ".join(near))
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.report.contract import plain
-from sartor.report.plan_body import priced_body
-from sartor.report.plan_words import bound_text, plan_words, step_parts
+from sartor.report.plan_body import cluster_body, priced_body
+from sartor.report.plan_words import bound_text, devices_text, plan_words, step_parts
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import interval_text, printable
 from sartor.rules.rule import Grade
@@ -46,7 +46,7 @@ def launch_body(answer: LaunchAnswer) -> dict[str, Any]:
             "dtype": answer.job.recipe.value,
             "optimizer": answer.job.optimizer.value,
         },
-        "cluster": {"name": answer.cluster.name, "gpu": answer.cluster.gpu.name},
+        "cluster": cluster_body(answer.cluster, int(answer.priced.plan.num_devices)),
         "plan": priced_body(answer.priced),
         "usable_bytes": answer.usable_bytes,
         "stages": [stage_body(stage) for stage in answer.memory.stages],
@@ -86,7 +86,7 @@ def _title(words: str) -> RenderableType:
 def _heading(answer: LaunchAnswer) -> str:
     job, plan = answer.job, answer.priced.plan
     return (
-        f"{printable(answer.path)}: {answer.framework} on {int(plan.num_devices):,} {answer.cluster.gpu.name} "
+        f"{printable(answer.path)}: {answer.framework} on {devices_text(answer.cluster, int(plan.num_devices))} "
         f"({printable(answer.cluster.name)}), {job.global_batch_size:,} x {job.seq_len:,} tokens a step, "
         f"{job.recipe.value}"
     )

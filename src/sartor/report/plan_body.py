@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import PlanAnswer
+from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.report.contract import plain, record
 from sartor.search.plan_result import PlanSearch, PricedPlan, Relaxation, Tightest
+from sartor.training.mixed import devices_of_pools
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
 TIME = (
@@ -35,7 +37,7 @@ def plan_body(answer: PlanAnswer) -> dict[str, Any]:
     return {
         "status": found.status.value,
         "model": model_body(answer),
-        "cluster": cluster_body(answer),
+        "cluster": cluster_body(answer.cluster, found.num_devices),
         "job": job_body(answer),
         "best": best,
         "top": [priced_body(each, source) for each in found.top],
@@ -67,15 +69,30 @@ def model_body(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def cluster_body(answer: PlanAnswer) -> dict[str, Any]:
-    cluster = answer.cluster
+def cluster_body(cluster: Cluster, num_devices: int) -> dict[str, Any]:
+    """A cluster, how many of its devices are used, and its further pools where it has any."""
+    counts = devices_of_pools(cluster.pools, num_devices)
+    others = [_pool_body(pool, n) for pool, n in zip(cluster.others, counts[1:], strict=True)]
     return {
         "name": cluster.name,
         "gpu": cluster.gpu.name,
-        "num_devices": answer.search.num_devices,
+        "num_devices": num_devices,
         "devices_per_node": cluster.devices_per_node,
-        "hbm_bytes": plain(cluster.gpu.hbm_bytes),
+        "hbm_bytes": plain(min(gpu.hbm_bytes for gpu in cluster.gpus)),
         "tiers": [record(tier) for tier in cluster.tiers],
+        **({"others": others} if others else {}),
+    }
+
+
+def _pool_body(pool: Cluster, num_devices: int) -> dict[str, Any]:
+    """A further pool of a mixed cluster, and how many of the devices stand in it."""
+    return {
+        "name": pool.name,
+        "gpu": pool.gpu.name,
+        "num_devices": num_devices,
+        "devices_per_node": pool.devices_per_node,
+        "hbm_bytes": plain(pool.gpu.hbm_bytes),
+        "tiers": [record(tier) for tier in pool.tiers],
     }
 
 

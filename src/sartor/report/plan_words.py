@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.report.words import interval_text, printable
 from sartor.training.footprint import usable_bytes
+from sartor.training.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
+    from sartor.hardware.cluster import Cluster
     from sartor.search.plan_result import PricedPlan
 
 PART_WORDS = {
@@ -33,9 +35,16 @@ def heading_text(answer: PlanAnswer) -> str:
     job, cluster = answer.job, answer.cluster
     model = printable(answer.reading.shape.name or "model")
     return (
-        f"{model} on {answer.search.num_devices:,} {printable(cluster.gpu.name)} ({printable(cluster.name)}): "
+        f"{model} on {devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
         f"{job.global_batch_size:,} x {job.seq_len:,} tokens a step, {job.recipe.value}"
     )
+
+
+def devices_text(cluster: Cluster, num_devices: int) -> str:
+    """``64 h100_sxm``; of a mixed cluster every pool's devices."""
+    counts = devices_of_pools(cluster.pools, num_devices)
+    pools = [f"{n:,} {printable(pool.gpu.name)}" for pool, n in zip(cluster.pools, counts, strict=True) if n]
+    return " and ".join(pools)
 
 
 def headline(answer: PlanAnswer) -> str:
@@ -78,14 +87,15 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
 def _recompute_words(plan: TrainingPlan) -> str:
     kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
     if kind is Recompute.FULL:
-        return "every layer recomputed" if layers < 0 else f"{layers} layers a stage recomputed"
+        some = f"{layers} layer{'s' if layers > 1 else ''} a stage recomputed"
+        return "every layer recomputed" if layers < 0 else some
     return "attention recomputed" if kind is Recompute.SELECTIVE else "nothing recomputed"
 
 
 def recompute_text(plan: TrainingPlan) -> str:
     """``none``, ``selective``, ``full`` or the layers a stage recomputes."""
     kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
-    return f"{layers} layers" if kind is Recompute.FULL and layers >= 0 else kind.word
+    return f"{layers} layer{'s' if layers > 1 else ''}" if kind is Recompute.FULL and layers >= 0 else kind.word
 
 
 def layers_text(layers: tuple[int, ...]) -> str:
@@ -131,7 +141,7 @@ def cost_text(answer: PlanAnswer) -> str:
         source = printable(f"{cost.price_source}, {cost.price_date}".strip(", "))
         text += f"; {cost.usd:,.0f} USD at {cost.usd_per_device_hour:.2f} per device-hour ({source})"
     else:
-        text += "; no price is known for this device"
+        text += "; no price is known for these devices"
     return (
         f"{text}; {cost.energy_j / 3.6e9:,.0f} MWh at {format_share(cost.power_share)} of TDP, devices alone. "
         "Restarts, evaluation and idle time not counted."

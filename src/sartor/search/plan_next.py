@@ -51,12 +51,12 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
 
 
 def _recipe(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
-    job, peaks = pricer.job, pricer.cluster.gpu.peak_flops_per_s
+    job, rates = pricer.job, [gpu.peak_flops_per_s for gpu in pricer.cluster.gpus]
     if job.recipe not in (Recipe.BF16, Recipe.FP16):
         return
     recipes = ((DType.FP8, Recipe.FP8_CURRENT), (DType.MXFP8, Recipe.MXFP8))
     for dtype, recipe in recipes:
-        if dtype in peaks and peaks[dtype] > peaks.get(job.recipe.dtype, 0.0):
+        if all(peaks.get(dtype, 0.0) > peaks.get(job.recipe.dtype, 0.0) for peaks in rates):
             yield f"train in 8 bits (--dtype {recipe.value}), if the loss allows", replace(job, recipe=recipe), plan
 
 

@@ -27,10 +27,11 @@ def tightest(
         return Tightest(message=f"no plan has {held} together: {reason}", relaxations=relaxations)
     over = leanest.peak_bytes - pricer.limit_bytes
     stage = int(leanest.footprint.stage)
+    small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
     where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
     message = (
         f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
-        f"{format_bytes(over)} more than {pricer.cluster.gpu.name} has ({format_bytes(pricer.limit_bytes)})"
+        f"{format_bytes(over)} more than {small.name} has ({format_bytes(pricer.limit_bytes)})"
     )
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
 
@@ -57,14 +58,14 @@ def _relaxations(
     shorter = _shorter(pricer, num_devices, fixed)
     if shorter:
         yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
-    usable_share = pricer.limit_bytes / pricer.cluster.gpu.hbm_bytes
+    usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)
     need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))
     yield Relaxation(change=f"devices of {format_bytes(need)} or more", field="hbm_bytes", value=str(need))
 
 
 def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
     counts = [num_devices * 2**k for k in range(1, DOUBLINGS + 1)]
-    cap = pricer.cluster.num_devices
+    cap = pricer.cluster.total_devices
     return next((n for n in counts if not (cap and n > cap) and something_fits(pricer, n, fixed)), None)
 
 

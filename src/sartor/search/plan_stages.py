@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks, trace
+from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
 from sartor.search.plan_evaluate import Evaluated, Pricer
 from sartor.search.plan_front import KEYS, chosen, order
 from sartor.search.plan_result import PricedPlan
 from sartor.search.plan_space import Array, plan_at, size_of, to_plan
 from sartor.training.blocks import BlockKind, blocks, layer_order
-from sartor.training.stage_loads import BlockLoads, block_loads, held_bytes
+from sartor.training.stage_loads import StageLoads, block_loads, held_bytes
 from sartor.units import ceil_div
 
 BATCH = 8
@@ -94,7 +94,7 @@ def _priced(pricer: Pricer, plan: TrainingPlan) -> PricedPlan | None:
     return PricedPlan(plan=plan, step=pricer.step(plan), footprint=footprint)
 
 
-def splits(pricer: Pricer, plan: TrainingPlan, loads: BlockLoads) -> Iterator[tuple[int, ...]]:
+def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:
     """Splits worth pricing: the least bottleneck, and if memory forbids it, the least that memory allows."""
     chain = Chain.of(pricer.job)
     pp, chunks = int(plan.dims.pp), int(plan.virtual_stages)
@@ -145,27 +145,26 @@ class Chain:
 
 
 def least_bottleneck(
-    chain: Chain, loads: BlockLoads, pp: int, memory: tuple[Pricer, TrainingPlan] | None = None
+    chain: Chain, loads: StageLoads, pp: int, memory: tuple[Pricer, TrainingPlan] | None = None
 ) -> tuple[int, ...] | None:
     """Layers per stage with the least largest load on ``pp`` stages, each within its memory where that is asked; None
     where nothing fits."""
     start, end = np.triu_indices(chain.size + 1, k=1)
     counts = chain.passed[end] - chain.passed[start]
-    costs = np.full((chain.size + 1, chain.size + 1), np.inf)
-    costs[start, end] = loads.of(counts)
+    in_pool = {pool: loads.of(counts, stage) for stage, pool in enumerate(loads.pool_of[:pp].tolist())}
 
-    def cost_at(stages: Counts) -> Array:
-        if memory is None:
-            return costs
-        pricer, plan = memory
-        held = held_bytes(pricer.job, plan, pricer.cluster, counts, pp - sum(stages))
-        allowed = np.full_like(costs, np.inf)
-        fits = held <= pricer.limit_bytes
-        allowed[start[fits], end[fits]] = costs[start[fits], end[fits]]
-        return allowed
+    def cost_of(stage: int) -> Array:
+        costs = np.full((chain.size + 1, chain.size + 1), np.inf)
+        costs[start, end] = in_pool[int(loads.pool_of[stage])]
+        if memory is not None:
+            pricer, plan = memory
+            held = held_bytes(pricer.job, plan, pricer.cluster, counts, stage)
+            costs[start, end] = np.where(held <= pricer.limit_bytes, costs[start, end], np.inf)
+        return costs
 
-    tables = {stages: cost_at((stages,)) for stages in range(1, pp + 1)} if memory else {}
-    kind = Kind(devices=1, limit=pp, cost_at=lambda c: tables.get(sum(c), costs))
+    alike = memory is None and len(in_pool) == 1
+    tables = [cost_of(0)] * pp if alike else [cost_of(stage) for stage in range(pp)]
+    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[pp - sum(left)])
     found = least_bottlenecks([kind], np.arange(chain.size + 1), pp, pp)
     first = found.first.get((pp,))
     if first is None or np.isinf(first).all():

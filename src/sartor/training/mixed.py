@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from sartor.cost.gemm import peak_flops_per_s
 from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob
+from sartor.operators import DType
 from sartor.training.stage_seconds import StageSeconds
 from sartor.training.stages import StageRows
 from sartor.training.tables import PlanTables
@@ -33,6 +35,26 @@ def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
         if not pool.num_devices:
             raise InputError("num_devices", 0, f"pool {pool.name} of a mixed cluster must say how many devices it has")
     return tuple(replace(pool, others=()) for pool in cluster.pools)
+
+
+def known_of(pool: Cluster, calibration: Calibration | None) -> Calibration | None:
+    """A calibration of one's own where it is of the pool's device."""
+    return calibration if calibration is not None and calibration.gpu == pool.gpu.name else None
+
+
+def devices_of_pools(pools: Sequence[Cluster], num_devices: int) -> list[int]:
+    """How many of ``num_devices`` stand in each pool, filled in order."""
+    if len(pools) == 1:
+        return [num_devices]
+    ends = np.minimum(np.cumsum([pool.num_devices for pool in pools]), num_devices)
+    taken: list[int] = np.diff(ends, prepend=0).tolist()
+    return taken
+
+
+def mean_peak_flops_per_s(pools: Sequence[Cluster], dtype: DType, num_devices: int) -> float:
+    """Dense peak of a device, over the devices of all pools that are used."""
+    counts = devices_of_pools(pools, num_devices)
+    return sum(peak_flops_per_s(p.gpu, dtype) * n for p, n in zip(pools, counts, strict=True)) / sum(counts)
 
 
 def pools_of_stages(pools: Sequence[Cluster], job: TrainingJob, pp: int, devices_per_stage: int) -> IntArray:
@@ -87,6 +109,12 @@ class _MixedSeconds(StageSeconds):
         stacked = np.stack([np.broadcast_to(value, shape) for value in values])
         own: FloatArray = stacked[self.rows.pool, np.arange(shape[0])]
         return own
+
+    def evened_s(self, busy: FloatArray) -> Any:
+        """All work at the first pool's pace, over stages that each do as much more of it as their pool is faster."""
+        alone = [s.forward_s + s.backward_s + s.wgrad_s for s in self.of_pools]
+        faster = np.stack([(alone[0] / np.maximum(each, 1e-30)).max(axis=0) for each in alone])
+        return self.rows.times @ alone[0] / (self.rows.times @ faster[self.rows.pool])
 
     def reduced_s(self) -> Any:
         return self._own([s.reduced_s() for s in self.of_pools])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.training.recipes import check_recipe
+from sartor.training.recipes import check_recipe, supports
 from sartor.units import round_up
 
 FRAMEWORKS = (
@@ -37,7 +37,7 @@ Word = TypeVar("Word", bound=Enum)
 
 def training_job(
     shape: TransformerShape,
-    gpu: Gpu,
+    gpu: Gpu | Sequence[Gpu],
     *,
     global_batch_size: Any,
     seq_len: Any = None,
@@ -51,11 +51,13 @@ def training_job(
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
 
     ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8, mxfp8, nvfp4,
-    fp8_block, ...); None the device's 16-bit type. Raises ``InputError``.
+    fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several, all of which must have the recipe. Raises
+    ``InputError``.
     """
+    gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
     length, length_notes = _seq_len(seq_len, shape)
-    recipe, recipe_notes = _recipe(dtype, gpu)
+    recipe, recipe_notes = _recipe(dtype, gpus)
     trainer = framework if isinstance(framework, Framework) else Framework(name=_framework(framework))
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
@@ -87,21 +89,25 @@ def _seq_len(value: Any, shape: TransformerShape) -> tuple[int, tuple[str, ...]]
     return length, ((f"seq_len={length} is beyond the model's {limit}",) if beyond else ())
 
 
-def _recipe(dtype: str | None, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe of a word; plain ``fp8`` is what the device's trainers take for it."""
+def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a word; plain ``fp8`` is what the devices' trainers take for it."""
     if dtype is None:
-        recipe = Recipe(gpu.default_dtype.value)
+        own = [Recipe(gpu.default_dtype.value) for gpu in gpus]
+        recipe = next((r for r in own if all(supports(r, gpu) for gpu in gpus)), own[0])
+        for gpu in gpus:
+            check_recipe(recipe, gpu)
         return recipe, (f"dtype={recipe.value} (not given)",)
-    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpu).value, "fp4": "nvfp4"}
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpus).value, "fp4": "nvfp4"}
     word = dtype.strip().lower().replace("-", "_")
     recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
-    check_recipe(recipe, gpu)
+    for gpu in gpus:
+        check_recipe(recipe, gpu)
     return recipe, ((f"dtype=fp8 read as {recipe.value}",) if word == "fp8" else ())
 
 
-def _plain_fp8(gpu: Gpu) -> Recipe:
-    """MXFP8 where the device scales blocks itself (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
-    return Recipe.MXFP8 if DType.MXFP8 in gpu.peak_flops_per_s else Recipe.FP8_DELAYED
+def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
+    """MXFP8 where the devices scale blocks themselves (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
+    return Recipe.MXFP8 if all(DType.MXFP8 in gpu.peak_flops_per_s for gpu in gpus) else Recipe.FP8_DELAYED
 
 
 def _framework(name: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.training.mixed import devices_of_pools
 
 JOULES_PER_KWH = 3.6e6
 POWER_SHARE = 1.0
@@ -42,9 +43,11 @@ def run_cost(
     if not 0 < tokens < 1e20:
         raise InputError("tokens", tokens, "must be a positive number of tokens", "1T")
     hours, low, high = (tokens / tokens_per_step * s / 3600 for s in step_s)
-    gpu = cluster.gpu
-    own = cluster.price_usd_per_device_hour is not None
-    price = cluster.price_usd_per_device_hour if own else gpu.price_usd_per_hour
+    shares = [taken / num_devices for taken in devices_of_pools(cluster.pools, num_devices)]
+    prices = [_price(pool) for pool in cluster.pools]
+    known = all(price is not None for price, _, _ in prices)
+    price = sum((each or 0.0) * share for (each, _, _), share in zip(prices, shares, strict=True))
+    watts = sum(gpu.tdp_w * share for gpu, share in zip(cluster.gpus, shares, strict=True))
     device_hours = hours * num_devices
     return RunCost(
         tokens=float(tokens),
@@ -52,10 +55,18 @@ def run_cost(
         low_hours=low,
         high_hours=high,
         device_hours=device_hours,
-        usd=None if price is None else price * device_hours,
-        usd_per_device_hour=price,
-        price_source=cluster.price_source if own else gpu.price_source,
-        price_date=cluster.price_date if own else gpu.price_date,
-        energy_j=device_hours * 3600 * gpu.tdp_w * POWER_SHARE,
+        usd=price * device_hours if known else None,
+        usd_per_device_hour=price if known else None,
+        price_source="; ".join(dict.fromkeys(source for _, source, _ in prices if source)),
+        price_date="; ".join(dict.fromkeys(date for _, _, date in prices if date)),
+        energy_j=device_hours * 3600 * watts * POWER_SHARE,
         power_share=POWER_SHARE,
     )
+
+
+def _price(pool: Cluster) -> tuple[float | None, str, str]:
+    """Of a device for an hour, its source and date: the cluster's own, else the device's."""
+    gpu = pool.gpu
+    if pool.price_usd_per_device_hour is None:
+        return gpu.price_usd_per_hour, gpu.price_source, gpu.price_date
+    return pool.price_usd_per_device_hour, pool.price_source, pool.price_date

@@ -12,6 +12,7 @@ from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.training.footprint import flatten
+from sartor.training.mixed import known_of, pools_of, pools_of_stages
 from sartor.training.stage_bytes import stage_bytes
 from sartor.training.tables import plan_columns, plan_tables
 
@@ -37,11 +38,37 @@ class BlockLoads:
         return np.asarray(counts @ self.busy_s + share * (counts @ self.again_s))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLoads:
+    """Loads of one plan's stages, each at the pace of the pool it stands in."""
+
+    pools: tuple[BlockLoads, ...]
+    pool_of: IntArray
+    """[pp]"""
+
+    def of(self, counts: IntArray, stage: int = 0) -> FloatArray:
+        """Seconds of pipeline rank ``stage`` if it held ``counts`` [..., K] of `blocks`."""
+        return self.pools[int(self.pool_of[stage])].of(counts)
+
+
 def block_loads(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
-) -> tuple[BlockLoads, ...]:
+) -> tuple[StageLoads, ...]:
     """Loads under every one of a flat array of plans, or of a single plan; what plans share is priced once."""
     columns, _ = plan_columns(plan)
+    pools = pools_of(cluster)
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    loads = [_pool_loads(job, columns, *each) for each in zip(pools, known, strict=True)]
+    sizes = columns["tp"] * columns["cp"] * columns["dp"]
+    return tuple(
+        StageLoads(pools=each, pool_of=pools_of_stages(pools, job, pp, size))
+        for pp, size, each in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
+    )
+
+
+def _pool_loads(
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration | None
+) -> tuple[BlockLoads, ...]:
     table = plan_tables(job, columns, cluster, calibration, None)
     seconds, is_layer = table.seconds, table.is_layer.astype(bool)
     busy = seconds.forward_s + seconds.backward_s + seconds.wgrad_s

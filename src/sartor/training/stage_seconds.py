@@ -80,6 +80,10 @@ class StageSeconds:
             first = np.argmax(self.rows.counts > 0, axis=1)
             self.gather_s, self.scatter_s = np.asarray(each.first_s)[first], np.asarray(each.last_s)[first]
 
+    def evened_s(self, busy: FloatArray) -> Any:
+        """``busy`` [R, plans] if the work were divided at will over the stages."""
+        return self.rows.times @ busy / self.rows.pp
+
     def exchange_s(self) -> Any:
         """Gradients and parameters among replicas once a step, beyond what compute and the bubble hide."""
         # Stage s is done with its last microbatch while those before it still work, and starts after them.

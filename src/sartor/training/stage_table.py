@@ -44,7 +44,7 @@ def stage_table(
     kinds = blocks(job.shape)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
     (weights,) = block_loads(job, plan, cluster, calibration)
-    loads = weights.of(counts.sum(axis=1))
+    loads = [float(weights.of(held, stage)) for stage, held in enumerate(counts.sum(axis=1))]
     memory = every_stage(job, plan, cluster)
     limit = usable_bytes(cluster)
     return tuple(
@@ -53,7 +53,7 @@ def stage_table(
             layers=int(counts[s][:, is_layer].sum()),
             chunks=tuple(int(n) for n in counts[s][:, is_layer].sum(axis=1)),
             holds=tuple(b.name for i, b in enumerate(kinds) if not is_layer[i] and counts[s][:, i].any()),
-            load_s=float(loads[s]),
+            load_s=loads[s],
             state_bytes=float(memory.states[s, 0]),
             stash_bytes=float(memory.kept[s, 0]),
             workspace_bytes=float(memory.working[s, 0]),

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.gemm import peak_flops_per_s
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.training.coefficients import TrainingCoefficients
 from sartor.training.distinct import distinct_rows
-from sartor.training.mixed import pools_of, pools_of_stages, stage_seconds
+from sartor.training.mixed import known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
 from sartor.training.orders import check_schedule
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.results import StepEstimate
@@ -50,12 +49,14 @@ def step(
     ``coefficients`` in place of the package's for the job's trainer and device. Raises ``InputError`` for a single plan
     that does not divide the model or that its schedule has no order for; of arrays such plans are priced as if padded.
 
-    On a mixed cluster stages fill the pools in order, each at its own pool's pace (``calibration`` is then looked up).
+    On a mixed cluster stages fill the pools in order, each at its own pool's pace; ``calibration`` is then of the pools
+    of its device.
     """
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
     pools = pools_of(cluster)
-    tables = [plan_tables(job, columns, pool, None if cluster.others else calibration, coefficients) for pool in pools]
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    tables = [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
     out = {name: np.empty(columns["tp"].size) for name in _PARTS}
     for rows, where in _groups(job, plan, columns, pools):
         for name, value in _price(tables, rows, {k: v[where] for k, v in columns.items()}, where).items():
@@ -133,15 +134,14 @@ def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray]
     }
     step_s = sum(parts.values())
     flops = s.flops() * m * p["tp"] * p["dp"] * p["cp"]
-    peaks = np.array([peak_flops_per_s(each.cluster.gpu, t.job.recipe.dtype) for each in tables])
-    rate = float(peaks[rows.pool] @ rows.times) / rows.pp
+    rate = mean_peak_flops_per_s([each.cluster for each in tables], t.job.recipe.dtype, int(devices[0]))
     work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
     network = t.calibration.network.log_sigma * (dp + pipe.transfer_s)
     deviation = np.sqrt((of_slowest(s.deviation_s) * work_share) ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2)
     busy = s.forward_s + s.backward_s + s.wgrad_s
     return {
         **parts,
-        "imbalance_s": m * (busy.max(axis=0) - rows.times @ busy / rows.pp),
+        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)),
         "step_s": step_s,
         "log_sigma": np.sqrt((deviation / step_s) ** 2 + c.step_sigma**2),
         "model_flops": flops,

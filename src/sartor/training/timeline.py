@@ -19,7 +19,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.training.coefficients import TrainingCoefficients
 from sartor.training.footprint import every_stage, flatten, usable_bytes
-from sartor.training.mixed import pools_of, pools_of_stages, stage_seconds
+from sartor.training.mixed import known_of, pools_of, pools_of_stages, stage_seconds
 from sartor.training.orders import Work
 from sartor.training.simulation import Event, PipelineTimes, simulate
 from sartor.training.stage_bytes import stage_bytes
@@ -87,8 +87,8 @@ def timeline(
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
     counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
     pools = pools_of(cluster)
-    known = None if cluster.others else calibration
-    tables = [plan_tables(job, columns, pool, known, coefficients) for pool in pools]
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    tables = [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
     size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
     where = pools_of_stages(pools, job, pp, size)
     stages = _stages(tables, columns, counts.sum(axis=1), virtual, where)
