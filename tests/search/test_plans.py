@@ -268,6 +268,17 @@ def test_a_value_no_plan_can_have_is_refused_with_what_rules_it_out(
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("splits", [False, True])
+def test_whole_experts_may_lie_on_tensor_ranks_and_split_ones_may_not(splits: bool) -> None:
+    asked = replace(job(4, 16, model="mixtral-8x7b"), framework=Framework(splits_experts=splits))
+    rows = structures(asked, plan_space(asked, 8, {})).rows
+    found = set(zip(*(rows[name].tolist() for name in ("tp", "dp", "cp", "ep")), strict=True))
+    beyond = {each for each in found if each[1] * each[2] % each[3]}
+    assert bool(beyond) is not splits
+    assert all(tp * dp * cp % ep == 0 for tp, dp, cp, ep in found)
+    assert ((8, 1, 1, 8) in found) is not splits
+
+
 def test_devices_that_no_plan_can_use_name_their_neighbours() -> None:
     with pytest.raises(InputError) as error:
         search(job(8, 16), 17)

@@ -64,7 +64,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
     rows, below = space.dims, space.size // max(1, size_of(space.dims))
     rows = _strike(rows, dims_conditions(job), rejected, weight=below)
     levels = {
-        "ep": expert_conditions(),
+        "ep": expert_conditions(job),
         "virtual_stages": chunk_conditions(job),
         "microbatch_size": batch_conditions(job),
     }
@@ -136,8 +136,13 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
     return ok
 
 
-def expert_conditions() -> Iterator[Condition]:
-    yield Condition(reason="ep does not divide dp x cp", ok=lambda r: r["dp"] * r["cp"] % r["ep"] == 0)
+def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
+    """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
+    whole = not job.framework.splits_experts
+    yield Condition(
+        reason=f"ep does not divide {'tp x ' if whole else ''}dp x cp",
+        ok=lambda r: r["dp"] * r["cp"] * np.where(whole, r["tp"], 1) % r["ep"] == 0,
+    )
 
 
 def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
