@@ -151,9 +151,9 @@ class TrainingJob:
 class TrainingPlan:
     """How a job is spread: one plan, or many as arrays that broadcast.
 
-    ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep within dp x cp, tp x dp x cp where experts stay whole)
-    and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the inner part of
-    cp x dp), pp outermost.
+    ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep within dp x cp, within tp x dp x cp where experts
+    stay whole) and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the
+    inner part of cp x dp), pp outermost.
     """
 
     dims: ParallelDims = field(default_factory=ParallelDims)
