@@ -16,6 +16,7 @@ from sartor.cli import common as c
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
+    from sartor.answers import DesignAnswer
     from sartor.search.joint_result import Progress
 
 
@@ -137,6 +138,7 @@ def design(
             recompute=[word.strip() for word in recompute.split(",") if word.strip()],
             area_model=area_model,
         )
+    write_files(found, html, png)
     c.answer("design", design_body(found), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
@@ -147,6 +149,19 @@ def design(
         if json:
             c.say(f"sartor: no point of the space fits; tightest: {found.result.tightest}")
         raise c.Exit(3)
+
+
+def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
+    """The page and the figures, where they are wanted."""
+    if html:
+        from sartor.report.files import write_atomic
+        from sartor.report.page_design import design_page
+
+        write_atomic(html, design_page(found).encode())
+    if png and found.best is not None:
+        from sartor.report.page_design import design_pngs
+
+        design_pngs(found, png)
 
 
 def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

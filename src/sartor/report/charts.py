@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
+from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_design_cloud, draw_floor_plan
 from sartor.report.draw_plan import (
     draw_memory_bars,
     draw_memory_fall,
@@ -39,6 +41,10 @@ FIGURES: Mapping[type, Any] = {
     PlanCloud: draw_plan_cloud,
     PipelineBars: draw_pipeline,
     MemoryTracks: draw_memory_tracks,
+    Convergence: draw_convergence,
+    DesignCloud: draw_design_cloud,
+    FloorPlan: draw_floor_plan,
+    CoreBars: draw_core_bars,
 }
 """Which function draws which record."""
 

@@ -11,9 +11,9 @@ from sartor.search.joint_result import DesignStatus, Ranked
 from sartor.units import GIB, GIGA, MIB, format_count, format_share
 
 STEP_WORDS = {
-    "microbatches_s": "microbatches on the slowest stage",
-    "fill_s": "pipeline fills and drains",
-    "resync_s": "copies agree on gradients",
+    "microbatches_s": "work on microbatches",
+    "fill_s": "pipeline fills, drains",
+    "resync_s": "gradients agreed on",
     "optimizer_s": "optimizer step",
 }
 AREA_WORDS = {
@@ -76,7 +76,7 @@ def count(number: object, noun: str) -> str:
 
 def memory_text(size_bytes: float) -> str:
     """``64 GB`` where that is whole, else ``32 GiB``."""
-    whole = abs(size_bytes / GIGA - round(size_bytes / GIGA)) < 1e-9
+    whole = abs(size_bytes / GIGA - round(size_bytes / GIGA, 2)) < 1e-9
     return f"{size_bytes / GIGA:g} GB" if whole else f"{size_bytes / GIB:.4g} GiB"
 
 

@@ -1,0 +1,188 @@
+"""Figures of a design: points and their front, convergence, dies to scale, the cores of a layer in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
+from sartor.report.design_words import AREA_WORDS
+from sartor.report.frame import FILE, Frame, altair, colour, finish, names_axis, rows_chart, time_unit
+from sartor.report.palette import Theme
+
+SIDE = 260
+"""Height of the floor plan [px]."""
+WIDEST = 2.7
+"""Its width over its height, about: squares look square."""
+
+
+def draw_convergence(points: Convergence, frame: Frame = FILE) -> Any:
+    """What no point exceeds, falling; the best point so far, rising."""
+    alt, theme = altair(), frame.theme
+    words = ["no point can exceed", "best so far"]
+    rows = [
+        {"seconds": s, "value": v, "what": word, "evaluated": n}
+        for word, values in zip(words, (points.bound.tolist(), points.incumbent.tolist()), strict=True)
+        for s, v, n in zip(points.seconds.tolist(), values, points.evaluated.tolist(), strict=True)
+        if v > 0
+    ]
+    base = rows_chart(alt, rows).encode(
+        x=alt.X("seconds:Q", title="time since the search began [s]", axis=alt.Axis(tickCount=8)),
+        y=alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s")),
+        color=colour(alt, "what", words, [theme.vermillion, theme.blue]),
+        tooltip=[
+            alt.Tooltip("what:N"),
+            alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
+            alt.Tooltip("seconds:Q", title="after [s]", format=".3g"),
+            alt.Tooltip("evaluated:Q", title="points evaluated"),
+        ],
+    )
+    chart = base.mark_line(interpolate="step-after", strokeWidth=1.8) + base.mark_point(size=14, filled=True)
+    return finish(alt, chart, points.title, frame, height=240)
+
+
+def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
+    """Area against objective; baselines and the best point by name."""
+    alt, theme = altair(), frame.theme
+    rows = [
+        {"label": label, "area": a, "power": p, "value": v, "kind": kind}
+        for label, a, p, v, kind in zip(
+            points.labels,
+            points.area_mm2.tolist(),
+            points.power_w.tolist(),
+            points.objective.tolist(),
+            points.kind,
+            strict=True,
+        )
+    ]
+    x = alt.X("area:Q", title="die [mm2]", scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
+    y = alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~s"))
+    tips = [
+        alt.Tooltip("label:N", title="chip"),
+        alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
+        alt.Tooltip("area:Q", title="mm2", format=",.4~g"),
+        alt.Tooltip("power:Q", title="W", format=",.4~g"),
+    ]
+
+    def of(kind: str) -> Any:
+        return rows_chart(alt, [row for row in rows if row["kind"] == kind])
+
+    shape = {"x": x, "y": y, "tooltip": tips}
+    looks = {
+        "evaluated": {"size": 26, "opacity": 0.45, "color": theme.sky},
+        "front": {"size": 48, "opacity": 1, "color": theme.blue},
+        "baseline": {"size": 70, "opacity": 1, "color": theme.orange, "shape": "square"},
+        "best": {"size": 150, "opacity": 1, "color": theme.vermillion, "shape": "diamond"},
+    }
+    layers = [of(kind).mark_point(filled=True, **look).encode(**shape) for kind, look in looks.items()]
+    mean = sum(row["area"] for row in rows) / len(rows)
+    for late in (False, True):
+        named = [
+            row | {"words": "best" if row["kind"] == "best" else row["label"]}
+            for row in _told_apart(rows)
+            if (row["area"] > mean) is late
+        ]
+        layers.append(
+            rows_chart(alt, named)
+            .mark_text(align="right" if late else "left", dx=-9 if late else 9, fontSize=11, color=theme.muted)
+            .encode(x=x, y=y, text="words:N")
+        )
+    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+
+
+def _told_apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Baselines and the best point, one label where several lie on each other (the highest first)."""
+    named = sorted((row for row in rows if row["kind"] in ("best", "baseline")), key=lambda row: -row["value"])
+    values = [row["value"] for row in rows]
+    close = (max(values) - min(values)) / 22 or 1.0
+    out: list[dict[str, Any]] = []
+    for row in named:
+        if all(abs(row["value"] - other["value"]) > close for other in out):
+            out.append(row)
+    return out
+
+
+def _paint(theme: Theme) -> dict[str, str]:
+    order = (theme.blue, theme.green, theme.sky, theme.orange, theme.vermillion, theme.purple, theme.grey)
+    return dict(zip(AREA_WORDS.values(), [*order, theme.muted, theme.line], strict=True))
+
+
+def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Any:
+    """Rectangles of each part's area; dies stand side by side at one scale."""
+    alt, theme = altair(), frame.theme
+    rows = [
+        {"die": d, "part": p, "area": a, "share": s, "left": x, "top": y, "right": x2, "bottom": y2,
+         "x": (x + x2) / 2, "y": (y + y2) / 2, "words": f"{a:,.0f}", "room": min(x2 - x, y2 - y)}
+        for d, p, a, s, x, y, x2, y2 in zip(
+            points.die, points.part, points.area_mm2.tolist(), points.share.tolist(), points.left.tolist(),
+            points.top.tolist(), points.right.tolist(), points.bottom.tolist(), strict=True,
+        )
+    ]  # fmt: skip
+    paint = _paint(theme)
+    used = [part for part in paint if part in points.part]
+    tall = max(points.bottom.tolist())
+    wide = max(*points.right.tolist(), tall * WIDEST)
+    x = alt.X(
+        "left:Q", title="mm", scale=alt.Scale(domain=[0, wide], nice=False), axis=alt.Axis(tickCount=8, grid=False)
+    )
+    y = alt.Y("top:Q", title=None, scale=alt.Scale(domain=[tall, -tall / 9], nice=False), axis=None)
+    base = rows_chart(alt, rows)
+    boxes = base.mark_rect(stroke=theme.surface, strokeWidth=1.5).encode(
+        x=x,
+        x2="right:Q",
+        y=y,
+        y2="bottom:Q",
+        color=colour(alt, "part", used, [paint[part] for part in used]),
+        tooltip=[
+            alt.Tooltip("die:N"),
+            alt.Tooltip("part:N"),
+            alt.Tooltip("area:Q", title="mm2", format=",.3~g"),
+            alt.Tooltip("share:Q", title="of the die", format=".1%"),
+        ],
+    )
+    roomy = rows_chart(alt, [row for row in rows if float(str(row["room"])) > wide / 22])
+    sizes = roomy.mark_text(fontSize=11, color=theme.surface, fontWeight="bold").encode(
+        x=alt.X("x:Q", title="mm"), y="y:Q", text="words:N"
+    )
+    heads = rows_chart(alt, [{"name": name, "x": at, "y": -tall / 22} for name, at, _ in points.names])
+    names = heads.mark_text(align="left", fontSize=11, color=theme.ink).encode(x="x:Q", y="y:Q", text="name:N")
+    return finish(alt, alt.layer(boxes, sizes, names), points.title, frame, height=SIDE)
+
+
+def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Any:
+    """Operators on cores in time; colour tells how an operator was split."""
+    alt, theme = altair(), frame.theme
+    end = float(points.end_s.max()) if len(points.end_s) else 1.0
+    unit, scale = time_unit(end)
+    rows: list[dict[str, Any]] = [
+        {"line": line, "operator": op, "mode": mode, "start": a * scale, "end": b * scale, "took": (b - a) * scale,
+         "middle": (a + b) / 2 * scale}
+        for line, op, mode, a, b in zip(
+            points.line, points.operator, points.mode, points.start_s.tolist(), points.end_s.tolist(), strict=True
+        )
+    ]  # fmt: skip
+    y = alt.Y("line:N", sort=list(points.lines), title=None, axis=names_axis(alt))
+    x = alt.X("start:Q", title=f"time [{unit}]", scale=alt.Scale(domain=[0, end * scale], nice=False))
+    bars = (
+        rows_chart(alt, rows)
+        .mark_bar(stroke=theme.surface, strokeWidth=0.8, height=18)
+        .encode(
+            x=x,
+            x2="end:Q",
+            y=y,
+            color=colour(alt, "mode", ["all cores, alone", "one core"], [theme.orange, theme.sky]),
+            tooltip=[
+                alt.Tooltip("operator:N"),
+                alt.Tooltip("line:N", title="cores"),
+                alt.Tooltip("mode:N"),
+                alt.Tooltip("start:Q", title=f"starts [{unit}]", format=".4g"),
+                alt.Tooltip("took:Q", title=f"takes [{unit}]", format=".3g"),
+            ],
+        )
+    )
+    wide = [row for row in rows if row["took"] * 11 > end * scale]
+    names = (
+        rows_chart(alt, wide)
+        .mark_text(fontSize=9, color="#1b1f24", limit=80)
+        .encode(x="middle:Q", y=y, text="operator:N")
+    )
+    return finish(alt, bars + names, points.title, frame, height=max(26 * len(points.lines), 60))
