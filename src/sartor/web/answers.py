@@ -9,7 +9,7 @@ from sartor import api
 from sartor.errors import InputError
 from sartor.report import contract
 from sartor.web.asked import gpu_of, model_of, names_of, plain_name, question_of
-from sartor.web.reply import Reply, answered
+from sartor.web.reply import Reply, answered, compact
 from sartor.web.routes import SHELVES
 
 Body = Mapping[str, Any]
@@ -38,19 +38,19 @@ def lint(body: Body) -> Reply:
 def shape(body: Body) -> Reply:
     from sartor.web.shape_view import shape_body
 
-    return answered("shape", shape_body(body))
+    return compact("shape", shape_body(body))
 
 
 def sweep(body: Body) -> Reply:
     from sartor.web.shape_view import sweep_answer
 
-    return answered("sweep", sweep_answer(body))
+    return compact("sweep", sweep_answer(body))
 
 
 def compare(body: Body) -> Reply:
     from sartor.web.compare_view import compare_body
 
-    return answered("compare", compare_body(body))
+    return compact("compare", compare_body(body))
 
 
 def advise(body: Body) -> Reply:
@@ -94,7 +94,7 @@ def plan(body: Body) -> Reply:
 def plan_figures(body: Body) -> Reply:
     from sartor.web.plan_view import figures_body
 
-    return answered("plan_figures", figures_body(_planned(body)))
+    return compact("plan_figures", figures_body(_planned(body)))
 
 
 def plan_launch(body: Body) -> Reply:

@@ -1,0 +1,60 @@
+// Questions to the server. What is asked at every turn of a knob is asked one at a time, the latest last.
+
+export class Refused extends Error {
+  constructor(error, status) {
+    super(error?.message ?? "the server did not answer");
+    this.field = error?.field ?? "";
+    this.status = status;
+  }
+}
+
+/** POST a question; its answer, or `Refused` with the server's sentence. */
+export async function ask(path, body, { as = "json", signal } = {}) {
+  let response;
+  const binary = body instanceof Blob || body instanceof ArrayBuffer;
+  try {
+    response = await fetch(path, body === undefined ? { signal } : {
+      method: "POST", signal, body: binary ? body : JSON.stringify(body),
+      headers: { "content-type": binary ? "application/octet-stream" : "application/json" },
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
+  }
+  if (response.status === 429) {
+    await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("retry-after") || 1)));
+    return ask(path, body, { as, signal });
+  }
+  if (!response.ok) {
+    let error = null;
+    try { error = (await response.json()).error; } catch { /* no JSON: the sentence below does */ }
+    throw new Refused(error, response.status);
+  }
+  return as === "json" ? response.json() : as === "text" ? response.text() : response.blob();
+}
+
+/** A line in which only the newest question waits: `next(body)` resolves to its answer, or null when overtaken. */
+export function line(path) {
+  let running = false, waiting = null;
+  async function run(job) {
+    running = true;
+    try { job.done(await ask(path, job.body)); } catch (error) { job.fail(error); }
+    running = false;
+    const next = waiting;
+    waiting = null;
+    if (next) run(next);
+  }
+  return (body) => new Promise((done, fail) => {
+    const job = { body, done, fail };
+    if (!running) { run(job); return; }
+    waiting?.done(null);
+    waiting = job;
+  });
+}
+
+const shelves = new Map();
+/** Entries of a catalogue, fetched once. */
+export function catalog(what) {
+  if (!shelves.has(what)) shelves.set(what, ask(`/api/catalog/${what}`).then((answer) => answer.entries));
+  return shelves.get(what);
+}

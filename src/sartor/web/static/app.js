@@ -1,0 +1,103 @@
+// Start: take the state from the address, build the views, keep them in step.
+
+import { h, put } from "./dom.js";
+import { address, fromAddress, onChange, redo, state, undo, update } from "./state.js";
+import { questionBar, refreshBar } from "./bar.js";
+import { explainOnHover } from "./terms.js";
+import { configDialog, dropAnywhere } from "./upload.js";
+import { shapeView } from "./shape.js";
+import { compareView } from "./compare.js";
+import { planView } from "./plan.js";
+import { designView } from "./design.js";
+
+const main = document.getElementById("main"), bannerBox = document.getElementById("banner");
+const statusBox = document.getElementById("status"), tabs = [...document.querySelectorAll("[data-view]")];
+const say = { banner, status };
+const makers = { shape: shapeView, compare: compareView, plan: planView, design: designView };
+const views = {};
+let shown = "";
+
+function banner(message) {
+  put(bannerBox, message ? h("p", {}, message) : null);
+}
+
+function status(message) {
+  statusBox.textContent = message;
+}
+
+function show() {
+  const name = state.view in makers ? state.view : "shape";
+  for (const tab of tabs) {
+    const chosen = tab.dataset.view === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+  }
+  views[name] ??= makers[name](say);
+  if (shown !== name) {
+    shown = name;
+    banner("");
+    put(main, views[name].element);
+    document.body.dataset.view = name;
+    main.setAttribute("aria-labelledby", `tab-${name}`);
+    document.title = `sartor: ${name}`;
+  }
+  refreshBar();
+  views[name].refresh();
+}
+
+function chooseView(name) {
+  update((s) => { s.view = name; });
+}
+
+for (const tab of tabs) {
+  tab.addEventListener("click", () => chooseView(tab.dataset.view));
+  tab.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const next = tabs[(tabs.indexOf(tab) + by + tabs.length) % tabs.length];
+    next.focus();
+    chooseView(next.dataset.view);
+  });
+}
+
+function themeButton() {
+  const button = document.getElementById("theme"), root = document.documentElement;
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try { localStorage.setItem("sartor-theme", root.dataset.theme); } catch { /* kept for this page only */ }
+    label();
+  });
+  label();
+}
+
+document.getElementById("link").addEventListener("click", async () => {
+  const link = await address();
+  history.replaceState(null, "", link);
+  try { await navigator.clipboard.writeText(link); status("Link copied."); } catch { status("The address of this page is the link."); }
+});
+
+document.addEventListener("keydown", (event) => {
+  if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
+  if (event.target.matches?.("input[type=text], textarea") && event.target.value !== event.target.defaultValue && event.target.dataset.dirty) return;
+  event.preventDefault();
+  (event.shiftKey ? redo : undo)();
+});
+
+addEventListener("hashchange", async () => { if (await fromAddress()) show(); });
+
+async function start() {
+  const readable = await fromAddress();
+  themeButton();
+  explainOnHover();
+  const openConfig = configDialog(say);
+  dropAnywhere(say);
+  onChange(show);
+  show();
+  await questionBar(document.getElementById("question"), { onConfig: openConfig });
+  refreshBar();
+  if (!readable) banner("The link could not be read; this is the page as it starts.");
+}
+
+start();

@@ -1,0 +1,80 @@
+// The question bar: which model, on what, doing what.
+
+import { h, put, term } from "./dom.js";
+import { catalog } from "./api.js";
+import { state, update } from "./state.js";
+
+const PHASES = ["train", "prefill", "decode"];
+const INPUTS = new Map();
+
+/** Build the bar once; `refresh` follows the state. */
+export async function questionBar(element, { onConfig }) {
+  const [models, gpus] = await Promise.all([catalog("models"), catalog("gpus")]);
+  const dtypes = [...new Set(gpus.flatMap((gpu) => Object.keys(gpu.peak_flops_per_s)))];
+  put(element,
+    h("datalist", { id: "models" }, models.map((m) => h("option", { value: m.name }))),
+    labelled("model", null, text("model", { list: "models", size: 18, spellcheck: "false" }, (value) => choose(value))),
+    h("button", { class: "quiet", id: "open-config", onclick: onConfig }, "config.json …"),
+    labelled("gpu", "gpu", select("gpu", gpus.map((gpu) => gpu.name))),
+    labelled("phase", "phase", select("phase", PHASES)),
+    labelled("dtype", "dtype", select("dtype", [["", "device's own"], ...dtypes])),
+    labelled("seq_len", "seq_len", number("seq_len", "own")),
+    labelled("context_len", "context_len", number("context_len", "own")),
+    labelled("microbatch_size", "microbatch_size", number("microbatch_size", "own")),
+    labelled("tp", "tp", number("tp", "1")),
+    labelled("attention", "attention", select("attention", ["flash", "unfused"])));
+}
+
+function labelled(field, key, input) {
+  INPUTS.set(field, input);
+  input.id = `ask-${field}`;
+  return h("label", { class: "ask", for: input.id, "data-ask": field }, h("span", {}, key ? term(key, field) : field), input);
+}
+
+function select(field, options) {
+  return h("select", { onchange: (event) => set(field, event.target.value || null) },
+    options.map((o) => (Array.isArray(o) ? h("option", { value: o[0] }, o[1]) : h("option", { value: o }, o))));
+}
+
+function text(field, props, change) {
+  return h("input", { type: "text", autocomplete: "off", ...props, onchange: (event) => change(event.target.value.trim()) });
+}
+
+function number(field, placeholder) {
+  return text(field, { inputmode: "numeric", placeholder, size: 6 }, (value) => {
+    const digits = value.replaceAll(/[,_ ]/g, "");
+    set(field, digits === "" ? (field === "tp" ? 1 : null) : /^-?\d+$/.test(digits) ? Number(digits) : digits);
+  });
+}
+
+function set(field, value) {
+  update((s) => { s.q[field] = value; });
+}
+
+/** Another model: its changes do not carry over. */
+function choose(name) {
+  if (state.q.config !== null && name === state.q.name) return;
+  update((s) => { Object.assign(s.q, { model: name, config: null, name: "", set: {} }); s.pins = []; });
+}
+
+export function refreshBar(workload) {
+  const q = state.q;
+  for (const [field, input] of INPUTS) {
+    const value = field === "model" && q.config !== null ? q.name || "config.json" : q[field];
+    if (document.activeElement !== input || input.tagName === "SELECT") input.value = value ?? "";
+    if (workload && input.placeholder && field in workload) input.placeholder = String(workload[field]);
+  }
+  INPUTS.get("context_len")?.closest("label").classList.toggle("faint", q.phase === "train");
+}
+
+/** Mark the input an error speaks of; true where there is one. */
+export function markBar(field, message) {
+  let found = false;
+  for (const [name, input] of INPUTS) {
+    const wrong = Boolean(message) && name === field;
+    found ||= wrong;
+    input.setAttribute("aria-invalid", String(wrong));
+    input.title = wrong ? message : "";
+  }
+  return found;
+}

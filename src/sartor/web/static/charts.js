@@ -1,0 +1,92 @@
+// Figures as SVG: scales, axes, and the marks that more than one view draws.
+
+import { s } from "./dom.js";
+import { seconds } from "./format.js";
+
+export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)"];
+export const BOUND = { compute: "var(--blue)", memory: "var(--orange)", network: "var(--purple)", overhead: "var(--grey)" };
+
+export function linear([d0, d1], [r0, r1]) {
+  const k = d1 === d0 ? 0 : (r1 - r0) / (d1 - d0);
+  const scale = (value) => r0 + (value - d0) * k;
+  scale.invert = (at) => (k ? d0 + (at - r0) / k : d0);
+  return scale;
+}
+
+export function log([d0, d1], [r0, r1]) {
+  const inner = linear([Math.log(d0), Math.log(d1)], [r0, r1]);
+  const scale = (value) => inner(Math.log(value));
+  scale.invert = (at) => Math.exp(inner.invert(at));
+  return scale;
+}
+
+/** Round values between two, about `many` of them. */
+export function ticks(low, high, many = 5) {
+  if (!(high > low)) return [low];
+  const raw = (high - low) / many, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= raw);
+  const out = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) out.push(Number(at.toPrecision(12)));
+  return out;
+}
+
+export function logTicks(low, high, digits = [1, 3]) {
+  const out = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+    for (const digit of digits) out.push(Number((digit * 10 ** power).toPrecision(6)));
+  }
+  return out.filter((at) => at >= low && at <= high);
+}
+
+/** A figure of a size, named for who cannot see it. */
+export function figure(width, height, label, ...children) {
+  return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "figure" }, children);
+}
+
+/** Axes with grid lines: `x` and `y` are {scale, ticks, text, title}; `box` is {left, right, top, bottom} in px. */
+export function axes(box, x, y) {
+  const out = [];
+  for (const at of y?.ticks ?? []) {
+    out.push(s("line", { class: "grid", x1: box.left, x2: box.right, y1: y.scale(at), y2: y.scale(at) }),
+      s("text", { class: "tick", x: box.left - 6, y: y.scale(at) + 4, "text-anchor": "end" }, y.text(at)));
+  }
+  for (const at of x?.ticks ?? []) {
+    out.push(s("line", { class: "grid", x1: x.scale(at), x2: x.scale(at), y1: box.top, y2: box.bottom }),
+      s("text", { class: "tick", x: x.scale(at), y: box.bottom + 15, "text-anchor": "middle" }, x.text(at)));
+  }
+  if (x?.title) out.push(s("text", { class: "title", x: (box.left + box.right) / 2, y: box.bottom + 31, "text-anchor": "middle" }, x.title));
+  if (y?.title) out.push(s("text", { class: "title", x: box.left - 44, y: box.top - 8, "text-anchor": "start" }, y.title));
+  return out;
+}
+
+/** Points as a path; a null breaks the line. */
+export function path(xs, ys) {
+  let out = "", pen = false;
+  for (let i = 0; i < xs.length; i++) {
+    if (ys[i] === null || ys[i] === undefined || !Number.isFinite(ys[i])) { pen = false; continue; }
+    out += `${pen ? "L" : "M"}${xs[i].toFixed(1)} ${ys[i].toFixed(1)}`;
+    pen = true;
+  }
+  return out;
+}
+
+/** A row of coloured squares with words. */
+export function legend(entries) {
+  const list = document.createElement("ul");
+  list.className = "legend";
+  for (const [words, colour] of entries) {
+    const item = document.createElement("li"), mark = document.createElement("i");
+    mark.style.background = colour;
+    item.append(mark, words);
+    list.append(item);
+  }
+  return list;
+}
+
+/** Unit for all times of one axis: [scale, word]. */
+export function timeUnit(largest) {
+  return largest >= 1 ? [1, "s"] : largest >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+}
+
+export const secondsTicks = (unit) => (at) => String(Number((at / unit).toPrecision(4)));
+export { seconds };

@@ -1,0 +1,40 @@
+// Numbers as people read them; the same steps as sartor.units.
+
+function scaled(value, steps, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "—";
+  for (const [scale, unit] of steps) {
+    if (Math.abs(value) >= scale) {
+      const shown = value / scale;
+      return `${shown >= 1000 ? Math.round(shown).toLocaleString("en") : Number(shown.toPrecision(digits))} ${unit}`.trim();
+    }
+  }
+  return value === 0 ? "0" : String(Number(value.toPrecision(digits)));
+}
+
+const SECONDS = [[86400, "days"], [3600, "h"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+const COUNTS = [[1e15, "P"], [1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]];
+const BYTES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+
+export const seconds = (value, digits = 3) => scaled(value, SECONDS, digits);
+export const count = (value, digits = 3) => scaled(value, COUNTS, digits).replace(" ", "");
+export const bytes = (value) => scaled(value, BYTES);
+export const whole = (value) => (value === null || value === undefined ? "—" : Math.round(value).toLocaleString("en"));
+
+export function share(value, digits = 1) {
+  return value === null || value === undefined || !Number.isFinite(value) ? "—" : `${(100 * value).toFixed(digits)}%`;
+}
+
+/** A change as a signed share: "−3.1%", "+0.0%" as "0%". */
+export function change(value, digits = 1) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "—";
+  const text = (100 * Math.abs(value)).toFixed(digits);
+  return Number(text) === 0 ? "0%" : `${value < 0 ? "−" : "+"}${text}%`;
+}
+
+/** Probability, never said more surely than it is known. */
+export function chance(value) {
+  if (value === null || value === undefined) return "";
+  return value > 0.99 ? ">99%" : value < 0.01 ? "<1%" : `${Math.round(100 * value)}%`;
+}
+
+export const interval = (low, high) => `${seconds(low)} to ${seconds(high)}`;

@@ -1,0 +1,211 @@
+// The plan view: how to spread a model's training over a cluster.
+
+import { card, download, h, put, s, sized, table, term } from "./dom.js";
+import { ask, catalog, Refused } from "./api.js";
+import { axes, COLOURS, figure, legend, linear, path, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { question, state, update } from "./state.js";
+
+const GIB = 2 ** 30;
+const WORDS = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
+const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", workspace_bytes: "work space", reserved_bytes: "allocator, context" };
+const AXES = ["tp", "pp", "dp", "cp", "ep"];
+
+export function planView({ banner, status }) {
+  const inputs = new Map();
+  const form = h("form", { class: "card form", "aria-label": "Job", onsubmit: (event) => { event.preventDefault(); run(); } });
+  const results = h("div", { class: "results" });
+  const element = h("div", { class: "stack" }, form, results);
+  let asking = null, started = false;
+  build();
+
+  async function build() {
+    const clusters = await catalog("clusters");
+    put(form,
+      field("cluster", "cluster", select("cluster", clusters.map((c) => c.name))),
+      field("num_devices", "num_devices", text("num_devices")),
+      field("global_batch_size", "global_batch_size", text("global_batch_size")),
+      field("seq_len", "seq_len", text("seq_len", "own")),
+      field("dtype", "dtype", text("dtype", "own")),
+      field("framework", "framework", select("framework", ["megatron", "torchtitan", "deepspeed", "nemo", "fsdp", "llm-foundry", "maxtext", "internevo", "pytorch"])),
+      field("optimizer", "optimizer", select("optimizer", ["adam", "sgd", "muon"])),
+      field("fix", "fix", text("fix", "tp=8, pp=4")),
+      h("button", { class: "primary", id: "run-plan", type: "submit" }, "Plan"));
+    refresh();
+  }
+
+  function field(name, key, input) {
+    inputs.set(name, input);
+    input.id = `plan-${name}`;
+    return h("label", { class: "ask", for: input.id }, h("span", {}, term(key, name)), input);
+  }
+
+  function select(name, options) {
+    return h("select", { onchange: (e) => set(name, e.target.value) }, options.map((o) => h("option", { value: o }, o)));
+  }
+
+  function text(name, placeholder) {
+    return h("input", { type: "text", autocomplete: "off", placeholder, size: 9, onchange: (e) => set(name, e.target.value.trim()) });
+  }
+
+  function set(name, value) {
+    update((st) => { st.plan[name] = value === "" ? null : value; });
+  }
+
+  function refresh() {
+    for (const [name, input] of inputs) if (document.activeElement !== input || input.tagName === "SELECT") input.value = state.plan[name] ?? "";
+    if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Say which cluster, how many devices and how large a batch, and press Plan: every legal plan is priced, and what does not fit is counted with its reason."));
+  }
+
+  const number = (value) => (typeof value === "string" && /^-?\d+$/.test(value.replaceAll(/[,_ ]/g, "")) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
+
+  function asked() {
+    const p = state.plan, { model, config, name, set } = question();
+    const counts = String(p.num_devices ?? "").split(",").map((x) => x.trim()).filter(Boolean).map(number);
+    const held = Object.fromEntries(String(p.fix ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
+    const body = { model, config, name, set, cluster: p.cluster, num_devices: counts.length > 1 ? counts : counts[0], global_batch_size: number(p.global_batch_size), seq_len: number(p.seq_len), dtype: p.dtype, framework: p.framework, optimizer: p.optimizer, fix: Object.keys(held).length ? held : null };
+    return Object.fromEntries(Object.entries(body).filter(([, v]) => v !== null && v !== undefined && v !== ""));
+  }
+
+  async function run() {
+    started = true;
+    asking?.abort();
+    asking = new AbortController();
+    const { signal } = asking, body = asked();
+    for (const input of inputs.values()) input.setAttribute("aria-invalid", "false");
+    element.classList.add("waiting");
+    status("Planning …");
+    try {
+      const found = await ask("/api/plan", body, { signal });
+      const drawn = await ask("/api/plan/figures", body, { signal });
+      banner("");
+      draw(found, drawn, body);
+      status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} a step` : "Nothing fits");
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (!(error instanceof Refused)) throw error;
+      const name = error.field.replace(/^--/, "").replaceAll("-", "_");
+      const input = inputs.get(name) ?? (AXES.includes(name) || name.startsWith("fix") ? inputs.get("fix") : null);
+      input?.setAttribute("aria-invalid", "true");
+      input?.focus();
+      banner(error.message);
+      status("");
+    } finally {
+      element.classList.remove("waiting");
+    }
+  }
+
+  function draw(found, drawn, body) {
+    if (!found.best) { put(results, infeasible(found), whyNot(found)); return; }
+    const f = drawn.figures;
+    put(results,
+      card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), tiles(found.best)),
+      card("Where the step goes", parts(found.best.time, WORDS, found.best.step_s, seconds)),
+      card(term("peak_bytes", "What fills the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
+      f.plans ? card("Time against memory", cloud(f.plans)) : null,
+      f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
+      card("The best of each split", top(found)),
+      whyNot(found),
+      card("Launch files", launch(body)),
+      found.next_steps.length ? card("What would pay next", steps(found)) : null,
+      card("Assumptions", h("ul", { class: "plain" }, found.assumptions.map((line) => h("li", {}, line)))));
+  }
+
+  function tiles(best) {
+    const facts = [["step", "step", seconds(best.step_s)], ["interval", "80% interval", interval(best.low_s, best.high_s)], ["mfu", "MFU", share(best.mfu)], ["tokens_per_s", "tokens/s per device", count(best.tokens_per_s_per_device)], ["peak_bytes", "fullest device", bytes(best.peak_bytes)],
+      ...AXES.map((a) => [a, a, whole(best[a])]), ["microbatch_size", "microbatch", `${whole(best.num_microbatches)} × ${whole(best.microbatch_size)}`], ["zero", "ZeRO", whole(best.zero_stage)], ["recompute", "recompute", best.recompute]];
+    return h("dl", { class: "tiles" }, facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))));
+  }
+
+  function parts(values, words, whole_, form) {
+    const rows = Object.entries(words).map(([key, label], i) => [label, values[key] ?? 0, COLOURS[i % COLOURS.length]]).filter(([, v]) => v / whole_ >= 0.0005);
+    return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") }, rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole_}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole_)}` }))),
+      h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)), ` ${share(v / whole_)}`)))];
+  }
+
+  function cloud(c) {
+    const box = h("div", {});
+    sized(box, (width) => {
+      const height = Math.max(220, Math.min(420, width * 0.5)), frame = { left: 56, right: width - 12, top: 22, bottom: height - 38 };
+      const ts = c.step_s, bs = c.device_bytes, [unit, word] = timeUnit(Math.max(...ts));
+      const sorted = [...ts].sort((a, b) => a - b), most = Math.min(sorted.at(-1), sorted[0] * 6);
+      const xs = [sorted[0] * 0.97, most * 1.03], ys = [0, Math.max(c.limit_bytes, ...bs) * 1.05];
+      const x = linear(xs, [frame.left, frame.right]), y = linear(ys, [frame.bottom, frame.top]);
+      const degrees = [...new Set(c.tp)].sort((a, b) => a - b), colour = (tp) => COLOURS[degrees.indexOf(tp) % COLOURS.length];
+      const away = ts.filter((t) => t > most).length;
+      put(box, legend(degrees.map((tp) => [`tp ${tp}`, colour(tp)])),
+        figure(width, height, `${ts.length} plans that fit: step ${seconds(sorted[0])} and longer`,
+          axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `step [${word}]${away ? `; ${away} slower plans not drawn` : ""}` }, { scale: y, ticks: ticks(...ys.map((v) => v / GIB), 6).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "fullest device [GiB]" }),
+          s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(c.limit_bytes), y2: y(c.limit_bytes) }), s("text", { class: "tick", x: frame.right, y: y(c.limit_bytes) - 4, "text-anchor": "end" }, `usable ${bytes(c.limit_bytes)}`),
+          ts.map((t, i) => t > most ? null : s("circle", { cx: x(t), cy: y(bs[i]), r: i === c.best ? 7 : c.on_front[i] ? 5 : 3, fill: colour(c.tp[i]), "fill-opacity": c.on_front[i] ? 1 : 0.55, class: i === c.best ? "best" : null, "data-tip": `${c.labels[i]}: ${seconds(t)}, ${bytes(bs[i])}` }))));
+    });
+    return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best."), box];
+  }
+
+  function timeline(p, memory) {
+    const box = h("div", {});
+    const kinds = [...new Set(p.kind)], colour = (kind) => COLOURS[kinds.indexOf(kind) % COLOURS.length];
+    sized(box, (width) => {
+      const row = Math.max(6, Math.min(22, 340 / p.num_stages)), height = row * p.num_stages + 40, end = Math.max(...p.end_s);
+      const frame = { left: 56, right: width - 12, top: 8, bottom: height - 30 }, [unit, word] = timeUnit(end);
+      const x = linear([0, end], [frame.left, frame.right]), every = Math.ceil(p.num_stages / 12);
+      put(box, figure(width, height, `${p.num_stages} stages over ${seconds(end)}`,
+        axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit) }, null),
+        Array.from({ length: p.num_stages }, (_, i) => i % every ? null : s("text", { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 4, "text-anchor": "end" }, `stage ${i}`)),
+        p.stage.map((stage, i) => s("rect", { x: x(p.start_s[i]), y: frame.top + row * stage + 0.5, width: Math.max(x(p.end_s[i]) - x(p.start_s[i]) - 0.4, 0.4), height: row - 1, fill: colour(p.kind[i]), "data-tip": `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }))),
+      memory ? track(memory, width, end, word, unit) : null);
+    });
+    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), box];
+  }
+
+  function track(m, width, end, word, unit) {
+    const height = 150, frame = { left: 56, right: width - 12, top: 20, bottom: height - 38 };
+    const most = Math.max(m.limit_bytes, ...m.bytes.flat()) * 1.05;
+    const x = linear([0, end], [frame.left, frame.right]), y = linear([0, most], [frame.bottom, frame.top]);
+    const steps = (times, held) => { const xs = [], ys = []; times.forEach((t, i) => { if (i) { xs.push(x(Math.min(t, end))); ys.push(y(held[i - 1])); } xs.push(x(Math.min(t, end))); ys.push(y(held[i])); }); return path(xs, ys); };
+    return [figure(width, height, m.title,
+      axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time [${word}]` }, { scale: y, ticks: ticks(0, most / GIB, 3).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "held [GiB]" }),
+      s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(m.limit_bytes), y2: y(m.limit_bytes) }),
+      m.times_s.map((times, i) => s("path", { class: "track", d: steps(times, m.bytes[i]), stroke: COLOURS[i % COLOURS.length] }))), legend(m.stages.map((stage, i) => [`stage ${stage}`, COLOURS[i % COLOURS.length]]))];
+  }
+
+  function top(found) {
+    const head = ["plan", "step", "80% interval", "MFU", "memory", "microbatch", "ZeRO", "recompute"].map((label, k) => ({ label, number: k > 0 && k < 7 }));
+    const rows = found.top.map((p) => [AXES.filter((a) => p[a] > 1).map((a) => `${a} ${p[a]}`).join(" ") || "one device", seconds(p.step_s), interval(p.low_s, p.high_s), share(p.mfu), bytes(p.peak_bytes), `${whole(p.num_microbatches)} × ${whole(p.microbatch_size)}`, whole(p.zero_stage), p.recompute]);
+    return table("The best plans", head, rows, 0);
+  }
+
+  function whyNot(found) {
+    const rows = Object.entries(found.rejected).sort((a, b) => b[1] - a[1]), most = rows[0]?.[1] ?? 1;
+    return card("Why not the others", h("p", { class: "muted" }, `${whole(found.space_size)} points of the grid: ${whole(found.fitting)} fit and were priced, the others were struck out.`),
+      h("ol", { class: "bars why" }, rows.map(([why, n]) => h("li", {}, h("span", { class: "name" }, why), h("span", { class: "bar" }, h("i", { style: { width: `${(100 * n) / most}%` } })), h("span", { class: "number" }, whole(n))))));
+  }
+
+  function infeasible(found) {
+    const t = found.tightest;
+    return card("Nothing fits", h("p", { class: "lead" }, t?.message ?? "No legal plan fits."), t?.relaxations?.length ? h("ul", { class: "plain" }, t.relaxations.map((r) => h("li", {}, `${r.change}`))) : null);
+  }
+
+  function steps(found) {
+    return h("ul", { class: "plain" }, found.next_steps.map((step) => h("li", {}, Object.entries(step).filter(([, v]) => typeof v === "string").map(([, v]) => v).join(": "), typeof step.step_s === "number" ? ` (${seconds(step.step_s)})` : "")));
+  }
+
+  function launch(body) {
+    const files = h("div", { class: "files" });
+    const trainer = h("select", { "aria-label": "Trainer of the launch files", id: "trainer", onchange: (e) => set("trainer", e.target.value) }, ["megatron", "torchtitan", "deepspeed", "accelerate"].map((t) => h("option", { value: t, selected: t === state.plan.trainer }, t)));
+    const button = h("button", { id: "get-launch", onclick: async () => {
+      button.disabled = true;
+      try {
+        const made = await ask("/api/plan/launch", { ...body, trainer: trainer.value });
+        put(files, made.notes.map((note) => h("p", { class: "muted" }, note)), made.files.map((file) => h("details", { open: made.files.length === 1 }, h("summary", {}, file.name, " ", h("button", { class: "chip", "data-file": file.name, onclick: (e) => { e.preventDefault(); download(file.name.split("/").at(-1), file.text, "text/plain"); } }, "download")), h("pre", { tabindex: "0" }, file.text))));
+      } catch (error) {
+        if (error instanceof Refused) put(files, h("p", { class: "wrong" }, error.message)); else throw error;
+      } finally {
+        button.disabled = false;
+      }
+    } }, "Write them");
+    return [h("div", { class: "row" }, trainer, button), files];
+  }
+
+  return { element, refresh };
+}

@@ -1,0 +1,121 @@
+// What is asked, as plain data: in the address (so that a link is the whole page), with undo and redo.
+
+export const START = {
+  view: "shape",
+  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: 1, dtype: null, attention: "flash", set: {} },
+  gpus: [],
+  pins: [],
+  plan: { cluster: "dgx-h100", num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron" },
+};
+
+const clone = (value) => JSON.parse(JSON.stringify(value));
+const past = [], future = [];
+const listeners = new Set();
+export let state = clone(START);
+let settled = JSON.stringify(undoable(state));
+
+function undoable({ q, gpus, pins, plan }) { return { q, gpus, pins, plan }; }
+
+export const onChange = (listener) => listeners.add(listener);
+export const canUndo = () => past.length > 0;
+export const canRedo = () => future.length > 0;
+
+/** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began. */
+export function update(edit, { live = false } = {}) {
+  edit(state);
+  if (!live) settle();
+  tell();
+}
+
+function settle() {
+  const now = JSON.stringify(undoable(state));
+  if (now === settled) return;
+  past.push(settled);
+  if (past.length > 200) past.shift();
+  future.length = 0;
+  settled = now;
+}
+
+export function undo() { step(past, future); }
+export function redo() { step(future, past); }
+
+function step(from, to) {
+  if (!from.length) return;
+  to.push(settled);
+  settled = from.pop();
+  Object.assign(state, JSON.parse(settled));
+  tell();
+}
+
+function tell() {
+  for (const listener of listeners) listener(state);
+  keep();
+}
+
+let timer = 0;
+function keep() {
+  clearTimeout(timer);
+  timer = setTimeout(async () => history.replaceState(null, "", await address()), 250);
+}
+
+/** The address that shows this page as it is. */
+export async function address() {
+  const url = new URL(location.href);
+  url.hash = `s=${await pack(differences(START, state))}`;
+  url.searchParams.delete("token");
+  return url.href;
+}
+
+function differences(from, to) {
+  const out = {};
+  for (const [key, value] of Object.entries(to)) {
+    if (JSON.stringify(value) === JSON.stringify(from[key])) continue;
+    const plain = value && typeof value === "object" && !Array.isArray(value) && from[key] && key !== "set";
+    out[key] = plain ? differences(from[key], value) : value;
+  }
+  return out;
+}
+
+async function pack(value) {
+  const stream = new Blob([JSON.stringify(value)]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  const packed = new Uint8Array(await new Response(stream).arrayBuffer());
+  let text = "";
+  for (const byte of packed) text += String.fromCharCode(byte);
+  return btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}
+
+async function unpack(text) {
+  const raw = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
+  const data = Uint8Array.from(raw, (c) => c.charCodeAt(0));
+  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** Take the state from the address; false where it holds none that can be read. */
+export async function fromAddress() {
+  const packed = new URLSearchParams(location.hash.slice(1)).get("s");
+  if (!packed) return true;
+  try {
+    state = merged(clone(START), await unpack(packed));
+    settled = JSON.stringify(undoable(state));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function merged(base, changes) {
+  for (const [key, value] of Object.entries(changes ?? {})) {
+    if (!(key in base)) continue;
+    const plain = base[key] && typeof base[key] === "object" && !Array.isArray(base[key]) && key !== "set";
+    base[key] = plain && value && typeof value === "object" ? merged(base[key], value) : value;
+  }
+  return base;
+}
+
+/** The fields of a request that the question bar says; empty ones left out. */
+export function question({ set = state.q.set, without = [] } = {}) {
+  const { model, config, name, ...rest } = state.q;
+  const asked = config !== null ? { config, name: name || null, ...rest, set } : { model, ...rest, set };
+  return Object.fromEntries(Object.entries(asked).filter(([key, value]) => value !== null && value !== "" && !without.includes(key)));
+}
