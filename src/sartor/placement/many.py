@@ -7,7 +7,7 @@ bottleneck let each stage hold, so it is nearly the answer; with several kinds i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,17 +58,70 @@ def batch_time_bounds(
     if not len(num_stages) or chain.expert_parallel > problem.num_microbatches:
         return np.full(chain.forward_s.shape[1], np.inf)
     transfer = chain.boundary_bytes / np.broadcast_to(link_bytes_per_s, chain.forward_s.shape[1])
-    fits = _may_hold(chain, problem, num_stages)
+    simpler = _of_one_kind(chain)
+    caps = [_caps(each, problem, num_stages) for each in simpler]
+    fits = _fits(chain, problem, num_stages, caps)
     bottleneck = _by_work(chain, problem, num_stages)
-    if len(chain.counts) == 1:
-        caps = _caps(chain, problem, num_stages)
-        fits &= caps.most.sum(axis=0) >= chain.counts[0]
-        worth = fits & _promising(chain, problem, num_stages, bottleneck, fits)
-        if worth.any():
-            few = num_stages[worth]
-            bottleneck[:, worth] = _by_layers(chain, problem, few, caps.of(worth), bottleneck[:, worth], transfer)
+    worth = fits & _promising(chain, problem, num_stages, bottleneck, fits)
+    if worth.any():
+        few = num_stages[worth]
+        for each, its in zip(simpler, caps, strict=True):
+            bottleneck[:, worth] = _by_layers(each, problem, few, its.of(worth), bottleneck[:, worth], transfer)
     times = _batch_times(chain, problem, num_stages, bottleneck, link_bytes_per_s, update_s_per_byte)
     return np.asarray(np.where(fits, times, np.inf).min(axis=1))
+
+
+def work_shares(chain: Chain, problem: PlacementProblem) -> tuple[float, float]:
+    """What a batch lasts at least, in units of one microbatch's work on one copy: of forward and backward, and of a
+    further forward. Infinite where memory or devices hold no plan. Seconds of the chain are not looked at."""
+    most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
+    num_stages = np.arange(1, most + 1)
+    if not most or chain.expert_parallel > problem.num_microbatches:
+        return np.inf, np.inf
+    caps = [_caps(each, problem, num_stages) for each in _of_one_kind(chain)]
+    fits = _fits(chain, problem, num_stages, caps)
+    rounds = np.where(fits, _rounds(chain, problem, num_stages), np.inf)
+    share = float((rounds / num_stages).min())
+    if not problem.recompute or fits[0] or not fits.any():
+        return share, 0.0
+    share = float((rounds / (num_stages + 1.0)).min())  # the last stage is spared, and does at most one stage's work
+    return share, share
+
+
+def _of_one_kind(chain: Chain) -> list[Chain]:
+    """Chains with one kind of layer in between that take no longer: the least of all kinds in everything, and each kind
+    alone that is half of the layers or more."""
+    if len(chain.counts) == 1:
+        return [chain]
+    most = sum(chain.counts)
+    heavy = [1 + kind for kind, count in enumerate(chain.counts) if 2 * count >= most]
+    return [
+        _reduced(chain, slice(1, -1), most),
+        *(_reduced(chain, slice(i, i + 1), chain.counts[i - 1]) for i in heavy),
+    ]
+
+
+def _reduced(chain: Chain, parts: slice, count: int) -> Chain:
+    def least(values: Array) -> Array:
+        return np.concatenate([values[:1], values[parts].min(axis=0, keepdims=True), values[-1:]])
+
+    return replace(
+        chain,
+        counts=(count,),
+        forward_s=least(chain.forward_s),
+        backward_s=least(chain.backward_s),
+        param_bytes=least(chain.param_bytes),
+        activation_bytes=least(chain.activation_bytes),
+        expert_param_bytes=None,
+    )
+
+
+def _fits(chain: Chain, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
+    """Numbers of stages that may hold the model."""
+    fits = _may_hold(chain, problem, num_stages)
+    for each, its in zip(_of_one_kind(chain), caps, strict=True):
+        fits = fits & (its.most.sum(axis=0) >= each.counts[0])
+    return fits
 
 
 def _held(chain: Chain, problem: PlacementProblem) -> Array:

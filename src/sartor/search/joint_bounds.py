@@ -21,7 +21,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Recompute
 from sartor.operators import MemoryBound, MemoryBoundKind, OperatorGraph, Pass
-from sartor.placement.many import Chain, batch_time_bounds
+from sartor.placement.many import Chain, batch_time_bounds, work_shares
 from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.many import makespan_bounds, makespan_floors
@@ -75,14 +75,23 @@ def quickest(question: DesignQuestion) -> float:
 # ---------------------------------------------------------------------------------------------- work over cores alone
 
 
-def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator) -> Array:
-    """Sequences per second [candidates] if all devices were always busy with work split perfectly over their cores."""
-    seconds: Any = 0.0
+def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: float = float("inf")) -> Array:
+    """Sequences per second [candidates] if work were split perfectly over cores and stages, of which there must be
+    enough to hold the model in ``hbm_bytes`` each."""
+    forward, backward = (np.zeros(a.shape) for _ in range(2))
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
-        for graph in (part.forward, part.backward):
-            seconds = seconds + count * (in_turn_floor(graph, a) if part.in_turn else makespan_floors(graph, a))
-    seconds = np.broadcast_to(seconds, a.shape)
-    return _busy_rate(question, seconds, parts.split)
+        floor = in_turn_floor if part.in_turn else makespan_floors
+        forward, backward = forward + count * floor(part.forward, a), backward + count * floor(part.backward, a)
+    if question.terms is not None or not np.isfinite(hbm_bytes):
+        return _busy_rate(question, forward + backward, parts.split)
+    nothing = np.zeros((len(parts.parts), 1))
+    chain, least = _chain(parts, nothing, nothing), np.full(a.shape, np.inf)
+    for recompute in question.recomputes:
+        problem = bare_problem(question, parts.split.microbatch_size, hbm_bytes, recompute)
+        share, again = work_shares(chain, problem)
+        if np.isfinite(share):
+            least = np.minimum(least, share * (forward + backward) + again * forward)
+    return np.asarray(question.global_batch_size / least)
 
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
