@@ -151,6 +151,8 @@ class LaunchAnswer:
     ignored: tuple[str, ...]
     assumptions: tuple[str, ...]
     search: PlanSearch | None = None
+    source: Source = Source.ANALYTIC
+    """What the predicted times rest on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

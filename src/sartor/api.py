@@ -36,7 +36,8 @@ from sartor.operators import DType, Gemm, Layout
 from sartor.units import GIB
 
 if TYPE_CHECKING:
-    from sartor.interop.launch_plan import LaunchFiles
+    from sartor.interop.launch_plan import LaunchFiles, LaunchReading
+    from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingPlan
     from sartor.search.accelerator_space import AcceleratorSpace
     from sartor.search.joint_result import Progress as DesignProgress
@@ -339,7 +340,8 @@ def lint_launch(
 
     ``path`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a folder
     with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and ``seq_len``
-    where it does not say them; ``search`` compares with the best plan of as many devices. Raises ``InputError``.
+    where it does not say them (given ones win); ``search`` compares with the best plan of as many devices. Raises
+    ``InputError``.
     """
     from sartor.interop.launch import read_launch
     from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
@@ -351,7 +353,7 @@ def lint_launch(
 
     shape = None if model is None else read(model).shape
     reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
-    job, plan = reading.job(shape, seq_len), reading.plan
+    job, plan = reading.job(shape, _size("seq_len", seq_len, 0) or None), reading.plan
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, reading.num_devices)
     for gpu in found.gpus:
         check_recipe(job.recipe, gpu)
@@ -373,8 +375,9 @@ def lint_launch(
         findings=lint_plan(context, allow=allow),
         unknown=reading.unknown,
         ignored=reading.ignored,
-        assumptions=reading.assumptions,
+        assumptions=(*_instead(reading, shape, seq_len), *reading.assumptions),
         search=best,
+        source=_step_source(found, job.recipe.dtype, known),
     )
 
 
@@ -436,6 +439,15 @@ def design(
             *chosen.assumptions,
         ),
     )
+
+
+def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: int | None) -> list[str]:
+    """What was given in place of what a launch says."""
+    said = reading.parts.seq_len
+    notes = [f"seq_len={seq_len} as asked; the file says {said}"] if seq_len and said not in (None, 0, seq_len) else []
+    if shape is not None and reading.shape is not None:
+        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
+    return notes
 
 
 def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:

@@ -139,7 +139,7 @@ def test_gemm_is_one_operator_with_the_tiles_considered(sartor) -> None:
     assert times[0] == pytest.approx(body["time_s"], rel=1e-9)
 
 
-@pytest.mark.parametrize("what", ["gpus", "models", "rules", "accelerators"])
+@pytest.mark.parametrize("what", ["gpus", "models", "clusters", "rules", "accelerators"])
 def test_catalogues_list_entries_with_their_sources(sartor, what: str) -> None:
     ran = sartor("catalog", what, "--json")
     assert ran.code == 0
@@ -193,7 +193,7 @@ def test_unusable_input_gets_exit_code_two_and_one_sentence(sartor, config: Path
 
 
 def test_help_shows_an_example_for_every_command(sartor) -> None:
-    for command in ("advise", "lint", "estimate", "gemm", "catalog"):
+    for command in ("advise", "lint", "estimate", "gemm", "plan", "catalog"):
         ran = sartor(command, "--help")
         assert ran.code == 0
         assert f"sartor {command}" in ran.out

@@ -58,6 +58,38 @@ def test_a_launch_that_does_not_fit_is_an_answer_with_code_3(sartor: Call, tmp_p
     assert "DOES NOT FIT" in sartor("plan", "--launch", tmp_path / "run.sh").out
 
 
+SCRIPT = (
+    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 2048 --num-attention-heads 16"
+    " --bf16 --seq-length 2048 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 64"
+    " --vocab-size 32000 --swiglu --use-flash-attnn"
+)
+
+
+def test_what_is_given_beside_a_launch_wins_and_is_said(sartor: Call, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    as_it_is = sartor("plan", "--launch", tmp_path / "run.sh", "--json").body
+    assert as_it_is["launch"]["unknown"] == ["--use-flash-attnn (did you mean --use-flash-attn?)"]
+    measured = sartor("plan", "--launch", tmp_path / "run.sh", "--cluster", "dgx-a100", "--json").body
+    assert (measured["plan"]["source"], as_it_is["plan"]["source"]) == ("calibrated", "analytic")
+    words = ["plan", "--launch", tmp_path / "run.sh", "--num-devices", "8", "--seq-len", "4096", "--json"]
+    ran = sartor(*words).body
+    assert (ran["plan"]["num_devices"], ran["job"]["seq_len"]) == (8, 4096)
+    assert "num_devices=8 as asked; the script starts 16" in ran["assumptions"]
+    assert "seq_len=4096 as asked; the file says 2048" in ran["assumptions"]
+    assert not any("as asked" in line for line in as_it_is["assumptions"])
+
+
+@pytest.mark.parametrize(
+    "option", ["--fix tp=2", "--global-batch-size 8", "--dtype fp8", "--html x", "--write megatron x"]
+)
+def test_what_a_launch_says_itself_is_not_taken_beside_it(sartor: Call, option: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    ran = sartor("plan", "--launch", tmp_path / "run.sh", *option.split())
+    assert ran.code == 2
+    assert option.split()[0] in ran.err
+    assert "does not go with --launch" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -118,6 +118,19 @@ def plan(
     from sartor.report.table_plan import plan_view
 
     if launch is not None:
+        _only_with_a_search(
+            {
+                "--global-batch-size": global_batch_size,
+                "--dtype": dtype,
+                "--microbatch-size": microbatch_size,
+                "--fix": fix,
+                "--framework": framework,
+                "--set": set_,
+                "--write": write,
+                "--html": html,
+                "--png": png,
+            }
+        )
         lint_launch(
             launch,
             cluster,
@@ -166,6 +179,14 @@ def plan(
         if json and tightest:
             c.say(f"sartor: {tightest.message}")
         raise c.Exit(3)
+
+
+def _only_with_a_search(given: dict[str, object]) -> None:
+    """A launch says these itself, or they are of a search's answer: refused rather than left unused."""
+    for name, value in given.items():
+        if value:
+            said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            raise InputError(name, said, "does not go with --launch, which is priced as it is", "leave one out")
 
 
 def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, Any]:

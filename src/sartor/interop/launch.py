@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from sartor.errors import InputError
@@ -125,7 +126,11 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     if suffix in (".yaml", ".yml"):
         return _yaml(text, name, num_devices)
     command = find_command(text)
-    return _script(path, command, num_devices, shape)
+    reading = _script(path, command, num_devices, shape)
+    if not num_devices or command.num_devices in (0, num_devices):
+        return reading
+    note = f"num_devices={num_devices} as asked; the script starts {command.num_devices}"
+    return replace(reading, assumptions=(note, *reading.assumptions))
 
 
 def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:

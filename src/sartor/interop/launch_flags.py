@@ -98,6 +98,6 @@ def hole_text(word: str) -> str:
 
 def shown_flag(name: str, values: list[str], known: Iterable[str] = ()) -> str:
     """An unread flag for people, with the known one it looks like."""
-    near = difflib.get_close_matches(name.replace("_", "-"), list(known), 1, 0.8)
+    near = difflib.get_close_matches(name.replace("_", "-"), sorted(known), 1, 0.8)
     text = " ".join([printable(name), *(hole_text(v) for v in values[:3]), *(["..."] if len(values) > 3 else [])])
     return f"{text} (did you mean {near[0]}?)" if near and near[0] != name else text

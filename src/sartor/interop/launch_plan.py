@@ -95,12 +95,12 @@ class LaunchReading:
         return int(self.plan.num_devices)
 
     def job(self, shape: TransformerShape | None = None, seq_len: int | None = None) -> TrainingJob:
-        """The job, with the model and the sequence length given here where the file has none. Raises `InputError`."""
+        """The job, with the model and the sequence length given here; else the file's. Raises `InputError`."""
         shape = shape or self.shape
         if shape is None:
             must = f"a launch of {self.kind.title} does not say the model's sizes; give MODEL"
             raise InputError("MODEL", "missing", must, self.model)
-        tokens = self.parts.seq_len or seq_len
+        tokens = seq_len or self.parts.seq_len
         if tokens is None:
             must = f"a launch of {self.kind.title} does not say the sequence length; must be given"
             raise InputError("--seq-len", "missing", must, str(shape.max_positions or 4096))

@@ -280,7 +280,10 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
-        unknown=(*(shown_flag(n, flags.given[n], KNOWN) for n in flags.left() if not _no_bearing(n)), *flags.odd),
+        unknown=(
+            *(shown_flag(n, flags.given[n], {*KNOWN, *flags.read}) for n in flags.left() if not _no_bearing(n)),
+            *flags.odd,
+        ),
         ignored=tuple(n for n in flags.left() if _no_bearing(n)),
         assumptions=tuple(flags.assumptions),
     )

@@ -47,12 +47,12 @@ def launch_body(answer: LaunchAnswer) -> dict[str, Any]:
             "optimizer": answer.job.optimizer.value,
         },
         "cluster": cluster_body(answer.cluster, int(answer.priced.plan.num_devices)),
-        "plan": priced_body(answer.priced),
+        "plan": priced_body(answer.priced, answer.source.value),
         "usable_bytes": answer.usable_bytes,
         "stages": [stage_body(stage) for stage in answer.memory.stages],
         "findings": [finding.to_dict() for finding in answer.findings],
         "worst_grade": answer.findings[0].grade.value if answer.findings else None,
-        "best": None if best is None else priced_body(best),
+        "best": None if best is None else priced_body(best, answer.source.value),
         "assumptions": list(answer.assumptions),
     }
 
