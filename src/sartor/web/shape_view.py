@@ -24,7 +24,9 @@ Integers = npt.NDArray[np.int64]
 MOST_VALUES = 1000
 """Values of one sweep."""
 FINE = 80
-"""How far on each side of the model's value every single one is looked at: alignment shows there."""
+"""How far on each side of a value that is on no grid every single one is looked at: alignment shows there."""
+NEAR = 0.2
+"""How far, as a share, a value may be to be called near; heads come in few values and may double or halve."""
 REACH = 0.35
 """How far on each side the sweep goes, as a share of the value."""
 WORTH = 0.005
@@ -131,8 +133,8 @@ def _values(asked: Question, field: str, around: Any) -> Integers:
     low, high = _span(field, centre)
     step = _step(high - low)
     grid = np.arange(-(-low // step) * step, high + 1, step)
-    fine = np.arange(max(1, now - FINE), now + FINE + 1)
-    return np.unique(np.concatenate([grid, fine, [now, centre]]))[:MOST_VALUES].astype(np.int64)
+    fine = np.arange(max(1, now - FINE), now + FINE + 1) if now % step else np.array([now])
+    return np.unique(np.concatenate([grid, fine, [centre]]))[:MOST_VALUES].astype(np.int64)
 
 
 def _span(field: str, centre: int) -> tuple[int, int]:
@@ -160,7 +162,9 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[st
     here = int(now[0])
     with np.errstate(invalid="ignore"):
         saving = 1 - (time_s / found.matmul_flops) / (time_s[here] / found.matmul_flops[here])
-    saving = np.where(np.isfinite(saving), saving, -np.inf)
+    few = found.field in ("num_heads", "num_kv_heads", "head_dim", "num_experts", "experts_per_token")
+    away = np.abs(np.log(found.values / found.asked))
+    saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
     sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)
     return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, here)) >= 0]
 

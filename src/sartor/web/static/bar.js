@@ -12,8 +12,7 @@ export async function questionBar(element, { onConfig }) {
   const [models, gpus] = await Promise.all([catalog("models"), catalog("gpus")]);
   const dtypes = [...new Set(gpus.flatMap((gpu) => Object.keys(gpu.peak_flops_per_s)))];
   put(element,
-    h("datalist", { id: "models" }, models.map((m) => h("option", { value: m.name }))),
-    labelled("model", null, text("model", { list: "models", size: 18, spellcheck: "false" }, (value) => choose(value))),
+    labelled("model", null, modelSelect(models)),
     h("button", { class: "quiet", id: "open-config", onclick: onConfig }, "config.json …"),
     labelled("gpu", "gpu", select("gpu", gpus.map((gpu) => gpu.name))),
     labelled("phase", "phase", select("phase", PHASES)),
@@ -29,6 +28,13 @@ function labelled(field, key, input) {
   INPUTS.set(field, input);
   input.id = `ask-${field}`;
   return h("label", { class: "ask", for: input.id, "data-ask": field }, h("span", {}, key ? term(key, field) : field), input);
+}
+
+function modelSelect(models) {
+  const families = [...new Set(models.map((m) => m.family ?? ""))];
+  return h("select", { onchange: (event) => choose(event.target.value) },
+    h("option", { value: "", hidden: true }, "config.json"),
+    families.map((family) => h("optgroup", { label: family }, models.filter((m) => (m.family ?? "") === family).map((m) => h("option", { value: m.name }, m.name)))));
 }
 
 function select(field, options) {
@@ -53,16 +59,18 @@ function set(field, value) {
 
 /** Another model: its changes do not carry over. */
 function choose(name) {
-  if (state.q.config !== null && name === state.q.name) return;
   update((s) => { Object.assign(s.q, { model: name, config: null, name: "", set: {} }); s.pins = []; });
 }
 
+let last = null;
 export function refreshBar(workload) {
+  last = workload ?? last;
   const q = state.q;
   for (const [field, input] of INPUTS) {
-    const value = field === "model" && q.config !== null ? q.name || "config.json" : q[field];
+    const value = field === "model" && q.config !== null ? "" : q[field];
+    if (field === "model") input.firstChild.textContent = q.config !== null ? q.name || "config.json" : "config.json";
     if (document.activeElement !== input || input.tagName === "SELECT") input.value = value ?? "";
-    if (workload && input.placeholder && field in workload) input.placeholder = String(workload[field]);
+    if (last && input.placeholder && field in last) input.placeholder = String(last[field]);
   }
   INPUTS.get("context_len")?.closest("label").classList.toggle("faint", q.phase === "train");
 }

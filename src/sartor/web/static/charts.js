@@ -6,6 +6,9 @@ import { seconds } from "./format.js";
 export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)"];
 export const BOUND = { compute: "var(--blue)", memory: "var(--orange)", network: "var(--purple)", overhead: "var(--grey)" };
 
+/** One rem in px: figures keep their proportions where letters are larger. */
+export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+
 export function linear([d0, d1], [r0, r1]) {
   const k = d1 === d0 ? 0 : (r1 - r0) / (d1 - d0);
   const scale = (value) => r0 + (value - d0) * k;
@@ -45,18 +48,24 @@ export function figure(width, height, label, ...children) {
 
 /** Axes with grid lines: `x` and `y` are {scale, ticks, text, title}; `box` is {left, right, top, bottom} in px. */
 export function axes(box, x, y) {
-  const out = [];
+  const out = [], em = rem();
   for (const at of y?.ticks ?? []) {
     out.push(s("line", { class: "grid", x1: box.left, x2: box.right, y1: y.scale(at), y2: y.scale(at) }),
-      s("text", { class: "tick", x: box.left - 6, y: y.scale(at) + 4, "text-anchor": "end" }, y.text(at)));
+      s("text", { class: "tick", x: box.left - 6, y: y.scale(at) + 0.27 * em, "text-anchor": "end" }, y.text(at)));
   }
   for (const at of x?.ticks ?? []) {
     out.push(s("line", { class: "grid", x1: x.scale(at), x2: x.scale(at), y1: box.top, y2: box.bottom }),
-      s("text", { class: "tick", x: x.scale(at), y: box.bottom + 15, "text-anchor": "middle" }, x.text(at)));
+      s("text", { class: "tick", x: x.scale(at), y: box.bottom + em, "text-anchor": "middle" }, x.text(at)));
   }
-  if (x?.title) out.push(s("text", { class: "title", x: (box.left + box.right) / 2, y: box.bottom + 31, "text-anchor": "middle" }, x.title));
-  if (y?.title) out.push(s("text", { class: "title", x: box.left - 44, y: box.top - 8, "text-anchor": "start" }, y.title));
+  if (x?.title) out.push(s("text", { class: "title", x: (box.left + box.right) / 2, y: box.bottom + 2.1 * em, "text-anchor": "middle" }, x.title));
+  if (y?.title) out.push(s("text", { class: "title", x: Math.max(box.left - 3.3 * em, 0), y: box.top - 0.5 * em, "text-anchor": "start" }, y.title));
   return out;
+}
+
+/** Where a figure's axes stand: room for `left` and `bottom` words, in px. */
+export function box(width, height, { left = 3.7, right = 0.8, top = 1.5, bottom = 2.5 } = {}) {
+  const em = rem();
+  return { left: left * em, right: width - right * em, top: top * em, bottom: height - bottom * em };
 }
 
 /** Points as a path; a null breaks the line. */

@@ -2,9 +2,8 @@
 
 import { card, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, COLOURS, figure, linear, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { change, chance, count, interval, seconds, share, whole } from "./format.js";
-import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 
 export function compareView({ banner, status }) {
@@ -16,7 +15,7 @@ export function compareView({ banner, status }) {
   function wanted() {
     const list = [{ name: "as it is", set: {} }];
     const add = (entry) => { if (!list.some((one) => JSON.stringify(one.set) === JSON.stringify(entry.set))) list.push(entry); };
-    if (Object.keys(state.q.set).length) add({ name: `now: ${fixWords(state.q.set)}`, set: state.q.set });
+    if (Object.keys(state.q.set).length) add({ name: "now", set: state.q.set });
     state.pins.forEach(add);
     return list.slice(0, 12);
   }
@@ -98,17 +97,18 @@ export function compareView({ banner, status }) {
   }
 
   function whiskers(one, names, width) {
-    const most = Math.max(...one.totals.map((t) => t.high_s)) * 1.03, row = 26, height = row * names.length + 46;
-    const box = { left: 12, right: width - 12, top: 6, bottom: height - 36 };
-    const [unit, word] = timeUnit(most), x = linear([0, most], [box.left, box.right]);
+    const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97, most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02, em = rem(), row = 1.7 * em, height = row * names.length + 3 * em;
+    const frame = box(width, height, { left: 7, top: 0.4 });
+    const [unit, word] = timeUnit(most), x = linear([least, most], [frame.left, frame.right]);
     return figure(width, height, `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
-      axes(box, { scale: x, ticks: ticks(0, most, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `predicted time [${word}]` }, null),
+      axes(frame, { scale: x, ticks: ticks(least, most, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `predicted time [${word}]` }, null),
       one.totals.map((t, i) => {
-        const y = box.top + row * (i + 0.5), colour = COLOURS[i % COLOURS.length];
+        const y = frame.top + row * (i + 0.5), colour = COLOURS[i % COLOURS.length];
         return s("g", { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
-          s("line", { class: "faintline", x1: x(0), x2: x(t.low_s), y1: y, y2: y }),
+          s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
           s("line", { x1: x(t.low_s), x2: x(t.high_s), y1: y, y2: y, stroke: colour, "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 }),
-          s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }));
+          s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }),
+          s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, names[i].slice(0, 14)));
       }));
   }
 

@@ -2,8 +2,9 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, COLOURS, figure, legend, linear, path, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, legend, linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 
 const GIB = 2 ** 30;
@@ -99,7 +100,7 @@ export function planView({ banner, status }) {
     if (!found.best) { put(results, infeasible(found), whyNot(found)); return; }
     const f = drawn.figures;
     put(results,
-      card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), tiles(found.best)),
+      card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
       card("Where the step goes", parts(found.best.time, WORDS, found.best.step_s, seconds)),
       card(term("peak_bytes", "What fills the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
@@ -118,48 +119,48 @@ export function planView({ banner, status }) {
   }
 
   function parts(values, words, whole_, form) {
-    const rows = Object.entries(words).map(([key, label], i) => [label, values[key] ?? 0, COLOURS[i % COLOURS.length]]).filter(([, v]) => v / whole_ >= 0.0005);
+    const rows = Object.entries(words).filter(([key]) => (values[key] ?? 0) / whole_ >= 0.0005).map(([key, label], i) => [label, values[key], COLOURS[i % COLOURS.length]]);
     return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") }, rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole_}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole_)}` }))),
       h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)), ` ${share(v / whole_)}`)))];
   }
 
   function cloud(c) {
-    const box = h("div", {});
-    sized(box, (width) => {
-      const height = Math.max(220, Math.min(420, width * 0.5)), frame = { left: 56, right: width - 12, top: 22, bottom: height - 38 };
+    const holder = h("div", {});
+    sized(holder, (width) => {
+      const height = Math.max(220, Math.min(520, width * 0.5)), frame = box(width, height);
       const ts = c.step_s, bs = c.device_bytes, [unit, word] = timeUnit(Math.max(...ts));
       const sorted = [...ts].sort((a, b) => a - b), most = Math.min(sorted.at(-1), sorted[0] * 6);
       const xs = [sorted[0] * 0.97, most * 1.03], ys = [0, Math.max(c.limit_bytes, ...bs) * 1.05];
       const x = linear(xs, [frame.left, frame.right]), y = linear(ys, [frame.bottom, frame.top]);
       const degrees = [...new Set(c.tp)].sort((a, b) => a - b), colour = (tp) => COLOURS[degrees.indexOf(tp) % COLOURS.length];
       const away = ts.filter((t) => t > most).length;
-      put(box, legend(degrees.map((tp) => [`tp ${tp}`, colour(tp)])),
+      put(holder, legend(degrees.map((tp) => [`tp ${tp}`, colour(tp)])),
         figure(width, height, `${ts.length} plans that fit: step ${seconds(sorted[0])} and longer`,
           axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `step [${word}]${away ? `; ${away} slower plans not drawn` : ""}` }, { scale: y, ticks: ticks(...ys.map((v) => v / GIB), 6).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "fullest device [GiB]" }),
           s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(c.limit_bytes), y2: y(c.limit_bytes) }), s("text", { class: "tick", x: frame.right, y: y(c.limit_bytes) - 4, "text-anchor": "end" }, `usable ${bytes(c.limit_bytes)}`),
           ts.map((t, i) => t > most ? null : s("circle", { cx: x(t), cy: y(bs[i]), r: i === c.best ? 7 : c.on_front[i] ? 5 : 3, fill: colour(c.tp[i]), "fill-opacity": c.on_front[i] ? 1 : 0.55, class: i === c.best ? "best" : null, "data-tip": `${c.labels[i]}: ${seconds(t)}, ${bytes(bs[i])}` }))));
     });
-    return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best."), box];
+    return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best."), holder];
   }
 
   function timeline(p, memory) {
-    const box = h("div", {});
+    const holder = h("div", {});
     const kinds = [...new Set(p.kind)], colour = (kind) => COLOURS[kinds.indexOf(kind) % COLOURS.length];
-    sized(box, (width) => {
-      const row = Math.max(6, Math.min(22, 340 / p.num_stages)), height = row * p.num_stages + 40, end = Math.max(...p.end_s);
-      const frame = { left: 56, right: width - 12, top: 8, bottom: height - 30 }, [unit, word] = timeUnit(end);
+    sized(holder, (width) => {
+      const em = rem(), row = Math.max(0.4 * em, Math.min(1.5 * em, (23 * em) / p.num_stages)), height = row * p.num_stages + 2 * em, end = Math.max(...p.end_s);
+      const frame = box(width, height, { top: 0.4, bottom: 1.6 }), [unit, word] = timeUnit(end);
       const x = linear([0, end], [frame.left, frame.right]), every = Math.ceil(p.num_stages / 12);
-      put(box, figure(width, height, `${p.num_stages} stages over ${seconds(end)}`,
+      put(holder, figure(width, height, `${p.num_stages} stages over ${seconds(end)}`,
         axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit) }, null),
         Array.from({ length: p.num_stages }, (_, i) => i % every ? null : s("text", { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 4, "text-anchor": "end" }, `stage ${i}`)),
         p.stage.map((stage, i) => s("rect", { x: x(p.start_s[i]), y: frame.top + row * stage + 0.5, width: Math.max(x(p.end_s[i]) - x(p.start_s[i]) - 0.4, 0.4), height: row - 1, fill: colour(p.kind[i]), "data-tip": `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }))),
       memory ? track(memory, width, end, word, unit) : null);
     });
-    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), box];
+    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), holder];
   }
 
   function track(m, width, end, word, unit) {
-    const height = 150, frame = { left: 56, right: width - 12, top: 20, bottom: height - 38 };
+    const height = 10.5 * rem(), frame = box(width, height);
     const most = Math.max(m.limit_bytes, ...m.bytes.flat()) * 1.05;
     const x = linear([0, end], [frame.left, frame.right]), y = linear([0, most], [frame.bottom, frame.top]);
     const steps = (times, held) => { const xs = [], ys = []; times.forEach((t, i) => { if (i) { xs.push(x(Math.min(t, end))); ys.push(y(held[i - 1])); } xs.push(x(Math.min(t, end))); ys.push(y(held[i])); }); return path(xs, ys); };

@@ -1,10 +1,10 @@
 // One field: its number, its slider, and the predicted time at every value around it.
 
 import { h, put, s, sized, term } from "./dom.js";
-import { linear, path } from "./charts.js";
+import { linear, path, rem } from "./charts.js";
 import { change, count, seconds, whole } from "./format.js";
 
-const HEIGHT = 76, TOP = 10, BOTTOM = 8;
+const TOP = 1.1, BOTTOM = 1.05; // room for words above and below the curve, in rem
 
 /** A card for `field`. `onValue(value, live)` is called with what the person chose. */
 export function sawtooth(field, { onValue, onOffer, onFix }) {
@@ -86,21 +86,22 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
 
   function draw() {
     if (!data || !width()) return;
-    const w = width(), can = data.time_s.filter((t) => t !== null);
+    const w = width(), can = data.time_s.filter((t) => t !== null), em = rem();
+    const height = plot.clientHeight, top = TOP * em, bottom = height - BOTTOM * em;
     const x = linear([low, high], [2, w - 2]);
     const least = Math.min(...can), most = Math.max(...can);
-    const y = linear([least, most === least ? least * 1.01 + 1e-12 : most], [HEIGHT - BOTTOM, TOP]);
+    const y = linear([least, most === least ? least * 1.01 + 1e-12 : most], [bottom - 3, top]);
     const shown = data.values.map((v, i) => (data.time_s[i] === null ? -1 : i)).filter((i) => i >= 0);
     const xs = shown.map((i) => x(data.values[i])), ys = shown.map((i) => y(data.time_s[i]));
     const t = timeOf(value);
-    put(plot, s("svg", { width: w, height: HEIGHT, role: "img", "aria-label": `Predicted time from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
+    put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Predicted time from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
       s("path", { class: "saw", d: path(xs, ys) }),
       shown.length < 70 ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: ys[k], r: 1.8 })) : null,
-      s("text", { class: "tick", x: 2, y: HEIGHT - 1 }, whole(low)),
-      s("text", { class: "tick", x: w - 2, y: HEIGHT - 1, "text-anchor": "end" }, whole(high)),
-      s("text", { class: "tick", x: 2, y: 9 }, seconds(most)),
+      s("text", { class: "tick", x: 2, y: height - 2 }, whole(low)),
+      s("text", { class: "tick", x: w - 2, y: height - 2, "text-anchor": "end" }, whole(high)),
+      s("line", { class: "grid", x1: 0, x2: w, y1: bottom, y2: bottom }), s("text", { class: "tick", x: 2, y: 0.75 * em }, `${seconds(least)} to ${seconds(most)}`),
       data.better.map((offer) => mark(offer, x, y)),
-      t === null ? null : [s("line", { class: "now", x1: x(value), x2: x(value), y1: TOP - 4, y2: HEIGHT - BOTTOM }), s("circle", { class: "now", cx: x(value), cy: y(t), r: 5 })]));
+      t === null ? null : [s("line", { class: "now", x1: x(value), x2: x(value), y1: top - 4, y2: bottom }), s("circle", { class: "now", cx: x(value), cy: y(t), r: 5 })]));
   }
 
   function mark(offer, x, y) {
@@ -129,7 +130,8 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       put(offers, (data?.better ?? []).map((offer) => h("button", {
         class: "chip", onclick: () => onOffer(offer.value),
         "data-tip": `At equal work ${change(-offer.saving)} time; as it is ${change(offer.time_change)} time, ${change(offer.params_change, 2)} parameters.`,
-      }, offer.value < now ? "◂ " : "", whole(offer.value), h("small", {}, ` ${change(-offer.saving)}`), offer.value > now ? " ▸" : "")));
+      }, offer.value < now ? "◂ " : "", whole(offer.value), h("small", {}, ` ${change(-offer.saving)}`), offer.value > now ? " ▸" : "")),
+        data?.better.length ? null : h("span", { class: "muted" }, "no better value near by"));
       draw();
     },
     /** Move the mark at once, before the server has answered. */

@@ -1,8 +1,8 @@
 // The shape view: every size with its sawtooth, and what the whole comes to.
 
-import { card, download, h, put, s, sized, table, term } from "./dom.js";
+import { card, download, h, put, s, sized, term } from "./dom.js";
 import { ask, line, Refused } from "./api.js";
-import { axes, BOUND, figure, legend, linear, log, logTicks } from "./charts.js";
+import { axes, BOUND, box, figure, legend, log, logTicks } from "./charts.js";
 import { change, count, interval, seconds, share, whole } from "./format.js";
 import { markBar, refreshBar } from "./bar.js";
 import { fixWords, sawtooth } from "./sawtooth.js";
@@ -21,10 +21,8 @@ export function shapeView({ banner, status }) {
   const findings = h("div", { class: "findings" }), notes = h("div", {});
   const side = h("div", { class: "side" },
     h("section", { class: "card summary", "aria-label": "Totals" }, total, actions),
-    card(term("finding", "Findings"), findings),
-    card("Operators by time", operators),
-    card(term("roofline", "Roofline"), roof),
-    card("Read from the file, and assumed", notes));
+    h("div", { class: "column" }, card(term("finding", "Findings"), findings), card("Operators by time", operators)),
+    h("div", { class: "column" }, card(term("roofline", "Roofline"), roof), card("Read from the file, and assumed", notes)));
   const element = h("div", { class: "shape" }, grid, side);
   const roofWidth = sized(roof, () => drawRoof());
 
@@ -173,8 +171,7 @@ export function shapeView({ banner, status }) {
   }
 
   function pin() {
-    const name = Object.keys(state.q.set).length ? fixWords(state.q.set) : "as it is";
-    update((s) => { if (!s.pins.some((p) => JSON.stringify(p.set) === JSON.stringify(s.q.set))) s.pins.push({ name, set: { ...s.q.set } }); });
+    update((s) => { if (!s.pins.some((p) => JSON.stringify(p.set) === JSON.stringify(s.q.set))) s.pins.push({ name: `pinned ${s.pins.length + 1}`, set: { ...s.q.set } }); });
     status("Pinned: see Compare");
     drawActions();
   }
@@ -235,21 +232,19 @@ export function shapeView({ banner, status }) {
   function drawRoof() {
     const width = roofWidth();
     if (!answer || !width) return;
-    const r = answer.roofline, height = Math.max(190, Math.min(300, width * 0.62));
+    const r = answer.roofline, height = Math.max(190, Math.min(420, width * 0.6));
     const ridge = r.peak_flops_per_s / r.hbm_bytes_per_s;
     const points = r.names.map((name, i) => ({ name, pass: r.passes[i], x: r.intensity_flops_per_byte[i], y: r.achieved_flops_per_s[i], share: r.share[i] }));
     const xs = [Math.min(ridge / 8, ...points.map((p) => p.x)) / 1.5, Math.max(ridge * 4, ...points.map((p) => p.x)) * 1.5];
     const ys = [Math.min(xs[0] * r.hbm_bytes_per_s, ...points.map((p) => p.y)) / 1.3, r.peak_flops_per_s * 1.6];
-    const box = { left: 46, right: width - 8, top: 18, bottom: height - 36 };
-    const x = log(xs, [box.left, box.right]), y = log(ys, [box.bottom, box.top]);
+    const frame = box(width, height, { left: 3 });
+    const x = log(xs, [frame.left, frame.right]), y = log(ys, [frame.bottom, frame.top]);
     put(roof, figure(width, height, `Roofline of ${r.device}: ${points.length} products under a peak of ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s`,
-      axes(box, { scale: x, ticks: logTicks(...xs, width > 420 ? [1, 3] : [1]), text: (v) => count(v), title: "FLOP per byte" }, { scale: y, ticks: logTicks(...ys, [1]), text: (v) => count(v / 1e12), title: "TFLOP/s" }),
+      axes(frame, { scale: x, ticks: logTicks(...xs, width > 420 ? [1, 3] : [1]), text: (v) => count(v), title: "FLOP per byte" }, { scale: y, ticks: logTicks(...ys, [1]), text: (v) => count(v / 1e12), title: "TFLOP/s" }),
       s("path", { class: "roof", d: `M${x(Math.max(xs[0], ys[0] / r.hbm_bytes_per_s))} ${y(Math.max(ys[0], xs[0] * r.hbm_bytes_per_s))}L${x(ridge)} ${y(r.peak_flops_per_s)}L${x(xs[1])} ${y(r.peak_flops_per_s)}` }),
-      s("text", { class: "tick", x: box.right, y: y(r.peak_flops_per_s) - 5, "text-anchor": "end" }, `peak ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s (${r.dtype})`),
+      s("text", { class: "tick", x: frame.right, y: y(r.peak_flops_per_s) - 5, "text-anchor": "end" }, `peak ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s (${r.dtype})`),
       points.map((p) => s("circle", { class: "point", cx: x(p.x), cy: y(p.y), r: 2.5 + 9 * Math.sqrt(p.share), "data-tip": `${p.name} ${p.pass}: ${whole(p.y / 1e12)} TFLOP/s at ${count(p.x)} FLOP/byte, ${share(p.share)} of the time` }))));
   }
 
   return { element, refresh };
 }
-
-export { table };
