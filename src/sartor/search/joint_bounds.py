@@ -121,7 +121,7 @@ def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
     links = np.broadcast_to(a.network_bytes_per_s, a.shape)
     out = np.zeros((len(question.recomputes), *hbm_bytes.shape))
     for r, recompute in enumerate(question.recomputes):
-        for memory in np.unique(hbm_bytes):
+        for memory in np.unique(hbm_bytes[hbm_bytes > 0]):
             rows, columns = np.nonzero(hbm_bytes == memory)
             few = np.unique(columns)
             chain = _chain(parts, forward[:, few], backward[:, few])
