@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -21,8 +22,9 @@ from sartor.search.joint import candidates_of, search_design
 from sartor.search.joint_bounds import lower_models, plan_rates, work_rates
 from sartor.search.joint_parts import Split
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
-from sartor.search.joint_question import Budgets, DesignModel, Mean, Objective
+from sartor.search.joint_question import Budgets, DesignModel, DesignQuestion, Mean, Objective
 from sartor.search.joint_result import DesignStatus, Progress
+from sartor.search.joint_tasks import Result, Task, run_task
 
 
 def point(index: int, accelerator: Accelerator, hbm_bytes: float, options: tuple[Option, ...]) -> Point:
@@ -133,17 +135,25 @@ def test_the_bound_falls_and_the_incumbent_rises() -> None:
     assert all(a <= b for a, b in pairwise(values))
 
 
-def test_an_executor_in_batches_gives_the_same_answer() -> None:
+def test_work_done_elsewhere_gives_the_same_answer() -> None:
     asked, space = question(), small_space()
 
-    def through_pickles(points: object) -> object:
-        return (evaluate_point(*pickle.loads(pickle.dumps((asked, point)))) for point in points)  # type: ignore[attr-defined]
+    def through_pickles(asked: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
+        return (pickle.loads(pickle.dumps(run_task(*pickle.loads(pickle.dumps((asked, task)))))) for task in tasks)
 
-    alone = search_design(asked, space).best
-    many = search_design(asked, space, evaluate=through_pickles, batch=3).best  # type: ignore[arg-type]
-    assert alone is not None
-    assert many is not None
-    assert many.objective == alone.objective
+    alone, elsewhere = search_design(asked, space), search_design(asked, space, run=through_pickles)
+    assert elsewhere.best == alone.best
+    assert elsewhere.ranked == alone.ranked
+    assert [(p.bound, p.incumbent) for p in elsewhere.trajectory] == [(p.bound, p.incumbent) for p in alone.trajectory]
+
+
+def test_a_tolerance_is_part_of_the_proof() -> None:
+    best, asked = search_design(question(), small_space()).best, question()
+    assert best is not None
+    result = search_design(asked, small_space(), tolerance=0.5)
+    assert result.best is not None
+    assert result.best.objective <= best.objective <= result.upper_bound * (1 + 1e-9)
+    assert result.gap <= 0.5
 
 
 @settings(max_examples=25, deadline=None)

@@ -6,7 +6,7 @@ saves repeated work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -106,12 +106,20 @@ class Evaluation:
 Interval = tuple[float, float]
 
 
+def nothing() -> None:
+    """Nobody asks to stop."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleStore:
-    """Seconds of layers by what they depend on (least, reached), and proved blocks: shared between points."""
+    """Seconds of layers (least, reached) by cores and name, and proved blocks: shared between points.
 
-    seconds: dict[Any, Interval] = field(default_factory=dict)
+    ``check`` is called before every option and may raise to give the point up.
+    """
+
+    seconds: dict[tuple[Any, str], Interval] = field(default_factory=dict)
     blocks: ScheduleCache = field(default_factory=ScheduleCache)
+    check: Callable[[], None] = nothing
 
 
 def evaluate_point(question: DesignQuestion, point: Point, store: ScheduleStore | None = None) -> Evaluation:
@@ -136,6 +144,7 @@ def _best_option(
         if option.bound <= max(floor, best.sequences_per_s if best else 0.0):
             most = max(most, option.bound)
             break
+        store.check()
         outcome, bound = evaluate_option(question, point, option, store)
         most = max(most, min(bound, option.bound))
         if outcome and (best is None or outcome.sequences_per_s > best.sequences_per_s):
@@ -197,7 +206,7 @@ def _layer_times(
     question: DesignQuestion, point: Point, option: Option, parts: ModelParts, store: ScheduleStore
 ) -> Iterator[LayerTime]:
     a = point.accelerator
-    what = option.model, question.models[option.model].name, option.split, cores_of(a)
+    cores, split = cores_of(a), ".".join(map(str, option.split))
     for k, part in enumerate(parts.parts):
         times = []
         for way, graph in (("forward", part.forward), ("backward", part.backward)):
@@ -205,7 +214,9 @@ def _layer_times(
                 seconds = float(in_turn_s(graph, a))
                 times.append((seconds, seconds))
             else:
-                times.append(_scheduled_s(graph, a, (*what, k, way), point.schedule_limit_s, store))
+                times.append(
+                    _scheduled_s(graph, a, (cores, f"{option.model}/{split}/{k}/{way}"), point.schedule_limit_s, store)
+                )
         (forward_least, forward), (backward_least, backward) = times
         yield LayerTime(
             name=part.name,
@@ -221,6 +232,8 @@ def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float,
     known = store.seconds.get(key)
     if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
         answer = solve(schedule_problem(graph, a), limit_s, cache=store.blocks)
+        if answer.interrupted:
+            raise KeyboardInterrupt
         least, reached = answer.lower_bound * UNIT_S, answer.makespan * UNIT_S
         known = (max(least, known[0]), min(reached, known[1])) if known else (least, reached)
         store.seconds[key] = known

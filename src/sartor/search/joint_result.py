@@ -40,6 +40,10 @@ class Progress:
     waiting: int = 0
     """Points whose bound still exceeds the incumbent, among those bounded so far."""
     phase: str = "search"
+    pruned: int = 0
+    """Points that a bound alone has ruled out so far."""
+    left_s: float | None = None
+    """Seconds that what is left would take if no better point were found; None before anything is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

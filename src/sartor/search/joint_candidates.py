@@ -1,0 +1,128 @@
+"""The candidates of a space within all budgets, flat, and what an evaluated one is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.area import die_area, published_area_mm2
+from sartor.cost.die_cost import die_cost
+from sartor.cost.energy import power
+from sartor.hardware.accelerator import Accelerator
+from sartor.search.accelerator_space import AcceleratorSpace, taken
+from sartor.search.joint_point import Evaluation
+from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
+from sartor.search.joint_result import Ranked
+
+Array = npt.NDArray[Any]
+
+EQUAL = 1e-9
+"""Relative difference below which two values count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All candidates of a space, flat: which group and place each has, and what it costs."""
+
+    groups: tuple[Accelerator, ...]
+    group: Array
+    place: Array
+    area_mm2: Array
+    power_w: Array
+    die_usd: Array
+    hbm_bytes: Array
+    """[memories, candidates]; 0: no such memory within the budget."""
+    divisor: Array
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def accelerator(self, index: int) -> Accelerator:
+        return taken(self.groups[self.group[index]], int(self.place[index]))
+
+    def of_groups(self, index: Array) -> Iterator[tuple[Array, Accelerator]]:
+        """Positions within ``index`` of each group's candidates, and these."""
+        for g in np.unique(self.group[index]):
+            where = np.flatnonzero(self.group[index] == g)
+            yield where, taken(self.groups[g], self.place[index][where])
+
+
+def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
+    """The candidates within all budgets; where there are none, the constraint that rules out most by itself."""
+    columns: dict[str, list[Array]] = {}
+    for g, group in enumerate(space.groups):
+        count = int(np.prod(group.shape, dtype=np.int64))
+        memories = space.hbm_bytes or (np.nan,)
+        area, watts = area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
+        hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
+        usd = np.broadcast_to(die_cost(area, group.node_nm).die_usd, group.shape)
+        each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
+        for name, value in {**each, "hbm": hbm}.items():
+            columns.setdefault(name, []).append(np.asarray(value))
+    all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
+    masks = _masks(question, space, all_)
+    keep = np.logical_and.reduce([mask for _, mask in masks])
+    hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
+    ones = np.ones(len(keep))
+    divisors = {Objective.PER_MM2: all_["area"], Objective.PER_WATT: all_["power"], Objective.PER_DOLLAR: all_["usd"]}
+    divisor = divisors.get(question.objective, ones)
+    found = Candidates(
+        groups=space.groups,
+        group=all_["group"][keep],
+        place=all_["place"][keep],
+        area_mm2=all_["area"][keep],
+        power_w=all_["power"][keep],
+        die_usd=all_["usd"][keep],
+        hbm_bytes=hbm[:, keep],
+        divisor=divisor[keep],
+    )
+    return found, "" if keep.any() else _tightest(masks, question, space, all_)
+
+
+def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
+    """An evaluation with its objective and its price."""
+    i = evaluation.point.index
+    divisor = float(candidates.divisor[i])
+    return Ranked(
+        evaluation=evaluation,
+        objective=float(question.together(np.array(evaluation.rates))) / divisor,
+        bound=float(question.together(np.array(evaluation.bounds))) / divisor,
+        area_mm2=float(candidates.area_mm2[i]),
+        power_w=float(candidates.power_w[i]),
+        die_usd=float(candidates.die_usd[i]),
+    )
+
+
+def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
+    """Area [mm2] of every candidate by the question's model."""
+    published = question.costs.area is AreaModel.PUBLISHED
+    area = published_area_mm2(accelerator) if published else die_area(accelerator).total_mm2
+    return np.broadcast_to(area, accelerator.shape)
+
+
+def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
+    limits, area = question.budgets, question.budgets.area_mm2 or np.inf
+    own = space.area_limit_mm2 or np.inf
+    hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
+    watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
+    inside = np.less_equal(all_["area"], min(area, own) * (1 + EQUAL))
+    return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
+
+
+def _tightest(
+    masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
+) -> str:
+    """The constraint with the fewest candidates of its own, and what the nearest would need."""
+    name, mask = min(masks, key=lambda each: int(each[1].sum()))
+    column = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}[name]
+    limit = getattr(question.budgets, name) or space.area_limit_mm2
+    if mask.any():
+        both = np.logical_and.reduce([other for _, other in masks])
+        assert not both.any()
+        inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks)
+        return f"no candidate is within all budgets at once (within each alone: {inside}); {name} leaves the fewest"
+    return f"{name}={limit:.6g}: the smallest of {mask.size} candidates takes {float(column.min()):.6g}"
