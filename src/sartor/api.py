@@ -413,7 +413,8 @@ def design(
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
-    asked, notes = design_models([reading.shape for reading in readings], seq_len, weights, tensor_parallel)
+    shapes = [reading.shape for reading in readings]
+    asked, notes = design_models(shapes, _size("num_devices", num_devices, 1), seq_len, weights, tensor_parallel)
     question = design_question(
         asked,
         chosen,
@@ -423,6 +424,8 @@ def design(
         **words,
     )
     limit_s = _seconds("time_limit_s", time_limit_s)
+    if not 0 <= tolerance < 1:
+        raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
     result = search_design(question, chosen, time_limit_s=limit_s, tolerance=tolerance, on_progress=progress)
     return DesignAnswer(
         readings=readings,

@@ -17,12 +17,14 @@ def register(app: typer.Typer) -> None:
 
 
 def catalog(
-    what: Annotated[str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators", help="Which catalogue.")],
+    what: Annotated[
+        str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators|spaces", help="Which catalogue.")
+    ],
     name: Annotated[str | None, typer.Argument(help="One entry, whole, with its sources.")] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """What is known, and from where: devices, models, clusters, rules, accelerator templates.
+    """What is known, and from where: devices, models, clusters, rules, accelerator templates, spaces of them.
 
     Example: `sartor catalog gpus h100`
     """
@@ -66,10 +68,17 @@ def _accelerators(name: str | None) -> list[dict[str, Any]]:
     return [accelerator_entry(name)] if name else [accelerator_entry(each) for each in accelerator_names()]
 
 
+def _spaces(name: str | None) -> list[dict[str, Any]]:
+    from sartor.interop.space_file import space_entry, space_names
+
+    return [space_entry(name)] if name else [space_entry(each) for each in space_names()]
+
+
 _SHELVES: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
     "gpus": _gpus,
     "models": _models,
     "clusters": _clusters,
     "rules": _rules,
     "accelerators": _accelerators,
+    "spaces": _spaces,
 }

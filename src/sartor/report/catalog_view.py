@@ -93,6 +93,14 @@ def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
+def _spaces(entries: Sequence[dict[str, Any]]) -> Any:
+    table = _table("name", "points", "kept", "area", "what it is", right=("points", "kept"))
+    for entry in entries:
+        points, kept = (f"{entry[key]:,}" for key in ("num_points", "num_candidates"))
+        table.add_row(entry["name"], points, kept, entry["area_model"], entry.get("title", ""))
+    return table
+
+
 def _entry(entry: dict[str, Any]) -> Any:
     table = _table("field", "value")
     for field, value in entry.items():
@@ -108,6 +116,7 @@ _TABLES = {
     "clusters": _clusters,
     "rules": _rules,
     "accelerators": _accelerators,
+    "spaces": _spaces,
 }
 
 
@@ -131,6 +140,8 @@ def _rule_page(entry: dict[str, Any]) -> Any:
 def _words(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 

@@ -215,12 +215,14 @@ def floor_plan(answer: DesignAnswer) -> FloorPlan:
         side = float(np.sqrt(sum(parts.values())))
         cores = int(ranked.evaluation.point.accelerator.num_tensor_cores)
         for (part, area), box in zip(order, squarified([area for _, area in order], side), strict=True):
-            for left, top, right, bottom in _cells(box, cores if part == "arrays_mm2" and cores <= MOST_CELLS else 1):
-                rows.append((name, AREA_WORDS[part], area, area / side**2, at + left, top, at + right, bottom))
+            cells = _cells(box, cores if part == "arrays_mm2" and cores <= MOST_CELLS else 1)
+            for left, top, right, bottom in cells:
+                one = area / len(cells), area / side**2
+                rows.append((name, AREA_WORDS[part], *one, at + left, top, at + right, bottom))
         names.append((f"{printable(name)}: {side**2:,.0f} mm2", at, side))
         at += side * 1.08
     columns = list(zip(*rows, strict=True))
-    largest = max(rows[: len(area_parts(answer.question, best.evaluation.point.accelerator))], key=lambda row: row[2])
+    largest = max((row for row in rows if row[0] == "best"), key=lambda row: row[3])
     return FloorPlan(
         title=f"{format_share(largest[3])} of the best die's {best.area_mm2:,.0f} mm2 are its {largest[1]}",
         die=columns[0],

@@ -189,7 +189,7 @@ def _values(key: str, value: Any, least: float = 0.0) -> Array:
             key, value, "must be a number, a list of numbers, or a range {from, to, step or factor}"
         ) from None
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
-        raise InputError(key, value, "must hold at least one number")
+        raise InputError(key, value, "must hold at least one number, all finite")
     if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key != "num_links"):
         raise InputError(key, float(numbers.min()), "must be above 0")
     return np.unique(numbers)

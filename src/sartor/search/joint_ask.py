@@ -9,6 +9,7 @@ from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.search.accelerator_space import AcceleratorSpace
+from sartor.search.joint_experts import expert_plan
 from sartor.search.joint_question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
 
 DEFAULT_SEQ_LEN = 4096
@@ -20,6 +21,7 @@ RECOMPUTES = ("none", "full")
 
 def design_models(
     shapes: Sequence[TransformerShape],
+    num_devices: int,
     seq_len: int | Sequence[int] | None = None,
     weights: Sequence[float] = (),
     tensor_parallel: Sequence[int] = TENSOR_PARALLEL,
@@ -48,6 +50,7 @@ def design_models(
                 seq_len=tokens,
                 widths=tuple(dict.fromkeys(tensor_parallel)),
                 weight=1.0 if weight is None else weight,
+                expert=expert_plan(name, num_devices),
             )
         )
     return tuple(models), tuple(notes)

@@ -1,0 +1,254 @@
+"""``sartor design`` as people script against it: keys, exit codes, sentences, bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor import api
+from sartor.search.joint_result import Progress
+
+Call = Callable[..., Any]
+
+CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 4,
+    "n_embd": 256,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 1024,
+}
+SPACE = """
+num_tensor_cores = [1, 4]
+num_vector_cores = [1, 2]
+array_rows = { from = 16, to = 32, step = 16 }
+array_cols = 32
+global_buffer_mib = 2
+hbm_gb = [0.02, 0.2]
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> list[object]:
+    """A question that takes no time."""
+    return ["design", "--model", write_model(tmp_path, "small"), *write_space(tmp_path), *COUNTS]
+
+
+COUNTS = ["--num-devices", "8", "--global-batch-size", "32", "--microbatch-size", "1,4", "--tp", "1,2"]
+FEW = ["--tp", "1", "--microbatch-size", "4", "--recompute", "none"]
+
+
+def write_model(folder: Path, name: str, **changes: Any) -> Path:
+    (folder / name).mkdir()
+    (folder / name / "config.json").write_text(json.dumps(CONFIG | changes))
+    return folder / name
+
+
+def write_space(folder: Path, text: str = SPACE) -> list[object]:
+    (folder / "space.toml").write_text(text)
+    return ["--space", folder / "space.toml"]
+
+
+def without_clock(body: Any) -> Any:
+    """An answer without what a wall clock decides."""
+    if isinstance(body, dict):
+        return {key: without_clock(value) for key, value in body.items() if key != "wall_s"}
+    return [without_clock(value) for value in body] if isinstance(body, list) else body
+
+
+def test_the_answer_has_the_contracts_keys(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    body = ran.body
+    assert list(body)[:3] == ["schema", "version", "status"]
+    assert body["schema"] == "sartor/design/1"
+    assert body["status"] == "optimal"
+    assert body["gap"] == 0
+    best = body["best"]
+    assert {"architecture", "area_mm2", "power_w", "plan", "throughput", "objective"} <= set(best)
+    assert body["upper_bound"] == best["objective"] == pytest.approx(best["throughput"]["small"])
+    assert body["space_size"] == 8 * 2 * 2 * 2
+    assert 0 < body["evaluated"] <= 16
+    assert body["evaluated"] + body["pruned"] == 16
+    assert body["wall_s"] > 0
+    assert sum(best["area"].values()) == pytest.approx(best["area_mm2"])
+    assert sum(best["power"].values()) == pytest.approx(best["power_w"])
+    plan = best["plan"]["small"]
+    assert 0 < plan["low_s"] < plan["step_s"] < plan["high_s"]
+    assert plan["source"] == "analytic"
+    assert 0 < plan["mfu"] < 1
+    assert plan["tp"] * plan["pp"] * plan["dp"] <= 8
+    assert sum(plan["time"].values()) == pytest.approx(plan["step_s"], rel=1e-6)
+    assert plan["sequences_per_s"] == pytest.approx(32 / plan["step_s"])
+    assert plan["peak_bytes"] <= best["architecture"]["hbm_bytes"]
+    assert len(plan["stages"]) == plan["pp"]
+    assert body["convergence"][-1]["incumbent"] == best["objective"]
+
+
+def test_same_input_gives_the_same_bytes_but_for_the_clock(sartor: Call, small: list[object]) -> None:
+    first, second = (without_clock(sartor(*small, "--json").body) for _ in range(2))
+    assert json.dumps(first) == json.dumps(second)
+
+
+def test_out_writes_what_json_prints(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    ran = sartor(*small, "--json", "--out", tmp_path / "design.json")
+    assert (tmp_path / "design.json").read_text() == ran.out
+
+
+def test_the_terminal_fits_100_columns_and_says_chip_plan_proof_and_area(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small)
+    assert ran.code == 0
+    assert max(len(line) for line in ran.out.splitlines()) <= 100
+    for words in ("tensor cores of", "Proved: none of 64", "Where the steps go", "Where the area goes", "Plans"):
+        assert words in ran.out
+
+
+def test_several_models_are_weighed(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    other = write_model(tmp_path, "deep", n_layer=8)
+    small = [*small, *FEW]
+    body = sartor(*small, "--model", other, "--weights", "1,3", "--seq-len", "128,64", "--json").body
+    assert [model["seq_len"] for model in body["question"]["models"]] == [128, 64]
+    a, b = (body["best"]["throughput"][name] for name in ("small", "deep"))
+    assert body["best"]["objective"] == pytest.approx(a**0.25 * b**0.75)
+    plain = sartor(*small, "--model", other, "--mean", "arithmetic", "--json").body
+    assert plain["best"]["objective"] == pytest.approx(sum(plain["best"]["throughput"].values()) / 2)
+
+
+@pytest.mark.parametrize(
+    ("objective", "per"),
+    [("throughput-per-mm2", "area_mm2"), ("throughput-per-watt", "power_w"), ("throughput-per-dollar", "die_usd")],
+)
+def test_an_objective_is_throughput_over_what_it_says(
+    sartor: Call, small: list[object], objective: str, per: str
+) -> None:
+    best = sartor(*small, "--objective", objective, "--json").body["best"]
+    assert best["objective"] == pytest.approx(best["throughput"]["small"] / best[per])
+
+
+def test_budgets_hold(sartor: Call, small: list[object]) -> None:
+    free = sartor(*small, "--json").body["best"]
+    held = sartor(*small, "--area-mm2", free["area_mm2"] * 0.99, "--hbm-gib", "0.1", "--json").body["best"]
+    assert held["area_mm2"] <= free["area_mm2"] * 0.99
+    assert held["architecture"]["hbm_bytes"] == 0.02e9
+    assert held["objective"] < free["objective"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--area-mm2", "0.5"], "area_mm2=0.5: the smallest of 8 candidates takes"),
+        (["--power-w", "0.001"], "power_w=0.001: the smallest of 8 candidates takes"),
+        (["--hbm-gib", "0.000001"], "hbm_bytes="),
+        (["--tp", "3"], "widths: none of 3 splits small on 8 devices"),
+        (["--energy-j-per-token", "1e-20", *FEW], "energy_j_per_token"),
+    ],
+)
+def test_no_point_that_fits_is_an_answer_with_exit_code_3(
+    sartor: Call, small: list[object], words: list[str], named: str
+) -> None:
+    ran = sartor(*small, *words, "--json")
+    assert ran.code == 3
+    assert (ran.body["status"], ran.body["best"]) == ("infeasible", None)
+    assert named in ran.body["tightest"]
+    assert named in ran.err
+    text = sartor(*small, *words)
+    assert text.code == 3
+    assert "No point of the space fits" in text.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--area-mm2", "-3"], "area_mm2=-3.0: must be positive"),
+        (["--area-mm2", "nan"], "area_mm2=nan: must be positive and finite"),
+        (["--hbm-gib", "0"], "hbm_bytes=0.0"),
+        (["--objective", "speed"], "--objective=speed: must be one of throughput, throughput-per-mm2"),
+        (["--mean", "median"], "--mean=median: must be one of geometric, arithmetic"),
+        (["--weights", "1,2"], "--weights=1.0,2.0: must hold one value, or one for each of the 1 models"),
+        (["--weights", "0"], "small weight=0.0: must be positive"),
+        (["--weights", "x"], "--weights=x: must be a number"),
+        (["--seq-len", "0"], "small seq_len=0"),
+        (["--seq-len", "12,x"], "--seq-len=12,x: must be a whole number"),
+        (["--microbatch-size", "64"], "must hold one of at most global_batch_size=32"),
+        (["--recompute", "some"], "--recompute=some: must be none, full"),
+        (["--time-limit", "0"], "time_limit_s=0.0: must be a number of seconds above 0"),
+        (["--tolerance", "-1"], "tolerance=-1.0: must be"),
+        (["--tp", "0"], "small width=0"),
+        (["--num-devices", "0"], "num_devices=0"),
+        (["--space", "publishd"], "--space=publishd: must be a named space"),
+        (["--space", "none.toml"], "no such file"),
+        (["--area-model", "half"], "--area-model=half: must be one of published, die"),
+        (["--model", "no-such-model"], "model=no-such-model: not in the zoo"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    sartor: Call, small: list[object], words: list[str], sentence: str
+) -> None:
+    ran = sartor(*small, *words, "--json")
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.body["error"]["message"] in ran.err
+
+
+@pytest.mark.parametrize("missing", ["--model", "--num-devices", "--global-batch-size"])
+def test_what_must_be_given_is_named(sartor: Call, small: list[object], missing: str) -> None:
+    at = small.index(missing)
+    ran = sartor(*small[:at], *small[at + 2 :])
+    assert ran.code == 2
+    assert f"{missing}='not given'" in ran.err
+
+
+def test_a_model_given_twice_is_refused(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small, "--model", small[2])
+    assert ran.code == 2
+    assert "must be named apart" in ran.err
+
+
+def test_ctrl_c_answers_with_the_best_so_far_and_130(
+    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.evaluated:
+            raise KeyboardInterrupt
+
+    design = api.design
+    monkeypatch.setattr(api, "design", lambda *given, **words: design(*given, **words | {"progress": stop}))
+    ran = sartor(*small, "--no-baselines", "--json")
+    assert ran.code == 130
+    assert ran.body["interrupted"] is True
+    assert ran.body["best"]["objective"] <= ran.body["upper_bound"]
+    assert "best so far" in ran.err
+
+
+def test_a_time_limit_answers_with_what_there_is(sartor: Call, small: list[object]) -> None:
+    ran = sartor(*small, "--time-limit", "0.000001", "--json")
+    assert ran.code == 0
+    body = ran.body
+    assert body["status"] in ("feasible", "optimal")
+    if body["status"] == "feasible":
+        assert body["upper_bound"] is None or body["upper_bound"] > 0
+        assert sartor(*small, "--time-limit", "0.000001").code == 0
+
+
+def test_page_and_figures_are_written(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    ran = sartor(*small, *FEW, "--html", tmp_path / "page.html", "--png", tmp_path / "figures")
+    assert ran.code == 0
+    page = (tmp_path / "page.html").read_text()
+    for anchor in ("search", "others", "plans", "chip", "layer", "pipeline", "reading"):
+        assert f'id="{anchor}"' in page
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert {"step", "floor_plan", "layer_forward", "layer_backward", "pipeline"} <= names
+
+
+def test_spaces_are_in_the_catalogue(sartor: Call) -> None:
+    entries = {entry["name"]: entry for entry in sartor("catalog", "spaces", "--json").body["entries"]}
+    assert (entries["published"]["num_points"], entries["published"]["num_candidates"]) == (75_712, 29_360)
+    assert "published" in sartor("catalog", "spaces").out
+    assert "29,360" in sartor("catalog", "spaces", "published").out
