@@ -23,6 +23,9 @@ MAX_OVER_BOOST = 1.2
 RIDGE_RANGE = (10.0, 800.0)
 """FLOP/byte of the widest matrix type of 16 bits or more: H20 has 37, TPU v6e 560; a sparse peak leaves it."""
 
+HOST_RIDGE_RANGE = (0.5, 800.0)
+"""The same of a host's cores (generation ``cpu``): an old desktop has 3, cores with matrix units some hundreds."""
+
 
 def check_gpu(gpu: Gpu) -> Gpu:
     """The device itself, or ``InputError`` with its first contradiction."""
@@ -103,7 +106,7 @@ def _fp8_off_bf16(gpu: Gpu) -> Iterator[InputError]:
 
 
 def _ridge_out_of_range(gpu: Gpu) -> Iterator[InputError]:
-    low, high = RIDGE_RANGE
+    low, high = HOST_RIDGE_RANGE if gpu.generation == "cpu" else RIDGE_RANGE
     ridge = gpu.ridge_flops_per_byte(gpu.default_dtype)
     if not low <= ridge <= high:
         yield InputError(

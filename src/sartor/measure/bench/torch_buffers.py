@@ -1,0 +1,97 @@
+"""Buffers with random data, rotated: views into one pool of normal values, so that no case waits for a generator.
+
+A launch on set ``i`` touches other bytes than one on set ``i - 1``, and all sets together are larger than the last
+cache, so that operands come from memory as they do in a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.operators import DType
+from sartor.units import MIB, ceil_div
+
+MOST_SETS = 256
+ALIGN_BYTES = 256
+"""What an allocator aligns tensors to."""
+
+CHUNK = (1 << 22) + 4099
+"""Distinct random values; the pool repeats them at an odd period."""
+
+
+def torch_dtype(torch: Any, dtype: DType) -> Any:
+    """The element type of PyTorch; ``KeyError`` where it has none."""
+    names = {
+        DType.FP64: "float64",
+        DType.FP32: "float32",
+        DType.TF32: "float32",
+        DType.BF16: "bfloat16",
+        DType.FP16: "float16",
+        DType.FP8: "float8_e4m3fn",
+        DType.INT8: "int8",
+    }
+    return getattr(torch, names[dtype])
+
+
+class Buffers:
+    """Random operands on one device. ``rotate_bytes`` is what all sets of a case are to exceed together."""
+
+    def __init__(self, torch: Any, device: str, rotate_bytes: float, memory_bytes: float) -> None:
+        self.torch, self.device = torch, device
+        self.rotate_bytes, self._memory_bytes = rotate_bytes, memory_bytes
+        self._pools: dict[Any, Any] = {}
+        self._cursor: dict[Any, int] = {}
+
+    def sets(self, set_bytes: float, resident: bool = False) -> int:
+        """How many sets of ``set_bytes`` a case rotates over."""
+        if resident:
+            return 1
+        fits = int(0.5 * self._memory_bytes / max(set_bytes, 1.0))
+        return max(1, min(MOST_SETS, int(ceil_div(self.rotate_bytes, max(set_bytes, 1.0))) + 1, fits))
+
+    def begin(self) -> None:
+        """A new case starts at the pool's start."""
+        self._cursor.clear()
+
+    def random(self, shape: tuple[int, ...], dtype: Any, count: int = 1) -> list[Any]:
+        """``count`` tensors of normal values, contiguous, each starting on 256 bytes. Read-only: they overlap with
+        those of the next case."""
+        element = self.torch.empty((), dtype=dtype).element_size()
+        size = 1
+        for length in shape:
+            size *= int(length)
+        step = int(ceil_div(max(size, 1) * element, ALIGN_BYTES)) * ALIGN_BYTES // element
+        start = self._cursor.get(dtype, 0)
+        pool = self._pool(dtype, start + step * count)
+        self._cursor[dtype] = start + step * count
+        return [pool[start + i * step : start + i * step + size].view(shape) for i in range(count)]
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A tensor for results."""
+        return self.torch.empty(shape, dtype=dtype, device=self.device)
+
+    def trim(self) -> None:
+        """Give back pools that one large case made grow."""
+        limit = 4 * self.rotate_bytes + 64 * MIB
+        for dtype in [d for d, pool in self._pools.items() if pool.numel() * pool.element_size() > limit]:
+            del self._pools[dtype]
+        self._cursor.clear()
+
+    def _pool(self, dtype: Any, elements: int) -> Any:
+        pool = self._pools.get(dtype)
+        if pool is None or pool.numel() < elements:
+            self._pools.pop(dtype, None)
+            self._pools[dtype] = pool = self._filled(dtype, elements)
+        return pool
+
+    def _filled(self, dtype: Any, elements: int) -> Any:
+        torch = self.torch
+        generator = torch.Generator(device="cpu").manual_seed(20261121)
+        chunk = torch.randn(min(CHUNK, elements), generator=generator)
+        chunk = (chunk * 40).to(dtype) if dtype is torch.int8 else chunk.to(dtype)
+        chunk = chunk.to(self.device)
+        pool = torch.empty(elements, dtype=dtype, device=self.device)
+        for start in range(0, elements, chunk.numel()):
+            stop = min(elements, start + chunk.numel())
+            pool[start:stop] = chunk[: stop - start]
+        return pool
