@@ -35,7 +35,11 @@ PUBLISHED = {
     "bert-base": 109_482_240,
     "t5-11b": 11_307_321_344,
     "t5-v1.1-xxl": 11_135_332_352,
+    "opt-350m": 331_196_416,
 }
+
+# Models of the published co-design search that the reference table does not have.
+BEYOND_THE_TABLE = {"OPT 350M", "Megatron GPT2-54", "Megatron GPT2-72"}
 
 # Configurations of the shared collection that are models of the zoo.
 SAME_AS_CONFIG = {
@@ -100,7 +104,7 @@ def test_published_totals_are_met_to_the_unit() -> None:
 def test_the_zoo_holds_every_model_of_the_reference_table(shared_dir: Path) -> None:
     rows = read_csv(shared_dir / "reference/models.csv")
     by_title = {model_entry(name)["name"]: name for name in NAMES}
-    assert {row["model"] for row in rows} == set(by_title)
+    assert {row["model"] for row in rows} == set(by_title) - BEYOND_THE_TABLE
     for row in rows:
         name = by_title[row["model"]]
         entry, fields = model_entry(name), load_model(name).fields()

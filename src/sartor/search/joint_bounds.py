@@ -78,20 +78,27 @@ def quickest(question: DesignQuestion) -> float:
 def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: float = float("inf")) -> Array:
     """Sequences per second [candidates] if work were split perfectly over cores and stages, of which there must be
     enough to hold the model in ``hbm_bytes`` each."""
+    shares = _shares(question, parts, hbm_bytes)
+    if not shares:
+        return np.zeros(a.shape)
     forward, backward = (np.zeros(a.shape) for _ in range(2))
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
         floor = in_turn_floor if part.in_turn else makespan_floors
         forward, backward = forward + count * floor(part.forward, a), backward + count * floor(part.backward, a)
     if question.terms is not None or not np.isfinite(hbm_bytes):
         return _busy_rate(question, forward + backward, parts.split)
-    nothing = np.zeros((len(parts.parts), 1))
-    chain, least = _chain(parts, nothing, nothing), np.full(a.shape, np.inf)
-    for recompute in question.recomputes:
-        problem = bare_problem(question, parts.split.microbatch_size, hbm_bytes, recompute)
-        share, again = work_shares(chain, problem)
-        if np.isfinite(share):
-            least = np.minimum(least, share * (forward + backward) + again * forward)
+    least = np.min([share * (forward + backward) + again * forward for share, again in shares], axis=0)
     return np.asarray(question.global_batch_size / least)
+
+
+def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> list[tuple[float, float]]:
+    """What a batch lasts at least in units of a microbatch's work, by recomputation; none where nothing fits."""
+    if question.terms is not None or not np.isfinite(hbm_bytes):
+        return [(0.0, 0.0)]
+    nothing = np.zeros((len(parts.parts), 1))
+    chain, size = _chain(parts, nothing, nothing), parts.split.microbatch_size
+    each = [work_shares(chain, bare_problem(question, size, hbm_bytes, r)) for r in question.recomputes]
+    return [(share, again) for share, again in each if np.isfinite(share)]
 
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:

@@ -27,7 +27,7 @@ KEYS = (
     "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
     "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
     "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
-    "latent", "params", "sources", "note",
+    "latent", "embedding_size", "params", "sources", "note",
 )  # fmt: skip
 BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
 NORMS: dict[str, Norm] = {
@@ -44,21 +44,31 @@ def build_shape(entry: Mapping[str, Any]) -> TransformerShape:
     pooler = Linear(name="pooler", d_in=h, d_out=h, bias=True, split=Split.REPLICATED, rows=1)
     types = Vectors(name="token_types", per_hidden=entry.get("token_types", 0), embedding=True)
     encoder_only = entry["architecture"] == "encoder"
+    narrow = entry.get("embedding_size")
+    if narrow:
+        around = [Linear(name=n, d_in=i, d_out=o, split=Split.REPLICATED) for n, i, o in _around(narrow, h)]
+        positions = Vectors(name="positions", per_hidden=entry["position_rows"], embedding=True)
     return TransformerShape(
         name=entry["name"],
         stacks=_stacks(entry),
         vocab_size=entry["vocab_size"],
         max_positions=entry["max_positions"],
-        learned_positions=entry.get("position_rows", 0),
+        embedding_size=narrow,
+        learned_positions=0 if narrow else entry.get("position_rows", 0),
         tied_embeddings=entry["tied_embeddings"],
         lm_head=entry.get("lm_head", True),
         lm_head_bias="lm_head" in biases,
         encoder_only=encoder_only,
-        linears=(pooler,) if entry.get("pooler") else (),
-        vectors=(types,) if entry.get("token_types") else (),
+        linears=(*((pooler,) if entry.get("pooler") else ()), *(around if narrow else ())),
+        vectors=(*((types,) if entry.get("token_types") else ()), *((positions,) if narrow else ())),
         mtp_layers=entry.get("mtp_layers", 0),
         model_type=entry["family"],
     )
+
+
+def _around(narrow: int, hidden: int) -> tuple[tuple[str, int, int], ...]:
+    """Projections between a token table narrower than the model and the model."""
+    return ("project_in", narrow, hidden), ("project_out", hidden, narrow)
 
 
 def _check(entry: Mapping[str, Any]) -> None:
