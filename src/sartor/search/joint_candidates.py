@@ -17,6 +17,7 @@ from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_point import Evaluation
 from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
 from sartor.search.joint_result import Ranked
+from sartor.units import MIB
 
 Array = npt.NDArray[Any]
 
@@ -116,13 +117,28 @@ def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Ar
 def _tightest(
     masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
 ) -> str:
-    """The constraint with the fewest candidates of its own, and what the nearest would need."""
+    """The constraint with the fewest candidates of its own, and the point nearest to it."""
     name, mask = min(masks, key=lambda each: int(each[1].sum()))
-    column = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}[name]
-    limit = getattr(question.budgets, name) or space.area_limit_mm2
-    if mask.any():
-        both = np.logical_and.reduce([other for _, other in masks])
-        assert not both.any()
-        inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks)
-        return f"no candidate is within all budgets at once (within each alone: {inside}); {name} leaves the fewest"
-    return f"{name}={limit:.6g}: the smallest of {mask.size} candidates takes {float(column.min()):.6g}"
+    columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
+    limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
+    limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2 or np.inf)
+    if not mask.any():
+        least = int(columns[name].argmin())
+        takes = f"the smallest of {mask.size} candidates takes {float(columns[name][least]):.6g}"
+        return f"{name}={limits[name]:.6g}: {takes} ({_in_words(space, all_, least)})"
+    inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks if np.isfinite(limits[other]))
+    excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
+    near = int(excess.argmin())
+    needs = " and ".join(f"{key}={float(columns[key][near]):.6g}" for key in columns if np.isfinite(limits[key]))
+    return (
+        f"{name}={limits[name]:.6g}: no candidate is within all budgets at once (within each alone: {inside}); "
+        f"the nearest takes {needs} ({_in_words(space, all_, near)})"
+    )
+
+
+def _in_words(space: AcceleratorSpace, all_: dict[str, Array], index: int) -> str:
+    """A candidate's cores and buffer."""
+    a = taken(space.groups[all_["group"][index]], int(all_["place"][index]))
+    cores = f"num_tensor_cores={a.num_tensor_cores} of {a.array_rows} x {a.array_cols}"
+    lanes = f"num_vector_cores={a.num_vector_cores} of {a.vector_lanes} lanes"
+    return f"{cores}, {lanes}, global_buffer_mib={float(a.global_buffer_bytes) / MIB:g}"
