@@ -265,7 +265,7 @@ def _table(path: Path) -> Table:
         raise MissingExtraError("reading tables of measurements", "data") from None
     if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
-    table = read_table(path, ("date",))
+    table = read_table(path, ("date",), of="gemm")
     if table.kind.name != "gemm":
         raise InputError("records", path.name, f"must be a gemm table (m, n, k) and is a {table.kind.name} table")
     return table

@@ -26,6 +26,7 @@ from sartor.operators import (
     MemoryBound,
     MemoryBoundKind,
     Operator,
+    Pass,
 )
 from sartor.units import ceil_div
 
@@ -133,9 +134,15 @@ def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
                 causal=causal,
                 window=sizes["window"],
                 dtype=dtype,
+                pass_=_pass(words),
             ),
         )
     )
+
+
+def _pass(words: Words) -> Pass:
+    """Forward, unless a row says backward."""
+    return Pass.BACKWARD if str(words.get("pass", "")).lower() == "backward" else Pass.FORWARD
 
 
 def _odd_attention(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -171,6 +178,7 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
         cols=sizes["cols"],
         bytes_moved=sizes["bytes"] * 1.0,
         kernel=str(words["op"]).lower(),
+        pass_=_pass(words),
     )
     return Work(operators=(kernel,), eager=bool(words.get("eager", False)))
 

@@ -58,7 +58,7 @@ KINDS = (
         measured="latency_us",
         texts=("gpu", "dtype", "phase"),
         sizes=("batch", "heads", "kv_heads", "head_dim", "seq_q", "seq_kv"),
-        optional={"kv_dtype": "", "window": 0, "causal": ""},
+        optional={"kv_dtype": "", "window": 0, "causal": "", "pass": ""},
         groups=("gpu", "dtype", "phase"),
     ),
     TableKind(
@@ -67,7 +67,7 @@ KINDS = (
         texts=("gpu", "dtype", "op"),
         sizes=("rows", "cols"),
         amounts=("bytes",),
-        optional={"framework": ""},
+        optional={"framework": "", "pass": ""},
         groups=("gpu", "dtype", "op"),
     ),
     TableKind(
@@ -154,7 +154,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> Reading:
     refused: list[InputError] = []
     for file in files:
         try:
-            tables.append(read_table(file, group_by))
+            tables += _tables_of(file, group_by)
         except InputError as error:
             refused.append(error)
     if not tables:
@@ -163,13 +163,46 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> Reading:
     return Reading(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
 
 
-def read_table(path: Path, group_by: Sequence[str] = ()) -> Table:
-    """One file. Raises ``InputError`` when it is unreadable, lacks columns, or has no usable row."""
+def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
+    """The tables of one file: one, or those that a file of ``sartor measure`` holds together."""
     names = _column_names(path)
-    kind = kind_of(names, path.name)
-    wanted = [*kind.required, *kind.optional, "flag", *group_by]
+    if TOGETHER not in names:
+        return [read_table(path, group_by)]
+    found = sorted(_words_of(path, TOGETHER) & {kind.name for kind in KINDS})
+    if not found:
+        return [read_table(path, group_by)]
+    tables: list[Table] = []
+    refused: list[InputError] = []
+    for kind in found:
+        try:
+            tables.append(read_table(path, group_by, of=kind))
+        except InputError as error:
+            refused.append(error)
+    if not tables:
+        raise refused[0]
+    return tables
+
+
+TOGETHER = "table"
+"""The column of a file that holds rows of several kinds, as ``sartor measure`` writes them: whose row it is."""
+
+
+def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Table:
+    """One file; where it holds several kinds of rows together, those ``of`` one. Raises ``InputError`` when it is
+    unreadable, lacks columns, or has no usable row."""
+    names = _column_names(path)
+    together = TOGETHER in names and of != ""
+    kind = next(each for each in KINDS if each.name == of) if together else kind_of(names, path.name)
+    wanted = [*kind.required, *kind.optional, "flag", *group_by, *((TOGETHER,) if together else ())]
     data = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
     import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if together:
+        data = data.filter(pc.equal(data[TOGETHER], of)).drop_columns([TOGETHER])
+    missing = [name for name in kind.required if name not in data.column_names]
+    if missing:
+        raise InputError("data", path.name, f"a {kind.name} table must have {', '.join(missing)}")
 
     try:
         return replace(_checked(kind, path.name, data, group_by), columns=tuple(names))
@@ -249,6 +282,12 @@ def _load(path: Path, columns: list[str]) -> Any:
         return pc.read_csv(path, convert_options=options)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
+
+
+def _words_of(path: Path, column: str) -> set[str]:
+    import pyarrow.compute as pc
+
+    return {str(word) for word in pc.unique(_load(path, [column])[column]).to_pylist()}
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

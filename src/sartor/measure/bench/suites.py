@@ -137,8 +137,7 @@ def waves(scale: Scale) -> Iterator[Case]:
         heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
     else:
         heights, steps, k = (2304, 1024, 4096), range(64, 64 * 97, 64), 4096
-    groups = [[Case(work=Gemm(name=f"waves_{sms}", m=m, n=n, k=k, dtype=scale.dtype)) for n in steps] for m in heights]
-    return dealt(*groups)
+    return dealt(*([_product(scale, Layout.TN, m=m, n=n, k=k) for n in steps] for m in heights))
 
 
 # ------------------------------------------------------------------------------------------- layers and models
