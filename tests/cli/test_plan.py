@@ -143,6 +143,22 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
 
 
 @pytest.mark.parametrize(
+    ("fix", "message"),
+    [
+        ("schedule=zero_bubble", "no plan has schedule=zero_bubble: megatron has no such schedule"),
+        ("recompute=selective", "selective recomputation saves nothing with flash attention"),
+        ("zero_stage=3,pp=4", "no plan has zero_stage=3, pp=4 together: ZeRO 2 and 3 do not go with a pipeline"),
+    ],
+)
+def test_values_that_leave_no_plan_are_said_with_the_reason(
+    sartor: Call, small: list[object], fix: str, message: str
+) -> None:
+    ran = sartor(*small, "--fix", fix, "--json")
+    assert ran.code == 3
+    assert message in ran.body["tightest"]["message"]
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--fix", "tpp=8"], "--fix=tpp: is no axis of a plan"),
@@ -156,6 +172,8 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
         (["--cluster", "dgx-h10"], "cluster=dgx-h10: not in the catalogue"),
         (["--dtype", "fp7"], "dtype=fp7: must be one of"),
         (["--framework", "megatrn"], "nearest: megatron"),
+        (["--global-batch-size", "1.5"], "'1.5' must be a whole number"),
+        (["--dtype", "fp8", "--cluster", "dgx-a100"], "dtype=fp8: a100_sxm has no matrix units for it; nearest: bf16"),
         (["--tokens", "many"], "--tokens=many: must be a number"),
         (["--routing-skew", "0.5"], "routing_skew=0.5"),
         (["--seq-len", "0"], "seq_len=0: must be a whole number"),

@@ -21,8 +21,11 @@ class Exit(Exception):
 
 
 def whole_number(text: str) -> int:
-    """An integer from the command line; typer turns the ``ValueError`` of anything else into a usage error."""
-    return int(text)
+    """An integer from the command line."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} must be a whole number") from None
 
 
 Model = Annotated[

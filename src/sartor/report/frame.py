@@ -75,8 +75,13 @@ def interval(alt: Any, rows: list[dict[str, Any]], y: Any, theme: Theme, tips: l
 
 
 def colour(alt: Any, field: str, domain: list[str], colours: list[str]) -> Any:
-    shown = legend(alt, len(domain)) if len(domain) > 1 else None
+    lines = int(np.ceil(sum(LETTER * len(name) + SYMBOL for name in domain) / ROW))
+    shown = legend(alt, int(np.ceil(len(domain) / lines))) if len(domain) > 1 else None
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain, range=colours), legend=shown)
+
+
+LETTER, SYMBOL, ROW = 5.6, 24.0, 720.0
+"""Of a legend in 11-point Helvetica: mean width of a letter, of a symbol with its gaps, of what a plot has room for."""
 
 
 def legend(alt: Any, entries: int) -> Any:

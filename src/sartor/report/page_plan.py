@@ -12,7 +12,7 @@ from sartor.report.files import write_atomic
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_sections import bullets, figure
-from sartor.report.plan_points import plan_points
+from sartor.report.plan_points import degrees_text, plan_points
 from sartor.report.plan_words import (
     cost_text,
     heading_text,
@@ -175,24 +175,25 @@ def _stages(stages: tuple[StageRow, ...]) -> Markup:
 
 
 def _top(answer: PlanAnswer) -> Markup:
-    heads = ("tp", "pp", "dp", "cp", "ep", "chunks", "microbatch", "ZeRO", "sequence parallel", "recompute", "step",
-             "80% low", "80% high", "mfu", "memory")  # fmt: skip
+    heads = ("microbatch", "ZeRO", "sequence parallel", "recompute", "step", "80%", "mfu", "memory")
     rows = []
     for each in answer.search.top:
         plan, dims = each.plan, each.plan.dims
         rows.append(
             (
-                *(str(int(n)) for n in (dims.tp, dims.pp, dims.dp, dims.cp, dims.ep, plan.virtual_stages)),
+                degrees_text(plan, microbatch=False),
                 f"{int(plan.microbatch_size)} x {int(plan.num_microbatches)}",
                 str(int(plan.zero_stage)),
                 "yes" if dims.sequence_parallel and int(dims.tp) > 1 else "no",
                 recompute_text(plan),
-                *(format_seconds(s) for s in (each.step_s, each.low_s, each.high_s)),
+                format_seconds(each.step_s),
+                f"{format_seconds(each.low_s)} to {format_seconds(each.high_s)}",
                 format_share(float(each.step.mfu)),
                 format_bytes(each.peak_bytes),
             )
         )
-    columns = [Column(head=head) for head in heads]
+    tip = "degrees above 1; 4x2: pipeline stages of two chunks each"
+    columns = [Column(head="plan", number=False, explains=tip), *(Column(head=head) for head in heads)]
     return table(columns, rows, caption="The best plan of each set of degrees, fastest first", highlight=0)
 
 
@@ -211,7 +212,7 @@ def _devices(answer: PlanAnswer) -> Markup:
                 plan_words(best.plan, short=True),
             )
         )
-    columns = [Column(head=h) for h in ("devices", "step", "mfu", "device-seconds per step")]
+    columns = [Column(head=h, number=h != "devices") for h in ("devices", "step", "mfu", "device-seconds per step")]
     return table([*columns, Column(head="plan", number=False)], rows, caption="By number of devices")
 
 

@@ -121,13 +121,13 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     )
 
 
-def degrees_text(plan: TrainingPlan) -> str:
+def degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
     """``tp 2  pp 8x6  dp 2  cp 2  mb 1``: degrees above 1, chunks behind the pipeline's, and the microbatch."""
     d, v = plan.dims, int(plan.virtual_stages)
     words = [f"tp {int(d.tp)}"] if int(d.tp) > 1 else []
     words += [f"pp {int(d.pp)}" + (f"x{v}" if v > 1 else "")] if int(d.pp) > 1 else []
     words += [f"{name} {int(n)}" for name, n in (("dp", d.dp), ("cp", d.cp), ("ep", d.ep)) if int(n) > 1]
-    return "  ".join([*words, f"mb {int(plan.microbatch_size)}"])
+    return "  ".join([*words, f"mb {int(plan.microbatch_size)}"] if microbatch else words or ["one device"])
 
 
 PARTS = ("weights", "narrow weights", "gradients", "optimizer", "activations", "loss", "at work", "gaps", "context")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from sartor.model.training import PipelineSchedule, Recompute
 from sartor.search.plan_conditions import structures, with_switches
 from sartor.search.plan_evaluate import Pricer
 from sartor.search.plan_result import PricedPlan, Relaxation, Tightest
@@ -22,9 +23,10 @@ def tightest(
     """The constraint that leaves no plan, in a sentence, and changes that would leave some."""
     relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
     if leanest is None:
-        held = ", ".join(f"{name}={value}" for name, value in fixed.items())
-        reason = max(struck, key=lambda each: struck[each]) if struck else "they contradict each other"
-        return Tightest(message=f"no plan has {held} together: {reason}", relaxations=relaxations)
+        held = ", ".join(f"{name}={word_of(name, value)}" for name, value in fixed.items())
+        reason = list(struck)[-1] if struck else "they contradict each other"  # what the last of them were struck for
+        together = " together" if len(fixed) > 1 else ""
+        return Tightest(message=f"no plan has {held}{together}: {reason}", relaxations=relaxations)
     over = leanest.peak_bytes - pricer.limit_bytes
     stage = int(leanest.footprint.stage)
     small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
@@ -61,6 +63,12 @@ def _relaxations(
     usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)
     need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))
     yield Relaxation(change=f"devices of {format_bytes(need)} or more", field="hbm_bytes", value=str(need))
+
+
+def word_of(axis: str, value: int) -> str:
+    """A held value as people say it: ``recompute=full``."""
+    named = {"recompute": Recompute, "schedule": PipelineSchedule}.get(axis)
+    return named(value).word if named else str(value)
 
 
 def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:

@@ -101,8 +101,16 @@ def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, 
     word = dtype.strip().lower().replace("-", "_")
     recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
     for gpu in gpus:
-        check_recipe(recipe, gpu)
+        _check(recipe, gpu, dtype)
     return recipe, ((f"dtype=fp8 read as {recipe.value}",) if word == "fp8" else ())
+
+
+def _check(recipe: Recipe, gpu: Gpu, said: str) -> None:
+    """``check_recipe`` with the field and the word of the one who asks."""
+    try:
+        check_recipe(recipe, gpu)
+    except InputError as error:
+        raise InputError("dtype", said, error.must, error.nearest) from None
 
 
 def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
