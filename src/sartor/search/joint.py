@@ -52,33 +52,34 @@ def search_design(
     try:
         if not state.infeasible:
             _search(state, ask, deadline)
-    except _OutOfTime:
+    except OutOfTime:
         pass
     except KeyboardInterrupt:
         interrupted = True
     return _result(state, interrupted)
 
 
-class _OutOfTime(Exception):
+class OutOfTime(Exception):
     """The limit came before the end."""
 
 
 def run_here(question: DesignQuestion, tasks: Sequence[Task], *, deadline: float) -> Iterator[Result]:
     """Every task in this process, given up when time is up."""
-    return (run_task(question, task, partial(_in_time, deadline)) for task in tasks)
+    return (run_task(question, task, partial(in_time, deadline)) for task in tasks)
 
 
-def _in_time(deadline: float) -> None:
+def in_time(deadline: float) -> None:
+    """Raise `OutOfTime` behind the deadline."""
     if time.perf_counter() > deadline:
-        raise _OutOfTime
+        raise OutOfTime
 
 
 def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]], deadline: float) -> None:
     def done(tasks: Sequence[Task]) -> Iterator[Result]:
-        _in_time(deadline)
+        in_time(deadline)
         for result in ask(tasks) if tasks else ():
             yield result
-            _in_time(deadline)
+            in_time(deadline)
 
     state.order_by(done(state.work_tasks()))
     while True:

@@ -1,0 +1,161 @@
+"""What a study keeps, as JSON that gives back the same numbers to the last bit: questions, and outcomes both ways."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.model.training import Recompute
+from sartor.placement.plan import Plan, Stage
+from sartor.search.accelerator_space import AcceleratorSpace
+from sartor.search.joint_parts import Split
+from sartor.search.joint_point import LayerTime, ModelOutcome, Option
+from sartor.search.joint_question import DesignQuestion
+
+MOST_VALUES = 24
+"""Values of an axis that are listed; of longer ones the number and the ends."""
+
+
+def dumps(value: Any) -> str:
+    """Canonical JSON: sorted keys, no spaces, floats as Python writes them (they read back the same)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+# ------------------------------------------------------------------------------------------------------- the question
+
+
+def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: float) -> dict[str, Any]:
+    """All that an answer depends on but the version of sartor, as plain values."""
+    asked = _plain(question)
+    return {**asked, "space": _space(space), "tolerance": tolerance}
+
+
+def fingerprint(question: Mapping[str, Any]) -> str:
+    """Of the canonical JSON."""
+    return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
+
+
+def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """The first field that differs, its value there and here, and how many others differ."""
+    old, new = dict(_flat(there)), dict(_flat(here))
+    differ = [name for name in {**old, **new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
+    name = min(differ, key=lambda each: (each.startswith(("space", "models")), each.endswith("digest"), each))
+    return name, str(old.get(name, _ABSENT)), str(new.get(name, _ABSENT)), len(differ) - 1
+
+
+_ABSENT = "absent"
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(each, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        yield f"number of {prefix}", len(value)
+        for i, each in enumerate(value):
+            yield from _flat(each, f"{prefix}[{i}]")
+    else:
+        yield prefix, value
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = {"is": type(value).__name__}
+        return kind | {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, np.ndarray):
+        return _axis(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, frozenset | set):
+        return sorted(map(str, map(_plain, value)))
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(each) for key, each in value.items()}
+    return value
+
+
+def _axis(values: Any) -> dict[str, Any]:
+    distinct = np.unique(values)
+    shown = distinct if len(distinct) <= MOST_VALUES else distinct[[0, -1]]
+    digest = hashlib.blake2b(np.ascontiguousarray(values, dtype="<f8").tobytes(), digest_size=12).hexdigest()
+    return {"size": values.size, "distinct": len(distinct), "values": shown.tolist(), "digest": digest}
+
+
+def _space(space: AcceleratorSpace) -> dict[str, Any]:
+    return {
+        "name": space.name,
+        "num_points": space.num_points,
+        "hbm_bytes": list(space.hbm_bytes),
+        "area_limit_mm2": space.area_limit_mm2,
+        "groups": [_plain(group) for group in space.groups],
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- what is reached
+
+
+def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> dict[str, Any]:
+    """One accelerator with the memory beside it."""
+    numbers = {name: _plain(np.asarray(getattr(accelerator, name))[()]) for name in ARRAY_FIELDS}
+    words = {"memory": accelerator.memory.value, "dataflow": accelerator.dataflow.value}
+    return {**numbers, **words, "node_nm": int(accelerator.node_nm), "hbm_bytes": hbm_bytes}
+
+
+def outcome_dict(outcome: ModelOutcome | None) -> dict[str, Any] | None:
+    """A model's best plan on a point; None stays None."""
+    if outcome is None:
+        return None
+    option, plan = outcome.option, outcome.plan
+    return {
+        "name": outcome.name,
+        "model": option.model,
+        "split": list(option.split),
+        "recompute": option.recompute.name,
+        "bound": _number(option.bound),
+        "sequences_per_s": outcome.sequences_per_s,
+        "tokens_per_s": outcome.tokens_per_s,
+        "step_s": outcome.step_s,
+        "layers": [_plain_fields(each) for each in outcome.layers],
+        "plan": {**_plain_fields(plan), "stages": [_plain_fields(stage) for stage in plan.stages]},
+    }
+
+
+def outcome_from(table: Mapping[str, Any] | None) -> ModelOutcome | None:
+    """The outcome that `outcome_dict` wrote."""
+    if table is None:
+        return None
+    option = Option(
+        model=table["model"],
+        split=Split(*table["split"]),
+        recompute=Recompute[table["recompute"]],
+        bound=float(table["bound"]),
+    )
+    stages = tuple(Stage(**{**stage, "layers": tuple(stage["layers"])}) for stage in table["plan"]["stages"])
+    return ModelOutcome(
+        name=table["name"],
+        option=option,
+        plan=Plan(**{**table["plan"], "stages": stages}),
+        sequences_per_s=table["sequences_per_s"],
+        tokens_per_s=table["tokens_per_s"],
+        step_s=table["step_s"],
+        layers=tuple(LayerTime(**layer) for layer in table["layers"]),
+    )
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinity."""
+    return value if np.isfinite(value) else str(value)

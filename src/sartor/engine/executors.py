@@ -1,0 +1,223 @@
+"""Who does the work: this process, processes beside it, or Dask workers on any number of hosts.
+
+All run the same pure function on the same tasks, so the answer is the same. `make_executor` turns a word into one;
+whatever else is a ``concurrent.futures.Executor`` serves through `Submitting`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from sartor import __version__
+from sartor.errors import InputError
+from sartor.search.joint import in_time
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_tasks import Result, Task, run_task
+
+OnDone = Callable[[Task, Result], None]
+
+ALONE_S = 4.0
+"""Work done here before processes are started: they take a second to load, which a small question is not worth."""
+LOOK_S = 0.2
+"""How often the clock is looked at while others work."""
+LIVES = 3
+"""Times in a row that workers may die before anything gets done."""
+
+
+class Workers(Protocol):
+    """Runs tasks: results in their order; ``on_done`` hears of each as soon as it is known, in any order."""
+
+    name: str
+
+    def run(
+        self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
+    ) -> Iterator[Result]: ...
+
+    def close(self) -> None: ...
+
+
+def make_executor(word: str, workers: int | None = None) -> Workers:
+    """``serial``, ``local`` (processes on this machine, ``workers`` of them) or a Dask scheduler's address.
+
+    Raises ``InputError`` for any other word, an unreachable scheduler, or a package that is missing.
+    """
+    if workers is not None and workers < 1:
+        raise InputError("--workers", workers, "must be at least 1", str(usable_cores()))
+    if word == "serial":
+        return Serial()
+    if word == "local":
+        return Local(workers or usable_cores())
+    if "://" in word:
+        from sartor.engine.dask_workers import connect_dask
+
+        return connect_dask(word)
+    raise InputError(
+        "--executor", word, "must be serial, local or a scheduler's address", "local, tcp://127.0.0.1:8786"
+    )
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def run_elsewhere(version: str, question: DesignQuestion, task: Task) -> Result:
+    """A task as a worker runs it. Raises ``InputError`` where the worker has another sartor, as it may differ."""
+    if version != __version__:
+        raise InputError(
+            "--executor", f"sartor {__version__}", f"a worker must have sartor {version}, as asked", version
+        )
+    return run_task(question, task)
+
+
+@dataclass
+class Serial:
+    """One task after another in this process."""
+
+    name: str = "serial"
+
+    def run(
+        self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
+    ) -> Iterator[Result]:
+        """Results as they come; gives up within a task when time is up."""
+        for task in tasks:
+            result = run_task(question, task, partial(in_time, deadline))
+            on_done(task, result)
+            yield result
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Submitting:
+    """Tasks through a ``concurrent.futures.Executor``, which is made by ``start`` when first needed.
+
+    An executor whose workers died is replaced by a new one, and what they had not finished is asked again.
+    """
+
+    name: str
+    start: Callable[[], Executor]
+    executor: Executor | None = None
+
+    def run(
+        self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
+    ) -> Iterator[Result]:
+        """Results as they come; what is not finished when time is up is given up."""
+        results: dict[int, Result] = {}
+        waiting: dict[Future[Result], int] = {}
+        given, lives = 0, LIVES
+        try:
+            while given < len(tasks):
+                try:
+                    self._submit(question, tasks, results, waiting)
+                    done, _ = wait(waiting, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        result = future.result()
+                        i = waiting.pop(future)
+                        results[i], lives = result, LIVES
+                        on_done(tasks[i], result)
+                except BrokenProcessPool:
+                    lives -= 1
+                    self._bury(waiting, lives)
+                while given in results:
+                    yield results[given]
+                    given += 1
+                in_time(deadline)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _submit(
+        self,
+        question: DesignQuestion,
+        tasks: Sequence[Task],
+        known: dict[int, Result],
+        waiting: dict[Future[Result], int],
+    ) -> None:
+        """Ask for every task that is neither known nor asked for."""
+        self.executor = self.executor or self.start()
+        asked = {*known, *waiting.values()}
+        for i, task in enumerate(tasks):
+            if i not in asked:
+                waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
+
+    def _bury(self, waiting: dict[Future[Result], int], lives: int) -> None:
+        """Workers have died: forget what they were to do, so that it is asked again of new ones."""
+        self.close()
+        waiting.clear()
+        if lives <= 0:
+            must = "its workers die before they finish anything; is memory short?"
+            raise InputError("--executor", self.name, must, "serial")
+
+    def close(self) -> None:
+        """Stop the workers without waiting for what they are at."""
+        executor, self.executor = self.executor, None
+        if executor is not None:
+            processes = list((getattr(executor, "_processes", None) or {}).values())
+            executor.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+
+
+@dataclass
+class Local:
+    """This process until the question proves large, then processes beside it: the same answer, sooner."""
+
+    workers: int
+    alone_s: float = ALONE_S
+    name: str = "local"
+    spent_s: float = 0.0
+    here: Serial = field(default_factory=Serial)
+
+    def __post_init__(self) -> None:
+        self.beside = Submitting(name=self.name, start=partial(start_pool, self.workers))
+
+    def run(
+        self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
+    ) -> Iterator[Result]:
+        """Results as they come."""
+        rest = list(tasks)
+        while rest and (self.spent_s < self.alone_s or self.workers == 1 or len(rest) == 1):
+            start = time.perf_counter()
+            result = next(self.here.run(question, [rest.pop(0)], on_done, deadline))
+            self.spent_s += time.perf_counter() - start
+            yield result
+        if rest:
+            yield from self.beside.run(question, rest, on_done, deadline)
+
+    def close(self) -> None:
+        """Stop the processes."""
+        self.beside.close()
+
+
+def start_pool(workers: int) -> Executor:
+    """A pool of fresh processes that leave Ctrl-C to us, and that end when we do, however that is."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_serve)
+
+
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+__all__ = ["CancelledError", "Local", "Serial", "Submitting", "Workers", "make_executor", "run_elsewhere"]

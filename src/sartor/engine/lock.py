@@ -1,0 +1,65 @@
+"""One writer at a time: a lock beside the study that ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sartor.errors import InputError
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the study for this process. Raises ``InputError`` while another one does."""
+    beside = path.with_name(path.name + ".lock")
+    try:
+        handle = _locked(beside)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            who = beside.read_text(errors="replace").strip() or "another process"
+            must = f"is being written by {who}; wait for it, stop it, or name another file"
+            raise InputError("--study", str(path), must) from None
+        raise InputError("--study", str(path), f"cannot be locked ({error.strerror})") from None
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(path: Path) -> int:
+    """An open file that this process alone has locked, and that is still the one at ``path``."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(handle)
+            if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
+                os.ftruncate(handle, 0)
+                os.write(handle, f"process {os.getpid()}".encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its holder removed it as it ended: take the next one
+
+
+try:
+    import fcntl
+    from errno import EACCES, EAGAIN
+
+    _TAKEN = {EACCES, EAGAIN}
+
+    def _lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+except ImportError:  # pragma: no cover - Windows
+    import msvcrt
+    from errno import EACCES, EDEADLK
+
+    _TAKEN = {EACCES, EDEADLK}
+
+    def _lock(handle: int) -> None:
+        os.lseek(handle, 1 << 20, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]

@@ -1,0 +1,110 @@
+"""`run_design`: the joint search by an executor, with a study that remembers it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from sartor.engine.executors import Workers, make_executor
+from sartor.engine.store import SearchStore, Store, StudyFullError, open_study
+from sartor.engine.study import MAIN
+from sartor.search.accelerator_space import AcceleratorSpace
+from sartor.search.joint import search_design
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import DesignStatus, JointResult, Progress
+from sartor.search.joint_tasks import Result, Task
+
+
+def run_design(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    *,
+    time_limit_s: float = float("inf"),
+    tolerance: float = 0.0,
+    study: str | Path | None = None,
+    executor: str = "serial",
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> JointResult:
+    """`search.joint.search_design`, by who is named and as far as a study of it has not gone already.
+
+    ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
+    a Dask scheduler's address; the answer is the same. With ``study`` every result is kept in that file as it comes,
+    and what is in it is not computed again: however the last session ended, this one goes on. ``seconds`` counts all
+    sessions. Raises ``InputError`` for a study of another question, damaged or in use, a full disk, and a scheduler
+    that does not answer.
+    """
+    with closing(make_executor(executor, workers)) as by:
+        opened = nullcontext() if study is None else open_study(study, by.name)
+        with opened as store:
+            return run_search(
+                question, space, by, store, time_limit_s=time_limit_s, tolerance=tolerance, on_progress=on_progress
+            )
+
+
+def run_search(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    by: Workers,
+    store: Store | None,
+    *,
+    scope: str = MAIN,
+    time_limit_s: float = float("inf"),
+    tolerance: float = 0.0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> JointResult:
+    """One search of a study that may hold several, by workers that are ready."""
+    deadline = time.perf_counter() + time_limit_s
+    kept = None if store is None else store.scoped(question, space, tolerance, scope)
+    already_s = store.spent_before_s() if store else 0.0
+    numbers = count()
+
+    def told(progress: Progress) -> None:
+        if kept is not None:
+            kept.step(next(numbers), progress)
+        if on_progress is not None:
+            on_progress(progress)
+
+    result = search_design(
+        question,
+        space,
+        time_limit_s=time_limit_s,
+        tolerance=tolerance,
+        run=Remembering(by=by, kept=kept, deadline=deadline),
+        on_progress=told,
+        already_s=already_s,
+    )
+    if store is None or kept is None:
+        return result
+    ended = result.status is not DesignStatus.FEASIBLE or result.gap <= tolerance
+    store.ending = "interrupted" if result.interrupted else "complete" if ended else "time"
+    return replace(result, trajectory=kept.history())
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """Work done by ``by``, unless ``kept`` has its result already; what is new is kept."""
+
+    by: Workers
+    kept: SearchStore | None
+    deadline: float
+
+    def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
+        """Results in the order of the tasks."""
+        known = [None if self.kept is None else self.kept.get(task) for task in tasks]
+        missing = [task for task, result in zip(tasks, known, strict=True) if result is None]
+        put = self.kept.put if self.kept is not None else _forget
+        with closing(self.by.run(question, missing, put, self.deadline)) as fresh:  # type: ignore[type-var]
+            for result in known:
+                yield next(fresh) if result is None else result
+
+
+def _forget(task: Task, result: Result) -> None:
+    """Nothing is kept without a study."""
+
+
+__all__ = ["StudyFullError", "run_design", "run_search"]

@@ -1,0 +1,233 @@
+"""The study as it is written: results of tasks are kept as they come, and known ones are not computed again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor import __version__
+from sartor.engine.codec import (
+    architecture_dict,
+    dumps,
+    fingerprint,
+    first_difference,
+    outcome_dict,
+    outcome_from,
+    question_dict,
+)
+from sartor.engine.lock import held
+from sartor.engine.schema import cannot, connect
+from sartor.engine.study import MAIN
+from sartor.errors import InputError
+from sartor.search.accelerator_space import AcceleratorSpace
+from sartor.search.joint_baselines import alone
+from sartor.search.joint_point import Evaluation, Point
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import Progress
+from sartor.search.joint_tasks import Evaluated, PlanTask, PointTask, Result, Task, WorkTask
+
+
+class StudyFullError(InputError):
+    """The study could not be written: the search ends with what it has, and goes on when it is asked again."""
+
+
+@contextmanager
+def open_study(path: str | Path, executor: str) -> Iterator[Store]:
+    """A study to be written by this process alone, made where there is none; closed whatever happens.
+
+    Raises ``InputError`` for what is no study, is damaged, of another version, or held by another process.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        connect(path, for_reading=False)  # says what is wrong
+    with held(path):
+        store = Store(path, connect(path, for_reading=False), executor)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@dataclass
+class Store:
+    """An open study; `scoped` gives one search of it."""
+
+    path: Path
+    connection: sqlite3.Connection
+    executor: str
+    session: int = 0
+    ending: str = "interrupted"
+    start: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        made_by = self.connection.execute("SELECT value FROM meta WHERE key='version'").fetchone()
+        if made_by and made_by[0] != __version__:
+            self.connection.close()
+            must = f"was made by sartor {made_by[0]}, this is {__version__}: their predictions may differ"
+            raise InputError("--study", str(self.path), must, "a new name")
+        with self.writing() as connection:
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (__version__,))
+            row = (datetime.now(UTC).isoformat(timespec="seconds"), self.executor, __version__)
+            insert = "INSERT INTO sessions (started, executor, version, seconds, evaluated, ending)"
+            self.session = int(connection.execute(f"{insert} VALUES (?, ?, ?, 0, 0, 'running')", row).lastrowid or 0)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it is kept or nothing."""
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+            yield self.connection
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo()
+            raise StudyFullError(*_parts(cannot(self.path, error))) from None
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def spent_before_s(self) -> float:
+        """Seconds of all sessions before this one."""
+        row = self.connection.execute("SELECT total(seconds) FROM sessions WHERE id<>?", (self.session,)).fetchone()
+        return float(row[0])
+
+    def scoped(
+        self, question: DesignQuestion, space: AcceleratorSpace, tolerance: float, scope: str = MAIN
+    ) -> SearchStore:
+        """The part of the study that is about this question. Raises ``InputError`` if it is about another."""
+        asked = question_dict(question, space, tolerance)
+        row = self.connection.execute("SELECT id, question FROM searches WHERE scope=?", (scope,)).fetchone()
+        if row is None:
+            insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
+            with self.writing() as connection:
+                cursor = connection.execute(insert, (scope, fingerprint(asked), dumps(asked)))
+            return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
+        there = json.loads(row[1])
+        if dumps(there) != dumps(asked):
+            name, old, new, others = first_difference(there, asked)
+            more = f" ({others} more differ)" if others else ""
+            must = f"was made for another question: {name} is {old} there and {new} here{more}"
+            raise InputError("--study", str(self.path), must, "a new name")
+        return SearchStore(store=self, question=question, search=int(row[0]))
+
+    def close(self) -> None:
+        """Say how the session ended, as far as there is room to say it."""
+        update = "UPDATE sessions SET seconds=?, ending=? WHERE id=?"
+        try:
+            self.connection.execute(update, (time.perf_counter() - self.start, self.ending, self.session))
+        except sqlite3.Error:
+            pass  # a full disk: what is kept is kept, and the session reads as killed
+        finally:
+            self.connection.close()
+
+
+@dataclass
+class SearchStore:
+    """Results of one search by task."""
+
+    store: Store
+    question: DesignQuestion
+    search: int
+    steps: list[tuple[Any, ...]] = field(default_factory=list)
+    evaluated: int = 0
+    """Points evaluated, not remembered, since it was opened."""
+
+    def get(self, task: Task) -> Result | None:
+        """The result of a task that was done before, or None."""
+        if isinstance(task, PointTask):
+            return self._points(task)
+        where = "SELECT value FROM bounds WHERE search=? AND key=?"
+        row = self.store.connection.execute(where, (self.search, task.key)).fetchone()
+        return None if row is None else np.asarray(np.load(BytesIO(zlib.decompress(row[0])), allow_pickle=False))
+
+    def _points(self, task: PointTask) -> Evaluated | None:
+        """All points of the task as they were evaluated; None unless all are known."""
+        where = "SELECT outcomes, bounds, schedules FROM points WHERE search=? AND candidate=? AND hbm_bytes=?"
+        where += " AND schedule_limit_s=? AND floor=?"
+        found, schedules = [], {}
+        for point in task.points:
+            row = self.store.connection.execute(where, (self.search, *_key(point))).fetchone()
+            if row is None:
+                return None
+            outcomes = tuple(map(outcome_from, json.loads(row[0])))
+            found.append(Evaluation(point=point, outcomes=outcomes, bounds=tuple(json.loads(row[1]))))
+            schedules.update({name: (least, reached) for name, least, reached in json.loads(row[2])})
+        return Evaluated(evaluations=tuple(found), schedules=tuple(schedules.items()))
+
+    def put(self, task: Task, result: Result) -> None:
+        """Keep the result of a task, all of it or nothing. Raises ``InputError`` when the disk is full."""
+        with self.store.writing() as connection:
+            if isinstance(result, Evaluated):
+                self._put_points(connection, result)
+            else:
+                assert isinstance(task, WorkTask | PlanTask)
+                file = BytesIO()
+                np.save(file, result, allow_pickle=False)
+                row = (self.search, task.key, zlib.compress(file.getvalue(), 1))
+                connection.execute("INSERT OR REPLACE INTO bounds VALUES (?, ?, ?)", row)
+            self._put_steps(connection)
+
+    def _put_points(self, connection: sqlite3.Connection, result: Evaluated) -> None:
+        schedules = [[name, *interval] for name, interval in result.schedules]
+        rows = []
+        for each in result.evaluations:
+            ranked = alone(self.question, each)
+            price = (ranked.objective, ranked.bound, ranked.area_mm2, ranked.power_w, ranked.die_usd)
+            what = architecture_dict(each.point.accelerator, each.point.hbm_bytes)
+            texts = (what, [outcome_dict(x) for x in each.outcomes], list(each.bounds), schedules)
+            rows.append((self.search, *_key(each.point), *price, *map(dumps, texts), self.store.session))
+            schedules = []
+        names = "search, candidate, hbm_bytes, schedule_limit_s, floor, objective, bound, area_mm2, power_w, die_usd"
+        names += ", architecture, outcomes, bounds, schedules, session"
+        connection.executemany(f"INSERT INTO points ({names}) VALUES ({','.join('?' * 15)})", rows)
+        self.evaluated += len(rows)
+        update = "UPDATE sessions SET evaluated=evaluated+?, seconds=? WHERE id=?"
+        seconds = time.perf_counter() - self.store.start
+        connection.execute(update, (len(rows), seconds, self.store.session))
+
+    def step(self, number: int, progress: Progress) -> None:
+        """Remember a step; it is written with the next result, or at the end."""
+        bound = progress.bound if np.isfinite(progress.bound) else None
+        counts = (progress.evaluated, progress.waiting, progress.pruned)
+        row = (self.search, number, progress.seconds, progress.phase, *counts, bound, progress.incumbent)
+        self.steps.append((*row, progress.left_s))
+
+    def _put_steps(self, connection: sqlite3.Connection) -> None:
+        connection.executemany(f"INSERT OR IGNORE INTO history VALUES ({','.join('?' * 10)})", self.steps)
+        self.steps.clear()
+
+    def history(self) -> tuple[Progress, ...]:
+        """All steps, those of earlier sessions with the seconds they had then."""
+        with self.store.writing() as connection:
+            self._put_steps(connection)
+        names = "seconds, evaluated, bound, incumbent, waiting, phase, pruned, left_s"
+        where = f"SELECT {names} FROM history WHERE search=? ORDER BY step"
+        rows = self.store.connection.execute(where, (self.search,)).fetchall()
+        keys = names.split(", ")
+        tables: Sequence[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows]
+        return tuple(
+            Progress(**{**row, "bound": float("inf") if row["bound"] is None else row["bound"]}) for row in tables
+        )
+
+
+def _key(point: Point) -> tuple[int, float, float, str]:
+    """What an evaluation hangs on beside the question."""
+    return point.index, point.hbm_bytes, point.schedule_limit_s, dumps(list(point.floor))
+
+
+def _parts(error: InputError) -> tuple[str, Any, str, str]:
+    return error.field, error.value, error.must, error.nearest

@@ -1,0 +1,151 @@
+"""What a study holds, for whoever wants to look: points, bounds and incumbent over time, the question.
+
+`read_study` may be called while a search is writing. `export_study` writes the points as CSV or Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sartor.engine.schema import cannot, connect
+from sartor.errors import InputError
+
+MAIN = "main"
+"""The search of the question itself; others of a study are named for what they are for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPoint:
+    """An evaluated point: ``architecture`` by field, ``outcomes`` by model (None: nothing above what was reached).
+
+    ``objective`` is in the question's unit, 0 where the point was found not to beat the incumbent of its time, and no
+    plan on it exceeds ``bound``. An outcome has ``name``, ``step_s``, ``tokens_per_s``, ``split`` (microbatch, tensor-
+    and expert-parallel widths), ``recompute``, ``plan`` and ``layers``.
+    """
+
+    candidate: int
+    hbm_bytes: float
+    objective: float
+    bound: float
+    area_mm2: float
+    power_w: float
+    die_usd: float
+    architecture: Mapping[str, Any]
+    outcomes: tuple[Mapping[str, Any] | None, ...]
+    schedule_limit_s: float
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStep:
+    """The search after a step; ``seconds`` counts all sessions. ``bound`` and ``left_s`` are None while unknown."""
+
+    step: int
+    seconds: float
+    phase: str
+    evaluated: int
+    waiting: int
+    pruned: int
+    bound: float | None
+    incumbent: float
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySession:
+    """One run of the program on the study; ``ending`` is running (or killed), complete, interrupted, time or disk."""
+
+    started: str
+    executor: str
+    version: str
+    seconds: float
+    evaluated: int
+    ending: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecord:
+    """All of one search of a study; ``question`` as canonical JSON gives the ``fingerprint``."""
+
+    path: Path
+    version: str
+    scope: str
+    scopes: tuple[str, ...]
+    fingerprint: str
+    question: Mapping[str, Any]
+    points: tuple[StudyPoint, ...]
+    history: tuple[StudyStep, ...]
+    sessions: tuple[StudySession, ...]
+
+    @property
+    def incumbent(self) -> StudyPoint | None:
+        """The best point so far, the first of equals."""
+        best = max(self.points, key=lambda point: point.objective, default=None)
+        return best if best is not None and best.objective > 0 else None
+
+    @property
+    def bound(self) -> float | None:
+        """What no point of the space exceeds, as far as it is proved; None before anything is known."""
+        return self.history[-1].bound if self.history else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last session went on to the end."""
+        return bool(self.sessions) and self.sessions[-1].ending == "complete"
+
+
+def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
+    """The study in a file. Raises ``InputError`` where there is none, it is damaged, or has no such ``scope``."""
+    path = Path(path)
+    try:
+        with closing(connect(path, for_reading=True)) as connection:
+            return _read(path, connection, scope)
+    except sqlite3.Error as error:
+        raise cannot(path, error) from None
+
+
+def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord:
+    connection.row_factory = sqlite3.Row
+    connection.execute("BEGIN")
+    searches = connection.execute("SELECT * FROM searches ORDER BY id").fetchall()
+    asked = next((row for row in searches if row["scope"] == scope), None)
+    scopes = tuple(row["scope"] for row in searches)
+    if asked is None:
+        raise InputError("scope", scope, "is no search of this study", ", ".join(scopes))
+    mine = (asked["id"],)
+    points = connection.execute("SELECT * FROM points WHERE search=? ORDER BY id", mine)
+    history = connection.execute("SELECT * FROM history WHERE search=? ORDER BY step", mine)
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    return StudyRecord(
+        path=path,
+        version=meta["version"],
+        scope=scope,
+        scopes=scopes,
+        fingerprint=asked["fingerprint"],
+        question=json.loads(asked["question"]),
+        points=tuple(map(_point, points)),
+        history=tuple(StudyStep(**{key: row[key] for key in row.keys() if key != "search"}) for row in history),  # noqa: SIM118
+        sessions=tuple(_session(row) for row in connection.execute("SELECT * FROM sessions ORDER BY id")),
+    )
+
+
+def _point(row: sqlite3.Row) -> StudyPoint:
+    same = ("candidate", "hbm_bytes", "objective", "bound", "area_mm2", "power_w", "die_usd")
+    return StudyPoint(
+        **{name: row[name] for name in same},
+        architecture=json.loads(row["architecture"]),
+        outcomes=tuple(json.loads(row["outcomes"])),
+        schedule_limit_s=row["schedule_limit_s"],
+        session=row["session"],
+    )
+
+
+def _session(row: sqlite3.Row) -> StudySession:
+    names = ("started", "executor", "version", "seconds", "evaluated", "ending")
+    return StudySession(**{name: row[name] for name in names})
