@@ -67,8 +67,9 @@ def _relaxations(
 
 def word_of(axis: str, value: int) -> str:
     """A held value as people say it: ``recompute=full``."""
-    named = {"recompute": Recompute, "schedule": PipelineSchedule}.get(axis)
-    return named(value).word if named else str(value)
+    if axis == "recompute":
+        return Recompute(value).word
+    return PipelineSchedule(value).word if axis == "schedule" else str(value)
 
 
 def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
