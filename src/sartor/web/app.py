@@ -23,8 +23,9 @@ from starlette.routing import Route as Path
 from sartor import __version__
 from sartor.errors import InputError
 from sartor.report.palette import DARK, LIGHT, css_variables
+from sartor.web.api_page import api_page
 from sartor.web.guard import Guard
-from sartor.web.lanes import Lane, LaneLimits
+from sartor.web.lanes import Lane, LaneLimits, busy
 from sartor.web.openapi import openapi
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import QUICK, ROUTES, SLOW, Route
@@ -69,8 +70,8 @@ def make_lanes(settings: Settings) -> dict[str, Lane]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s)
-    slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s)
+    quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s, stops=False)
+    slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s, stops=True)
     return {QUICK: Lane(quick, environment), SLOW: Lane(slow, environment)}
 
 
@@ -79,7 +80,7 @@ def page_files() -> dict[str, bytes]:
     folder = resources.files("sartor.web") / "static"
     names = [item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA]
     found = {name: (folder / name).read_bytes() for name in sorted(names)}
-    return {**found, "theme.css": theme().encode()}
+    return {**found, "theme.css": theme().encode(), "api.html": api_page().encode()}
 
 
 def theme() -> str:
@@ -130,7 +131,7 @@ def _question(route: Route, lane: Lane, settings: Settings) -> Any:
 
     async def endpoint(request: Request) -> Response:
         if lane.full:
-            return response_of(await _busy(lane), close=route.method == "POST")
+            return response_of(busy(), close=route.method == "POST")
         body = b""
         if route.method == "POST":
             read = await read_body(request, route, settings)
@@ -142,12 +143,6 @@ def _question(route: Route, lane: Lane, settings: Settings) -> Any:
         return response_of(reply) if reply is not None else Response(status_code=499)
 
     return endpoint
-
-
-async def _busy(lane: Lane) -> Reply:
-    from sartor.web.lanes import busy
-
-    return busy()
 
 
 async def _gone(request: Request) -> None:

@@ -7,20 +7,44 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sartor import api
 from sartor.errors import InputError
 from sartor.interop.config_text import parse_config
 from sartor.interop.huggingface import read_model
+from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
-from sartor.model.shape import AttentionMixer, TransformerShape
+from sartor.model.shape import TransformerShape
 from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
 
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Sections that hold the text model's sizes where the file has towers beside it."""
-DERIVED = ("head_dim",)
-"""Sizes that may follow from others: written only where the file reads back otherwise."""
-PLAIN = ("llama", "mixtral")
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""Classes whose config.json is written for a zoo model, plainest first."""
+GPT2_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "n_positions",
+    "tie_word_embeddings": "tie_word_embeddings",
+}
 
 
 def written_config(body: Mapping[str, Any]) -> bytes:
@@ -44,25 +68,25 @@ def _changed(config: Mapping[str, Any], old: TransformerShape, new: TransformerS
     out = copy.deepcopy(dict(config))
     section = next((out[name] for name in INNER if isinstance(out.get(name), dict)), out)
     before, after = old.fields(), new.fields()
-    for field, value in after.items():
-        if before[field] != value:
-            _write(section, field, int(value))
+    changed = [field for field in after if before[field] != after[field]]
+    for field in changed:
+        _write(section, field, int(after[field]))
+    for field in changed:  # what the file leaves to its defaults is named only where it has to be
+        if _reads_as(out, after):
+            break
+        section.setdefault(CONFIG_KEYS[field][0], int(after[field]))
     if not _reads_as(out, after):
-        for field in DERIVED:
-            section[field] = int(after[field]) if field in after else section.get(field)
-    if not _reads_as(out, after):
-        changed = next(field for field in after if before[field] != after[field])
         must = "cannot be written into this file so that it reads back as asked; change it by hand"
-        raise InputError(changed, int(after[changed]), must)
+        raise InputError(changed[0], int(after[changed[0]]), must)
     return out
 
 
 def _write(section: dict[str, Any], field: str, value: int) -> None:
-    keys = [key for key in CONFIG_KEYS.get(field, ()) if isinstance(section.get(key), int) and _is_own(field, key)]
-    for key in keys[:1]:
-        section[key] = value
-    if not keys and field not in DERIVED:
-        section[CONFIG_KEYS[field][0]] = value
+    """The value under the key that the file has for the field; nothing where it has none."""
+    for key in CONFIG_KEYS.get(field, ()):
+        if isinstance(section.get(key), int) and _is_own(field, key):
+            section[key] = value
+            return
 
 
 def _is_own(field: str, key: str) -> bool:
@@ -79,38 +103,45 @@ def _reads_as(config: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _of_zoo(shape: TransformerShape, name: str) -> dict[str, Any]:
-    """A config.json for a zoo model: in Llama's or Mixtral's words, where these say all there is about it."""
+    """A config.json for a zoo model: of the first published class that is this model and no other.
+
+    Compared are all sizes and the parameter count, so that a class that has a bias or a norm more is not taken.
+    """
+    for model_type, architecture in CLASSES.items():
+        config = {"model_type": model_type, "architectures": [architecture], **_sizes(shape, model_type)}
+        if _same_model(config, shape):
+            return config
+    must = "is none of the classes whose config.json is written here; load its own config.json to change it"
+    raise InputError("model", name, must, ", ".join(CLASSES))
+
+
+def _sizes(shape: TransformerShape, model_type: str) -> dict[str, Any]:
+    """The sizes of a shape by the keys of a class."""
     fields = {field: int(value) for field, value in shape.fields().items()}
-    mixer, moe = shape.attention, "num_experts" in fields
-    config = {
-        "model_type": "mixtral" if moe else "llama",
-        "architectures": ["MixtralForCausalLM" if moe else "LlamaForCausalLM"],
+    experts = "num_experts" in fields
+    width = fields["expert_ffn_hidden_size"] if experts else fields.get("ffn_hidden_size", 0)
+    values = {
         "hidden_size": fields["hidden_size"],
         "num_hidden_layers": fields["num_layers"],
+        "num_attention_heads": fields.get("num_heads", 0),
+        "num_key_value_heads": fields.get("num_kv_heads", 0),
+        "intermediate_size": width,
         "vocab_size": fields["vocab_size"],
         "max_position_embeddings": shape.max_positions or 4096,
         "tie_word_embeddings": shape.tied_embeddings,
-        "hidden_act": "silu",
-        "torch_dtype": "bfloat16",
     }
-    if isinstance(mixer, AttentionMixer):
-        config |= {
-            "num_attention_heads": fields["num_heads"],
-            "num_key_value_heads": fields["num_kv_heads"],
-            "head_dim": fields["head_dim"],
-        }
-    if moe:
-        config |= {
+    if model_type == "gpt2":
+        values = {GPT2_KEYS[key]: value for key, value in values.items() if key in GPT2_KEYS}
+    elif fields.get("num_heads", 0) * fields.get("head_dim", 0) != fields["hidden_size"]:
+        values["head_dim"] = fields.get("head_dim", 0)
+    if experts:
+        values |= {
             "num_local_experts": fields["num_experts"],
+            "num_experts": fields["num_experts"],
             "num_experts_per_tok": fields["experts_per_token"],
-            "intermediate_size": fields["expert_ffn_hidden_size"],
+            "moe_intermediate_size": width,
         }
-    else:
-        config["intermediate_size"] = fields.get("ffn_hidden_size", 0)
-    if not _same_model(config, shape):
-        must = "has parts that a plain Llama or Mixtral config.json does not say; load its own config.json to change it"
-        raise InputError("model", name, must)
-    return config
+    return values
 
 
 def _same_model(config: Mapping[str, Any], shape: TransformerShape) -> bool:
@@ -119,11 +150,5 @@ def _same_model(config: Mapping[str, Any], shape: TransformerShape) -> bool:
         reading = read_model(dict(config))
     except InputError:
         return False
-    same_size: bool = reading.num_params == api.read(_plain(shape)).num_params
+    same_size: bool = reading.num_params == count_params(shape).total
     return same_size and dict(reading.shape.fields()) == dict(shape.fields())
-
-
-def _plain(shape: TransformerShape) -> Any:
-    from sartor.model.reading import ModelReading
-
-    return ModelReading(shape=shape)

@@ -74,7 +74,7 @@ def _value(field: Field, value: Any) -> Any:
         raise InputError(field.name, value, f"must be {_kinds(field.kinds)}", _shown(field.example))
     if isinstance(value, list):
         _check_list(field, value)
-    return value
+    return float(value) if field.kinds == ("number",) else value
 
 
 def _check_list(field: Field, values: list[Any]) -> None:

@@ -20,11 +20,15 @@ DEAD = (asyncio.IncompleteReadError, ConnectionError, ValueError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLimits:
-    """``workers`` processes, ``waiting`` requests beside those being answered, ``seconds`` for one of them."""
+    """``workers`` processes, ``waiting`` requests beside those being answered, ``seconds`` for one of them.
+
+    ``stops``: work whose asker has hung up is ended (a search); else it is short and runs out.
+    """
 
     workers: int
     waiting: int
     seconds: float
+    stops: bool = True
 
 
 class Worker:
@@ -129,12 +133,13 @@ class Lane:
         asking = asyncio.ensure_future(worker.ask(header, body))
         clean = False
         try:
-            await asyncio.wait({asking, left}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            until = {asking, left} if self.limits.stops else {asking}
+            await asyncio.wait(until, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 reply = asking.result()
                 clean = True
                 return reply
-            return None if left.done() else self._too_long()
+            return None if self.limits.stops and left.done() else self._too_long()
         except DEAD:
             too_much = InputError("request", "as given", "needs more memory than there is for it; ask for less at once")
             return refused(too_much)

@@ -9,7 +9,7 @@ from sartor.web.fields import Field
 QUICK, SLOW = "quick", "slow"
 """Lanes of workers: answers in milliseconds, and searches, which must not keep those waiting."""
 
-SHELVES = ("gpus", "models", "clusters", "rules", "accelerators")
+SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +413,7 @@ ROUTES = (
         name="catalog",
         path="/api/catalog/{what}",
         method="GET",
-        summary="What is known, and from where: gpus, models, clusters, rules, accelerators.",
+        summary="What is known, and from where: gpus, models, clusters, rules, accelerators, spaces.",
         schema="catalog",
         keys=("catalog", "entries"),
     ),

@@ -131,6 +131,7 @@ def _values(asked: Question, field: str, around: Any) -> Integers:
     now = max(int(own[field]), 1)
     centre = around if isinstance(around, int) and 1 <= around <= LARGEST.get(field, 2**24) else now
     low, high = _span(field, centre)
+    low, high = _within(field, own, low, high)
     step = _step(high - low)
     grid = np.arange(-(-low // step) * step, high + 1, step)
     fine = np.arange(max(1, now - FINE), now + FINE + 1) if now % step else np.array([now])
@@ -144,6 +145,13 @@ def _span(field: str, centre: int) -> tuple[int, int]:
     if field in ("head_dim", "num_layers"):
         return max(1, centre // 2), max(2 * centre, 8)
     return max(1, int(centre * (1 - REACH))), int(centre * (1 + REACH)) + 8
+
+
+def _within(field: str, own: Mapping[str, Any], low: int, high: int) -> tuple[int, int]:
+    """No more experts per token than experts."""
+    if field == "num_experts":
+        return max(low, int(own["experts_per_token"])), high
+    return low, min(high, int(own["num_experts"])) if field == "experts_per_token" else high
 
 
 def _step(width: int) -> int:

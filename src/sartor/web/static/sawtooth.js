@@ -93,8 +93,11 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     const y = linear([least, most === least ? least * 1.01 + 1e-12 : most], [bottom - 3, top]);
     const shown = data.values.map((v, i) => (data.time_s[i] === null ? -1 : i)).filter((i) => i >= 0);
     const xs = shown.map((i) => x(data.values[i])), ys = shown.map((i) => y(data.time_s[i]));
-    const t = timeOf(value);
+    const t = timeOf(value), rate = shown.map((i) => data.flops[i] / data.time_s[i]);
+    const slow = Math.min(...rate), fast = Math.max(...rate), z = linear([slow, fast === slow ? fast * 1.01 + 1 : fast], [bottom - 3, top]);
     put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Predicted time from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
+      s("path", { class: "rate", d: path(xs, rate.map(z)) }),
+      s("text", { class: "tick rate", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, `${whole(slow / 1e12)} to ${whole(fast / 1e12)} TFLOP/s`),
       s("path", { class: "saw", d: path(xs, ys) }),
       shown.length < 70 ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: ys[k], r: 1.8 })) : null,
       s("text", { class: "tick", x: 2, y: height - 2 }, whole(low)),

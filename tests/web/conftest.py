@@ -1,0 +1,81 @@
+"""A server of one's own, on a free port, for the tests of the page and of HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running ``sartor serve``: where it is, its process, and what it said."""
+
+    url: str
+    pid: int
+    said: str
+    started_s: float
+
+    def post(self, path: str, body: Any, **words: Any) -> Any:
+        return httpx.post(f"{self.url}{path}", json=body, timeout=120, **words)
+
+    def get(self, path: str, **words: Any) -> Any:
+        return httpx.get(f"{self.url}{path}", timeout=30, **words)
+
+
+@contextlib.contextmanager
+def serving(*words: str) -> Iterator[Served]:
+    """``sartor serve --port 0 WORDS`` until the block ends; it must end by itself on an interrupt."""
+    began = time.monotonic()
+    environment = {**os.environ, "PYTHONWARNINGS": "default"}
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    said = ""
+    try:
+        assert process.stderr is not None
+        while "open http" not in said:
+            line = process.stderr.readline()
+            assert line, f"the server ended with {process.wait()}: {said}"
+            said += line
+        address = re.search(r"open (http://\S+)", said)
+        assert address
+        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, said, time.monotonic() - began)
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Served]]:
+    """Start further servers with words of their own."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *words: stack.enter_context(serving(*words))
+
+
+@pytest.fixture(scope="session")
+def pythia(repo_dir: Path) -> dict[str, Any]:
+    """A real config.json."""
+    found: dict[str, Any] = json.loads((repo_dir / "examples" / "pythia-2.8b" / "config.json").read_text())
+    return found

@@ -1,0 +1,217 @@
+"""Over HTTP the same answers and the same sentences as on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor import cli
+from sartor.web.api_page import EXAMPLES
+from sartor.web.routes import ROUTES, route_named
+
+
+def commanded(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.run([str(word) for word in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, name: str) -> None:
+    route = route_named(name)
+    reply = server.post(route.path, EXAMPLES[name])
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith(route.media.partition(";")[0])
+    if route.schema:
+        body = reply.json()
+        assert list(body)[:2] == ["schema", "version"]
+        assert body["schema"] == f"sartor/{route.schema}/1"
+        assert set(route.keys) <= set(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/api/estimate", {"model": "gpt2-xl", "gpu": "a100"}, ["estimate", "gpt2-xl", "--gpu", "a100"]),
+        ("/api/gemm", {"m": 2304, "n": 1600, "k": 4096}, ["gemm", 2304, 1600, 4096]),
+        ("/api/lint", {"model": "gpt2-xl", "tp": 2}, ["lint", "gpt2-xl", "--tp", 2, "--fail-on", "never"]),
+        ("/api/advise", {"model": "gpt2-xl", "top": 2}, ["advise", "gpt2-xl", "--top", 2]),
+    ],
+)
+def test_an_answer_is_the_command_lines_byte_for_byte(
+    server: Any, capsys: pytest.CaptureFixture[str], path: str, body: dict[str, Any], words: list[object]
+) -> None:
+    code, out, _ = commanded(capsys, *words, "--json")
+    assert code == 0
+    assert server.post(path, body).text == out
+
+
+def test_a_plan_is_the_command_lines_but_for_the_seconds_it_took(
+    server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {"model": "llama-3.1-8b", "num_devices": 16, "global_batch_size": 32, "tokens": "1T"}
+    words = ["plan", "llama-3.1-8b", "--num-devices", 16, "--global-batch-size", 32, "--json"]
+    _, out, _ = commanded(capsys, *words)
+    here, there = server.post("/api/plan", body).json(), json.loads(out)
+    for answer in (here, there):
+        answer.pop("evaluated_per_s")
+    assert here == there
+
+
+XL = {"model": "gpt2-xl"}
+JOB = {**XL, "global_batch_size": 8, "num_devices": 16}
+PLAN = "plan gpt2-xl --global-batch-size 8 --num-devices 16"
+REFUSED: list[tuple[str, dict[str, Any] | None, str]] = [
+    ("estimate", {"model": "gpt9"}, "estimate gpt9"),
+    ("estimate", {**XL, "gpu": "h1000"}, "estimate gpt2-xl --gpu h1000"),
+    ("estimate", {**XL, "seq_len": 0}, "estimate gpt2-xl --seq-len 0"),
+    ("estimate", {**XL, "seq_len": -5}, "estimate gpt2-xl --seq-len -5"),
+    ("estimate", {**XL, "phase": "sleep"}, "estimate gpt2-xl --phase sleep"),
+    ("estimate", {**XL, "gpu": "a100", "dtype": "fp8"}, "estimate gpt2-xl --gpu a100 --dtype fp8"),
+    ("estimate", {**XL, "set": {"num_heads": 30}}, "estimate gpt2-xl --set num_heads=30"),
+    ("estimate", {**XL, "set": {"heads": 3}}, "estimate gpt2-xl --set heads=3"),
+    ("estimate", {**XL, "set": {"num_heads": "many"}}, "estimate gpt2-xl --set num_heads=many"),
+    ("estimate", {"model": "bert-base", "phase": "decode"}, "estimate bert-base --phase decode"),
+    ("estimate", {**XL, "tp": 7}, "estimate gpt2-xl --tp 7"),
+    ("lint", {**XL, "allow": ["ragged"]}, "lint gpt2-xl --allow ragged"),
+    ("advise", {**XL, "freeze": ["heads"]}, "advise gpt2-xl --freeze heads"),
+    ("advise", {**XL, "params_tolerance": -1}, "advise gpt2-xl --params-tolerance -1"),
+    ("advise", {**XL, "objective": "sleep"}, "advise gpt2-xl --objective sleep"),
+    ("gemm", {"m": 0, "n": 1, "k": 1}, "gemm 0 1 1"),
+    ("gemm", {"m": 8, "n": 8, "k": 8, "layout": "TT"}, "gemm 8 8 8 --layout TT"),
+    ("plan", XL, "plan gpt2-xl"),
+    ("plan", {**JOB, "fix": {"tp": 6}}, f"{PLAN} --fix tp=6"),
+    ("plan", {**JOB, "fix": {"teepee": 6}}, f"{PLAN} --fix teepee=6"),
+    ("plan", {**JOB, "cluster": "dgx-9"}, f"{PLAN} --cluster dgx-9"),
+    ("plan", {**JOB, "tokens": "-1"}, f"{PLAN} --tokens -1"),
+    ("plan", {**JOB, "framework": "tensorflow"}, f"{PLAN} --framework tensorflow"),
+    ("plan", {**JOB, "routing_skew": 0.5}, f"{PLAN} --routing-skew 0.5"),
+    ("catalog/nuts", None, "catalog nuts"),
+    ("catalog/gpus/h1000", None, "catalog gpus h1000"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_what_the_command_line_refuses_is_refused_with_the_very_sentence(
+    server: Any, capsys: pytest.CaptureFixture[str], path: str, body: dict[str, Any] | None, words: str
+) -> None:
+    code, _, err = commanded(capsys, *words.split())
+    assert code == 2
+    reply = server.get(f"/api/{path}") if body is None else server.post(f"/api/{path}", body)
+    assert reply.status_code == 422, reply.text
+    error = reply.json()["error"]
+    assert f"sartor: {error['message']}" == err.strip()
+    assert error["field"]
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", "null", "", '{"a": NaN}', '{"a": 1, "a": 2}', "{" * 200, '{"model_type": 5}', "<html>"]
+)
+def test_a_config_that_is_damaged_is_refused_as_the_file_would_be(
+    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, damage: str
+) -> None:  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(damage)
+    code, _, err = commanded(capsys, "estimate", path)
+    assert code == 2
+    reply = server.post("/api/estimate", {"config": damage})
+    assert reply.status_code == 422
+    said = reply.json()["error"]["message"]
+    assert said == err.strip().removeprefix("sartor: ").replace(str(path), "config.json")
+
+
+def test_a_config_is_the_file_it_would_be(server: Any, capsys: pytest.CaptureFixture[str], repo_dir: Path) -> None:
+    path = repo_dir / "examples" / "pythia-2.8b" / "config.json"
+    _, out, _ = commanded(capsys, "estimate", path, "--gpu", "a100", "--json")
+    said = {"gpu": "a100", "name": "pythia-2.8b"}
+    as_text = server.post("/api/estimate", {**said, "config": path.read_text()})
+    as_object = server.post("/api/estimate", {**said, "config": json.loads(path.read_text())})
+    assert as_text.text == as_object.text == out
+
+
+@pytest.mark.parametrize("field", ["gpu", "model", "cluster"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x.toml", "x.toml", "a\\b", "/etc/passwd\x00", "org/name", "~/x"])
+def test_no_name_is_ever_read_as_a_path(server: Any, field: str, name: str) -> None:
+    body = {"model": "gpt2-xl", "global_batch_size": 8, "num_devices": 8, field: name}
+    path = "/api/plan" if field == "cluster" else "/api/estimate"
+    if field != "cluster":
+        body = {key: value for key, value in body.items() if key in ("model", "gpu")}
+    reply = server.post(path, body)
+    assert reply.status_code == 422
+    assert "no file is read" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": {"a": 1}},
+        {"model": ["gpt2-xl"]},
+        {"model": True},
+        {"model": "gpt2-xl", "gpu": 5},
+        {"model": "gpt2-xl", "phase": {}},
+        {"model": "gpt2-xl", "dtype": []},
+        {"model": "gpt2-xl", "set": [1]},
+        {"model": "gpt2-xl", "set": {"num_heads": [20]}},
+        {"model": "gpt2-xl", "set": {"num_heads": {"a": 1}}},
+        {"model": "gpt2-xl", "set": {"": ""}},
+        {"model": "gpt2-xl", "seq_len": 1e3},
+        {"model": "gpt2-xl", "seq_len": 2**70},
+        {"model": "gpt2-xl", "seq_len": "2048"},
+        {"model": "gpt2-xl", "tp": True},
+        {"model": "gpt2-xl", "config": {}},
+        {"config": 5},
+        {},
+    ],
+    ids=str,
+)
+def test_values_of_the_wrong_kind_are_sentences_about_their_field(server: Any, body: dict[str, Any]) -> None:
+    for path in ("/api/estimate", "/api/shape", "/api/lint"):
+        reply = server.post(path, body)
+        assert reply.status_code == 422, (path, reply.text)
+        assert reply.json()["error"]["field"]
+
+
+def test_unknown_fields_are_refused_with_the_nearest(server: Any) -> None:
+    reply = server.post("/api/estimate", {"model": "gpt2-xl", "seqlen": 5})
+    assert reply.status_code == 422
+    assert reply.json()["error"]["nearest"].startswith("seq_len")
+
+
+def test_changes_are_written_into_the_files_own_keys_and_read_back(server: Any, pythia: dict[str, Any]) -> None:
+    reply = server.post("/api/config", {"config": pythia, "set": {"num_heads": 20, "num_layers": 30}})
+    assert reply.status_code == 200, reply.text
+    changed = reply.json()
+    assert changed["num_attention_heads"] == 20
+    assert changed["num_hidden_layers"] == 30
+    assert {key for key in changed if changed[key] != pythia.get(key)} == {"num_attention_heads", "num_hidden_layers"}
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama 3.1 8B", "mixtral-8x7b", "gpt2-xl", "pythia-2.8b", "qwen2.5-7b", "mistral-7b-v0.1"]
+)
+def test_a_zoo_model_gives_a_config_that_reads_as_it(server: Any, name: str) -> None:
+    config = server.post("/api/config", {"model": name})
+    assert config.status_code == 200, config.text
+    own = server.post("/api/estimate", {"model": name}).json()["model"]
+    read = server.post("/api/estimate", {"config": config.json()}).json()["model"]
+    sizes = ("num_params", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
+    assert {key: own.get(key) for key in sizes} == {key: read.get(key) for key in sizes}
+
+
+def test_a_place_and_a_schedule_are_answered(server: Any, repo_dir: Path) -> None:
+    folder = repo_dir / "examples"
+    place = json.loads((folder / "placement" / "encoder_decoder.json").read_text())
+    schedule = json.loads((folder / "schedule" / "decoder_backward.json").read_text())
+    assert server.post("/api/place", {"instance": place}).json()["status"] == "optimal"
+    found = server.post("/api/schedule", {"instance": schedule, "solver": "greedy"}).json()
+    assert found["makespan"] >= found["lower_bound"] > 0
+
+
+def test_every_route_is_in_the_openapi_document(server: Any) -> None:
+    document = server.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    for route in ROUTES:
+        assert document["paths"][route.path][route.method.lower()]["operationId"] == route.name

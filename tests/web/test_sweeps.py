@@ -1,0 +1,78 @@
+"""The sawtooth: what a sweep says is what one would be told asking value by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sartor import api
+from sartor.model.zoo import load_model
+from sartor.web.shape_view import MOST_VALUES, NEARLY, WORTH, shape_body, sweep_answer
+
+ASKED: dict[str, Any] = {"gpu": "h100", "phase": "train", "tp": 1, "attention": "flash", "set": None, "around": None}
+
+
+def asked(**words: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("config", "name", "seq_len", "microbatch_size", "context_len", "dtype", "values"))
+    return {**empty, **ASKED, **words}
+
+
+@pytest.mark.parametrize("model", ["gpt2-xl", "llama-2-70b", "mixtral-8x7b"])
+def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
+    body = shape_body(asked(model=model))
+    for one in body["sweeps"]:
+        can = [i for i, t in enumerate(one["time_s"]) if t is not None]
+        for i in {can[0], can[len(can) // 2], can[-1]}:
+            told = api.estimate(model, "h100", set={one["field"]: one["values"][i]})
+            assert one["time_s"][i] == pytest.approx(float(told.estimate.time_s), rel=2e-6)
+
+
+def test_values_that_cannot_be_have_no_time() -> None:
+    body = sweep_answer(asked(model="gpt2-xl", field="num_heads", values=[24, 25, 26, 32]))
+    assert [t is None for t in body["time_s"]] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("model", ["gpt2-xl", "llama-2-70b", "deepseek-v3", "qwen3-30b-a3b", "t5-large"])
+def test_every_sweep_holds_the_models_own_value_and_at_most_a_thousand(model: str) -> None:
+    own = load_model(model).fields()
+    for one in shape_body(asked(model=model))["sweeps"]:
+        assert len(one["values"]) <= MOST_VALUES
+        assert int(own[one["field"]]) in one["values"]
+        assert one["values"] == sorted(set(one["values"]))
+
+
+def test_offers_are_faster_at_equal_work_and_the_nearest_such() -> None:
+    for one in shape_body(asked(model="gpt2-xl"))["sweeps"]:
+        here = one["values"].index(one["asked"])
+        per_flop = np.array([np.inf if t is None else t for t in one["time_s"]]) / np.array(one["flops"])
+        for offer in one["better"]:
+            at = one["values"].index(offer["value"])
+            saving = 1 - per_flop[at] / per_flop[here]
+            assert saving == pytest.approx(offer["saving"], abs=1e-5)
+            assert saving >= WORTH
+            between = per_flop[min(at, here) + 1 : max(at, here)]
+            assert not np.any(1 - between / per_flop[here] > max(saving / NEARLY, WORTH) + 1e-6)
+
+
+def test_a_ragged_vocabulary_is_offered_the_next_round_one() -> None:
+    sweeps = {one["field"]: one for one in shape_body(asked(model="gpt2-xl"))["sweeps"]}
+    up = [offer for offer in sweeps["vocab_size"]["better"] if offer["value"] > 50257]
+    assert up
+    assert up[0]["value"] % 8 == 0
+    assert up[0]["time_change"] < 0
+
+
+def test_a_shape_that_does_not_split_is_shown_and_says_so() -> None:
+    body = shape_body(asked(model="gpt2-xl", tp=7))
+    assert body["runs"] is False
+    assert any(finding["grade"] == "error" for finding in body["findings"])
+
+
+def test_the_baseline_stays_when_sizes_change() -> None:
+    plain = shape_body(asked(model="gpt2-xl"))
+    changed = shape_body(asked(model="gpt2-xl", set={"num_heads": 20}))
+    assert changed["baseline"]["time_s"] == plain["totals"]["time_s"]
+    assert changed["baseline"]["fields"]["num_heads"] == 25
+    assert changed["totals"]["time_s"] < plain["totals"]["time_s"]
