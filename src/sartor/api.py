@@ -395,6 +395,9 @@ def design(
     tolerance: float = 0.0,
     baselines: bool = True,
     set: Mapping[str, Any] | None = None,
+    study: str | Path | None = None,
+    executor: str = "serial",
+    workers: int | None = None,
     progress: Callable[[DesignProgress], None] | None = None,
     **words: Any,
 ) -> DesignAnswer:
@@ -403,11 +406,12 @@ def design(
     ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
     are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
     better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
-    be. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w, energy_j_per_token,
+    be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
+    ``serial``, ``local`` (processes) or a Dask scheduler's address. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w, energy_j_per_token,
     objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no point fits" is an answer.
     """
+    from sartor.engine.run import run_design
     from sartor.interop.space_file import load_space
-    from sartor.search.joint import search_design
     from sartor.search.joint_ask import design_models, design_question
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
@@ -426,7 +430,16 @@ def design(
     limit_s = _seconds("time_limit_s", time_limit_s)
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
-    result = search_design(question, chosen, time_limit_s=limit_s, tolerance=tolerance, on_progress=progress)
+    result = run_design(
+        question,
+        chosen,
+        time_limit_s=limit_s,
+        tolerance=tolerance,
+        study=study,
+        executor=executor,
+        workers=workers,
+        on_progress=progress,
+    )
     return DesignAnswer(
         readings=readings,
         question=question,

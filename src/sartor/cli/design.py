@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sartor.cli import common as c
+from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def design(
         bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
     ] = True,
     set_: c.SetField = None,
+    study: StudyFile = None,
+    executor: ExecutorName = "local",
+    workers: NumWorkers = None,
+    export: ExportFile = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
     ] = None,
@@ -106,6 +111,10 @@ def design(
     from sartor.report.design_body import design_body
     from sartor.report.table_design import design_view
 
+    check_export_needs(study, export)
+    if not model and study is not None and study.exists():
+        tell_study(study, export=export, json=json, out=out)
+        return
     if not model:
         raise InputError("--model", "not given", "say which models are to be trained", "--model gpt3-175b")
     for name, value, near in (
@@ -128,6 +137,9 @@ def design(
             tolerance=tolerance,
             baselines=baselines,
             set=c.parse_sets(set_),
+            study=study,
+            executor=executor,
+            workers=workers,
             progress=progress,
             area_mm2=area_mm2,
             power_w=power_w,
@@ -139,6 +151,10 @@ def design(
             area_model=area_model,
         )
     write_files(found, html, png)
+    if export is not None and study is not None:
+        from sartor.engine.export import export_study
+
+        export_study(study, export)
     c.answer("design", design_body(found), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
@@ -198,8 +214,8 @@ def progress_text(progress: Progress, time_limit_s: float | None, seconds: float
     words = [best, f"none above {progress.bound:,.4g}{gap}", f"{progress.evaluated} evaluated"]
     words += [f"{progress.waiting} waiting", f"{seconds:.0f} s"]
     left = [] if time_limit_s is None else [max(time_limit_s - seconds, 0.0)]
-    if progress.evaluated:
-        left.append(progress.waiting * seconds / progress.evaluated)
+    if progress.left_s is not None:
+        left.append(progress.left_s)
     if left:
         words.append(f"at most {min(left):.0f} s left")
     return ", ".join(words)

@@ -1,0 +1,121 @@
+"""``sartor study``: what a study file holds, and its points as a table; the options `design` shares with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sartor.engine.study import StudyRecord
+
+StudyFile = Annotated[
+    Path | None,
+    typer.Option("--study", metavar="FILE", help="Remember every result here, and go on from what is remembered."),
+]
+ExecutorName = Annotated[
+    str,
+    typer.Option(
+        "--executor", metavar="local|serial|tcp://...", help="Processes here when it pays, or a Dask scheduler."
+    ),
+]
+NumWorkers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", parser=c.whole_number, help="Processes of `local`. [default: one per core]"),
+]
+ExportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--export", metavar="FILE", help="Write the study's points to FILE.csv or FILE.parquet (extra `data`)."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(study)
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A study that `sartor design --study` wrote.")],
+    export: ExportFile = None,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """What a study holds so far: the question, the best point, how far it is from proved; also while it is written.
+
+    Example: `sartor study gpt3.db --export points.csv`
+    """
+    tell_study(file, export=export, json=json, out=out)
+
+
+def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None) -> None:
+    """Answer with what is in the file, and write its points if asked to."""
+    from sartor.engine.export import export_study
+    from sartor.engine.study import read_study
+
+    record = read_study(file)
+    if export is not None:
+        c.say(f"{export}: {export_study(file, export)} points")
+    c.answer("study", study_body(record), as_json=json, out=out)
+    if not json:
+        c.show(_view(record))
+
+
+def study_body(record: StudyRecord) -> dict[str, Any]:
+    """The JSON of a study: its question, incumbent, bound, sessions and history; points are for `--export`."""
+    best, bound = record.incumbent, record.bound
+    return {
+        "fingerprint": record.fingerprint,
+        "complete": record.complete,
+        "evaluated": len(record.points),
+        "incumbent": None if best is None else asdict(best),
+        "upper_bound": bound,
+        "gap": None if best is None or bound is None else max(bound / best.objective - 1, 0.0),
+        "seconds": sum(session.seconds for session in record.sessions),
+        "sessions": [asdict(session) for session in record.sessions],
+        "history": [asdict(step) for step in record.history],
+        "question": record.question,
+    }
+
+
+def _view(record: StudyRecord) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    best, body = record.incumbent, study_body(record)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    models = ", ".join(model["name"] for model in record.question["models"])
+    asked = f"{models} on {record.question['num_devices']:,} devices, batch {record.question['global_batch_size']:,}"
+    rows = [
+        ("question", f"{asked}, space {record.question['space']['name']}"),
+        ("evaluated", f"{len(record.points):,} points in {len(record.sessions)} sessions, {body['seconds']:.1f} s"),
+        ("best so far", "none" if best is None else f"{best.objective:,.6g} (candidate {best.candidate})"),
+        ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
+        ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),
+    ]
+    if best is not None:
+        names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
+        shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)
+        rows.insert(3, ("", f"{shown}; {best.area_mm2:,.1f} mm2, {best.power_w:,.0f} W"))
+    for name, words in rows:
+        table.add_row(Text(name), Text(words))
+    return table
+
+
+def check_export_needs(study: Path | None, export: Path | None) -> None:
+    """Raise ``InputError`` where points cannot be exported, before anything is computed."""
+    if export is None:
+        return
+    if study is None:
+        raise InputError("--export", str(export), "needs the study whose points it writes", "--study FILE")
+    from sartor.engine.export import check_export
+
+    check_export(export)

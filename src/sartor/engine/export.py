@@ -1,0 +1,101 @@
+"""The points of a study as a table for other tools: CSV always, Parquet with the extra ``data``."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
+from sartor.errors import InputError, MissingExtraError
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def export_study(study: str | Path, to: str | Path, scope: str = MAIN) -> int:
+    """Write every evaluated point as a row, and say how many there are.
+
+    Columns: candidate, objective, bound, prices, one per architecture field, and per model (``model1_``, ...) its name,
+    seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty where nothing was found.
+    Raises ``InputError`` for a study that cannot be read and a file that cannot be written.
+    """
+    to = Path(to)
+    check_export(to)
+    record = read_study(study, scope)
+    rows = point_rows(record)
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate", "objective", "bound"]
+    write = _csv if to.suffix.lower() == ".csv" else _parquet
+    beside = to.with_name(f".{to.name}.{os.getpid()}")
+    try:
+        write(beside, names, rows)
+        beside.replace(to)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InputError("--export", str(to), f"cannot be written ({error.strerror})") from None
+    return len(rows)
+
+
+def check_export(to: Path) -> None:
+    """Raise ``InputError`` for a name that no table can be written to, before anything is computed."""
+    if to.suffix.lower() not in SUFFIXES:
+        raise InputError("--export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
+    if not to.parent.is_dir():
+        raise InputError("--export", str(to), f"there is no folder {to.parent} to write it in")
+    if to.suffix.lower() == ".parquet":
+        _pyarrow()
+
+
+def point_rows(record: StudyRecord) -> list[dict[str, Any]]:
+    """One flat row per point, in the order of evaluation."""
+    return [_row(point) for point in record.points]
+
+
+def _row(point: StudyPoint) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "candidate": point.candidate,
+        "objective": point.objective,
+        "bound": point.bound,
+        "area_mm2": point.area_mm2,
+        "power_w": point.power_w,
+        "die_usd": point.die_usd,
+        **point.architecture,
+    }
+    for i, outcome in enumerate(point.outcomes, 1):
+        row |= {f"model{i}_{name}": value for name, value in _outcome(outcome).items()}
+    return row
+
+
+def _outcome(outcome: Mapping[str, Any] | None) -> dict[str, Any]:
+    plan = outcome["plan"] if outcome else {}
+    sizes = outcome["split"] if outcome else (None, None, None)
+    names = ("name", "step_s", "tokens_per_s", "sequences_per_s", "recompute")
+    return {
+        **{name: outcome[name] if outcome else None for name in names},
+        **dict(zip(("microbatch_size", "tp", "ep"), sizes, strict=True)),
+        "pp": len(plan["stages"]) // plan["virtual_stages"] if plan else None,
+        "dp": plan["data_parallel"] if plan else None,
+    }
+
+
+def _csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _parquet(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    arrow, parquet = _pyarrow()
+    table = arrow.table({name: [row.get(name) for row in rows] for name in names})
+    parquet.write_table(table, path)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("--export .parquet", "data") from None
+    return pyarrow, pyarrow.parquet
