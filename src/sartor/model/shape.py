@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from sartor.errors import InputError
+from sartor.model.traced import TracedModel
 from sartor.units import Ints
 
 
@@ -352,6 +353,10 @@ class Layer:
     """Of parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
     ffns: tuple[Ffn, ...] = ()
     """Further feed-forward parts beside ``ffn`` (a dense residual beside the experts: Arctic)."""
+    name: str = ""
+    """Of a traced layer: what its operators' names begin with, where the model has several kinds."""
+    kept_bytes: float = 0.0
+    """Of a traced layer: what autograd keeps of one sequence until backward."""
 
     @property
     def all_ffns(self) -> tuple[Ffn, ...]:
@@ -419,6 +424,8 @@ class TransformerShape:
     """Other parameters outside the stacks: token-type tables, head biases."""
     mtp_layers: int = 0
     model_type: str = ""
+    traced: TracedModel | None = None
+    """The trace this shape stands for: `lower` takes its operators; the shape cannot be edited."""
 
     @property
     def main(self) -> Stack:

@@ -99,6 +99,8 @@ def _strike(rows: Rows, conditions: Iterator[Condition], rejected: dict[str, int
 def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     """What tp, pp, cp and dp must divide."""
     layers = len(layer_order(job.shape))
+    if job.shape.traced is not None:
+        yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0

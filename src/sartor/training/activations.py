@@ -104,7 +104,10 @@ def rows_of(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> Rows:
 
 
 def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations:
-    """What one layer keeps and needs."""
+    """What one layer keeps and needs; of a traced one, as autograd kept it (recomputed whole, not in part)."""
+    if layer.kept_bytes:
+        kept, own = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
+        return Activations(whole=kept, selective=kept, operators=kept, inputs=own, backward=2 * own)
     parts = (*layer.mixers, *layer.all_ffns)
     outer = rows.outer * hidden_size
     entries = 1 if layer.parallel else len(parts)

@@ -13,6 +13,7 @@ from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_
 from sartor.model.lower.pointwise import norm
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.split import check, check_sizes
+from sartor.model.lower.traced import lower_traced
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import AttentionMixer, Layer, MoeFfn, Run, Stack, StateSpaceMixer, TransformerShape
 from sartor.model.workload import Phase, Workload
@@ -41,6 +42,8 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
     kernels = Kernels() if kernels is None else kernels
     shape = workload.shape
     check_sizes(workload, dims)
+    if shape.traced is not None:
+        return lower_traced(shape.traced, workload, dims)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
     end = _setting(workload, dims, shape.main, kernels)
@@ -68,8 +71,8 @@ class _Site:
 
 def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
     """Prefix of the operators' names of every run of a stack, after the stack's own: ``moe.``, ``local.``, ``dense1.``;
-    nothing where all layers are alike."""
-    names = [_kind(run.layer) for run in stack.runs]
+    nothing where all layers are alike. Traced layers have names of their own."""
+    names = [run.layer.name or _kind(run.layer) for run in stack.runs]
     for i, name in enumerate(names):
         number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
         yield prefix + (f"{name}{number}." if len(names) > 1 else "")

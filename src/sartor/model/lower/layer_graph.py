@@ -22,6 +22,7 @@ from sartor.model.lower.linear import linear_group
 from sartor.model.lower.pointwise import norm, residual
 from sartor.model.lower.setting import Piece, Setting
 from sartor.model.lower.split import check, check_sizes
+from sartor.model.lower.traced import lower_traced_layer
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import AttentionMixer, DenseFfn, Layer, MoeFfn
 from sartor.model.workload import Workload
@@ -49,6 +50,9 @@ def lower_layer(workload: Workload, dims: ParallelDims | None = None, run: int =
     """
     dims = ParallelDims() if dims is None else dims
     check_sizes(workload, dims)
+    if workload.shape.traced is not None:
+        forward_graph, backward_graph = lower_traced_layer(workload.shape.traced, workload, dims, run)
+        return LayerGraph(forward=forward_graph, backward=backward_graph)
     check(workload.shape, dims)
     stack = workload.shape.main
     setting = _setting(workload, dims, stack, Kernels())

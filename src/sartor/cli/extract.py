@@ -1,0 +1,80 @@
+"""``sartor extract``: the operator graph of any PyTorch model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command()(extract)
+
+
+def extract(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE_OR_MODEL",
+            help="package.module:factory or file.py:factory; a config.json, zoo name, model type or org/name.",
+            show_default=False,
+        ),
+    ],
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=SHAPE:DTYPE", help="An input of a factory's module: `--input x=8x1024:bfloat16`."
+        ),
+    ] = None,
+    phase: Annotated[
+        str, typer.Option("--phase", metavar="train|prefill", help="Forward and backward, or forward alone.")
+    ] = "train",
+    seq_len: Annotated[
+        int | None,
+        typer.Option("--seq-len", metavar="N", parser=c.whole_number, help="[default: 2048, or the model's longest]"),
+    ] = None,
+    microbatch_size: Annotated[
+        int | None,
+        typer.Option("--microbatch-size", metavar="N", parser=c.whole_number, help="Sequences at once. [default: 1]"),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own]")
+    ] = None,
+    architecture: Annotated[
+        str, typer.Option(metavar="CLASS", help="Class of transformers to build, where not the config's own.")
+    ] = "",
+    eager: Annotated[
+        bool, typer.Option("--eager", help="Every memory-bound operator is a kernel of its own, as eager PyTorch runs.")
+    ] = False,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """The operators of any PyTorch module, forward and backward, traced without weights (extra `torch`).
+
+    `sartor estimate`, `plan` and `design` read what `--out` writes in place of a config.json.
+
+    Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
+    """
+    from sartor.interop.extract import extract as trace
+    from sartor.interop.graph_json import graph_body
+
+    found = trace(
+        model,
+        inputs=input_ or (),
+        phase=phase,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        dtype=dtype,
+        eager=eager,
+        architecture=architecture,
+    )
+    c.answer("extract", graph_body(found), as_json=json, out=out)
+    if out is not None:
+        c.say(f"wrote {out}: {len(found.graph.operators)} operators of {len(found.layers)} kinds of layers")
+    if not json:
+        from sartor.report.table_extract import extract_view
+
+        c.show(extract_view(found))

@@ -1,0 +1,160 @@
+"""The operators of a traced model for another number of sequences: what `lower` gives for a shape that was traced.
+
+A traced graph is one device's: tensor, context and expert parallelism would change what was traced, so they are
+refused. Sizes that grow with the batch are scaled by it; the sequence length and the dtype are those of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
+from sartor.model.parallel import ParallelDims
+from sartor.model.traced import Grows, TracedCall, TracedModel
+from sartor.model.workload import Phase, Workload
+from sartor.operators import (
+    Attention,
+    DType,
+    Gemm,
+    GroupedGemm,
+    MemoryBound,
+    MemoryBoundKind,
+    Operator,
+    OperatorGraph,
+    Part,
+    Pass,
+)
+from sartor.units import Ints
+
+
+def lower_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> OperatorGraph:
+    """What one device runs of a traced model: forward, and when training the traced backward and an Adam step.
+
+    Raises ``InputError`` for a phase, sequence length, dtype or parallelism that was not traced.
+    """
+    check_traced(traced, workload, dims)
+    training = workload.phase is Phase.TRAIN
+    scale = batch_scale(traced, workload)
+    operators = [
+        grown(op, call, scale)
+        for op, call in zip(traced.graph.operators, traced.calls, strict=True)
+        if training or op.pass_ is Pass.FORWARD
+    ]
+    steps = optimizer_steps(traced) if training else ()
+    return OperatorGraph(operators=(*operators, *steps), edges=_edges(traced, training), tokens=workload.tokens)
+
+
+def lower_traced_layer(
+    traced: TracedModel, workload: Workload, dims: ParallelDims, layer: int
+) -> tuple[OperatorGraph, OperatorGraph]:
+    """One layer of a kind (an index into ``traced.layers``), forward and backward apart, with the edges between its
+    operators; counts are of one layer. Backward is empty unless training."""
+    check_traced(traced, workload, dims)
+    scale = batch_scale(traced, workload)
+    forward = _part(traced, layer, scale, workload.tokens, backward=False)
+    if workload.phase is not Phase.TRAIN:
+        return forward, OperatorGraph(operators=(), tokens=workload.tokens)
+    return forward, _part(traced, layer, scale, workload.tokens, backward=True)
+
+
+def _part(traced: TracedModel, layer: int, scale: Any, tokens: Ints, *, backward: bool) -> OperatorGraph:
+    alone = len(traced.layers) == 1 and all(call.layer is None for call in traced.calls)
+    kept = [
+        i
+        for i, (op, call) in enumerate(zip(traced.graph.operators, traced.calls, strict=True))
+        if (call.layer == layer or alone) and (op.pass_ is not Pass.FORWARD) == backward
+    ]
+    times = traced.layers[layer].count
+    operators = []
+    for i in kept:
+        op = grown(traced.graph.operators[i], traced.calls[i], scale)
+        operators.append(replace(op, count=max(int(op.count) // times, 1)))
+    new = {old: here for here, old in enumerate(kept)}
+    edges = tuple((new[a], new[b]) for a, b in traced.graph.edges if a in new and b in new)
+    return OperatorGraph(operators=tuple(operators), edges=edges, tokens=tokens)
+
+
+def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> None:
+    """Refuse what was not traced."""
+    name = traced.name
+    if workload.phase is Phase.DECODE:
+        raise InputError("phase", "decode", f"{name} was traced forward over whole sequences", "train or prefill")
+    if workload.phase is Phase.TRAIN and traced.phase != "train":
+        must = f"{name} was traced forward alone; extract it with --phase train"
+        raise InputError("phase", "train", must, "prefill")
+    if workload.seq_len != traced.seq_len:
+        must = f"{name} was traced at seq_len={traced.seq_len}; extract it again with --seq-len"
+        raise InputError("seq_len", workload.seq_len, must, str(traced.seq_len))
+    if np.any(np.asarray(workload.context_len) != 0):
+        raise InputError("context_len", workload.context_len, f"{name} was traced without earlier tokens", "0")
+    if workload.dtype is not traced.dtype:
+        must = f"{name} was traced in {traced.dtype.value}; extract it again with --dtype"
+        raise InputError("dtype", workload.dtype.value, must, traced.dtype.value)
+    for word in ("tp", "cp", "ep"):
+        degree = getattr(dims, word)
+        if np.any(np.asarray(degree) != 1):
+            must = f"{name} was traced on one device: a graph does not say how its operators split"
+            raise InputError(word, int(np.max(degree)), must, "1")
+
+
+def batch_scale(traced: TracedModel, workload: Workload) -> Any:
+    """Sequences asked for over sequences traced."""
+    return np.asarray(workload.microbatch_size) / traced.microbatch_size
+
+
+def grown(op: Operator, call: TracedCall, scale: Any) -> Operator:
+    """An operator for ``scale`` times as many sequences; sizes are rounded up to whole ones."""
+    if call.grows is Grows.NOTHING or (np.ndim(scale) == 0 and float(scale) == 1.0):
+        return op
+    if isinstance(op, MemoryBound):
+        flops, bytes_moved = op.flops * scale, op.bytes_moved * scale
+        return replace(op, rows=_times(op.rows, scale), bytes_moved=bytes_moved, flops=flops)
+    field = {Grows.BATCH: "batch", Grows.ROWS: "rows"}.get(call.grows, call.grows.value)
+    if not isinstance(op, (Gemm, GroupedGemm, Attention)) or not hasattr(op, field):
+        return op
+    changed: dict[str, Any] = {field: _times(getattr(op, field), scale)}
+    return replace(op, **changed)
+
+
+def _times(size: Ints, scale: Any) -> Any:
+    grown_ = np.ceil(np.asarray(size) * scale - 1e-9).astype(np.int64)
+    return int(grown_) if grown_.ndim == 0 else grown_
+
+
+def optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
+    """Adam on the parameters of every kind of layer, once for each set of weights, and of what surrounds them; the
+    states are fp32, and parameters of 16 bits are written beside their fp32 copies."""
+    for layer in traced.layers:
+        prefix = f"{layer.name}." if len(traced.layers) > 1 else ""
+        yield _adam(f"{prefix}optimizer", layer.num_params, layer.weight_sets, traced.dtype)
+    for name, params in (("embedding", traced.embedding_params), ("head", traced.head_params)):
+        if params:
+            yield _adam(f"optimizer.{name}", params, 1, traced.dtype)
+
+
+def _adam(name: str, params: int, count: int, dtype: DType) -> MemoryBound:
+    each = ADAM_BYTES_PER_PARAM + (dtype.bytes if dtype.bytes < 4 else 0.0)
+    return MemoryBound(
+        name=name,
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=max(params, 1),
+        bytes_moved=each * params,
+        flops=12.0 * params,
+        count=count,
+        pass_=Pass.OPTIMIZER,
+        part=Part.OPTIMIZER,
+    )
+
+
+def _edges(traced: TracedModel, training: bool) -> tuple[tuple[int, int], ...]:
+    if training:
+        return traced.graph.edges
+    kept = [i for i, op in enumerate(traced.graph.operators) if op.pass_ is Pass.FORWARD]
+    new = {old: here for here, old in enumerate(kept)}
+    return tuple((new[a], new[b]) for a, b in traced.graph.edges if a in new and b in new)
