@@ -24,6 +24,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.interop.graph_json import is_graph, not_traced, read_traced
 from sartor.interop.hub import fetch_config
 from sartor.interop.huggingface import read_model
 from sartor.model.edit import edit_fields
@@ -81,6 +82,10 @@ def ask(
     phase_ = _word(Phase, "phase", phase)
     if phase_ is Phase.DECODE and reading.shape.encoder_only:
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
+    traced = reading.shape.traced
+    if traced is not None:  # what is not said is as it was traced
+        dtype, seq_len = dtype or traced.dtype.value, seq_len or traced.seq_len
+        microbatch_size = microbatch_size or traced.microbatch_size
     dtype_, dtype_notes = _precision(dtype, device)
     limit = reading.shape.max_positions or DEFAULT_SEQ_LEN
     seq = _size("seq_len", seq_len, min(DEFAULT_SEQ_LEN, limit))
@@ -177,6 +182,7 @@ def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), 
     from sartor.rules.rule import Context, run_rules
 
     asked = ask(model, gpu, **question)
+    not_traced(asked.reading, "lint")
     factor = asked.reading.interval_factor
     context = Context.of(asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=factor)
     base = ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
@@ -467,7 +473,8 @@ def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: in
 
 
 def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
-    """The model of a config.json (or its folder), a zoo name or a hub id, with fields changed by ``set``.
+    """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
+    changed by ``set``.
 
     A path that exists wins over a zoo name; a model already read is taken as it is. Raises ``InputError``.
     """
@@ -475,7 +482,9 @@ def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
         return _changed(model, set)
     text = str(model)
     path = Path(text)
-    if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
+    if is_graph(path):
+        reading = read_traced(path)
+    elif isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
         reading = read_model(path)
     elif text.count("/") == 1:
         reading = read_model(fetch_config(text), name=text.rpartition("/")[2])
@@ -488,6 +497,7 @@ def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
 def _changed(reading: ModelReading, set: Mapping[str, Any] | None) -> ModelReading:
     if not set:
         return reading
+    not_traced(reading, "--set")
     shape, notes = edit_fields(reading.shape, set)
     return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
 

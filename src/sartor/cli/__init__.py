@@ -14,7 +14,20 @@ from typing import Any
 
 import typer
 
-from sartor.cli import calibrate, catalog, decide, design, plan, predict, schedule, serve, solve, study, validate
+from sartor.cli import (
+    calibrate,
+    catalog,
+    decide,
+    design,
+    extract,
+    plan,
+    predict,
+    schedule,
+    serve,
+    solve,
+    study,
+    validate,
+)
 from sartor.cli.common import Exit, complain
 from sartor.errors import InputError, UsageError
 
@@ -27,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (decide, plan, design, study, predict, solve, schedule, validate, calibrate, catalog, serve):
+for group in (decide, plan, design, study, predict, solve, schedule, validate, calibrate, extract, catalog, serve):
     group.register(app)
 
 

@@ -142,7 +142,7 @@ def is_graph(path: Path) -> bool:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return False
         return SCHEMA.rpartition("/")[0].encode() in path.read_bytes()
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
