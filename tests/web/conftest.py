@@ -79,3 +79,33 @@ def pythia(repo_dir: Path) -> dict[str, Any]:
     """A real config.json."""
     found: dict[str, Any] = json.loads((repo_dir / "examples" / "pythia-2.8b" / "config.json").read_text())
     return found
+
+
+@contextlib.contextmanager
+def configured(**settings: Any) -> Iterator[Served]:
+    """A server with limits that the command line does not offer, as small as a test wants them."""
+    code = (
+        "import sys; from dataclasses import replace; from sartor.web.server import *\n"
+        f"settings = Settings(port=0, **{settings!r})\n"
+        "sock = listen(settings); settings = replace(settings, port=sock.getsockname()[1])\n"
+        "serve(settings, sock, lambda: print(f'open {address_of(settings, sock)}', file=sys.stderr, flush=True))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        address = re.search(r"open (http://\S+)", line)
+        assert address, line + process.stderr.read()
+        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, line, 0.0)
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.fixture
+def start_with() -> Iterator[Callable[..., Served]]:
+    """Start a server with settings of its own: ``start_with(slow_s=0.2)``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(configured(**settings))
