@@ -267,6 +267,9 @@ def plan(
     counts = _device_counts(num_devices, where)
     where = where.reached(max(counts))
     own = _own_of(calibration, where)
+    if (traced := reading.shape.traced) is not None:  # what is not said is as it was traced
+        seq_len = seq_len or traced.seq_len
+        job_words = {**job_words, "dtype": job_words.get("dtype") or traced.dtype.value}
     job, notes = training_job(
         reading.shape, where.gpus, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
     )

@@ -37,7 +37,8 @@ def design_models(
     models, notes = list[DesignModel](), list[str]()
     for shape, length, weight in zip(shapes, lengths, shares, strict=True):
         longest = int(shape.max_positions or 0)
-        tokens = length if length is not None else min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
+        usual = longest if shape.traced else min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
+        tokens = length if length is not None else usual
         name = shape.name or f"model {len(models) + 1}"
         if length is None:
             notes.append(f"seq_len={tokens} for {name} (not given)")
