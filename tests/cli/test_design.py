@@ -184,6 +184,8 @@ def test_no_point_that_fits_is_an_answer_with_exit_code_3(
         (["--space", "publishd"], "--space=publishd: must be a named space"),
         (["--space", "none.toml"], "no such file"),
         (["--area-model", "half"], "--area-model=half: must be one of published, die"),
+        (["--executor", "cloud"], "--executor=cloud: must be serial, local or a scheduler's address"),
+        (["--workers", "0"], "--workers=0: must be at least 1"),
         (["--model", "no-such-model"], "model=no-such-model: not in the zoo"),
     ],
 )
@@ -235,6 +237,19 @@ def test_a_time_limit_answers_with_what_there_is(sartor: Call, small: list[objec
     if body["status"] == "feasible":
         assert body["upper_bound"] is None or body["upper_bound"] > 0
         assert sartor(*small, "--time-limit", "0.000001").code == 0
+
+
+def test_a_study_goes_on_and_refuses_another_question(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    words = ["--study", tmp_path / "study.db", "--json"]
+    first, again = (sartor(*small, *words).body for _ in range(2))
+    alone = sartor(*small, "--executor", "serial", "--json").body
+    for body in (first, again, alone):
+        for key in ("convergence", "wall_s"):
+            del body[key]
+    assert without_clock(first) == without_clock(again) == without_clock(alone)
+    other = sartor(*small, "--num-devices", "16", *words)
+    assert other.code == 2
+    assert "num_devices" in other.err
 
 
 def test_page_and_figures_are_written(sartor: Call, small: list[object], tmp_path: Path) -> None:
