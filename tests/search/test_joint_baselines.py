@@ -7,7 +7,8 @@ import pytest
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
 from sartor.errors import InputError
 from sartor.search.joint import candidates_of, search_design
-from sartor.search.joint_baselines import NamedChip, chip_baselines, published_order
+from sartor.search.joint_baselines import chip_baselines, published_order
+from sartor.search.joint_chips import NamedChip
 from sartor.search.joint_front import front_over, not_dominated
 from sartor.search.joint_question import DesignModel, ExpertPlan
 from sartor.search.joint_result import DesignStatus

@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from sartor.cost.die_cost import die_cost
 from sartor.cost.energy import power
+from sartor.errors import MissingExtraError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
-from sartor.placement.check import fixed_strategy_stages, price
-from sartor.placement.problem import FixedStrategy
 from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint import area_of, candidates_of, priced
+from sartor.search.joint_bayes import TRIALS, architecture_search
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates
-from sartor.search.joint_parts import Split
+from sartor.search.joint_candidates import EQUAL, area_of, candidates_of, priced
+from sartor.search.joint_chips import NamedChip, known_chips
+from sartor.search.joint_fixed import expert_options, fixed_outcome
 from sartor.search.joint_point import (
     Evaluation,
     ModelOutcome,
@@ -29,7 +30,6 @@ from sartor.search.joint_point import (
     ScheduleStore,
     evaluate_point,
     layer_times,
-    placement_problem,
 )
 from sartor.search.joint_question import DesignQuestion, Objective
 from sartor.search.joint_result import Baseline, Ranked
@@ -41,42 +41,91 @@ PATIENCE = 5
 MOST_VISITED = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedChip:
-    """A known accelerator and the memories it may stand with [bytes]."""
+def compare(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    *,
+    time_limit_s: float = 60.0,
+    trials: int = TRIALS,
+    seed: int = 0,
+) -> Iterator[Baseline]:
+    """Every other way to choose, one after another: known chips, an architecture search with the experts' placements,
+    placement for what that found, and the published order; the sampled and the published search take at most
+    ``time_limit_s`` each."""
+    store = ScheduleStore()
+    yield from chip_baselines(question, list(known_chips(question, space)), store)
+    yield from architecture_alone(question, space, store, trials=trials, seed=seed, time_limit_s=time_limit_s)
+    yield published_order(question, space, time_limit_s=time_limit_s)
 
-    name: str
-    accelerator: Accelerator
-    hbm_bytes: tuple[float, ...]
 
-
-def chip_baselines(question: DesignQuestion, chips: Sequence[NamedChip]) -> Iterator[Baseline]:
-    """Every chip with searched placement, and with the experts' where every model has one."""
-    models, store = lower_models(question), ScheduleStore()
+def chip_baselines(
+    question: DesignQuestion, chips: Sequence[NamedChip], store: ScheduleStore | None = None
+) -> Iterator[Baseline]:
+    """Every chip with the experts' placements and with searched ones."""
+    models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
-        if all(model.expert for model in question.models):
-            start = time.perf_counter()
-            found = [_expert(question, chip, memory, store) for memory in chip.hbm_bytes]
-            best = _best([each for each in found if each is not None])
-            note = "" if best else "the expert's placement does not fit, or its width does not split the model"
-            yield Baseline(
-                name=f"{chip.name}, expert placement",
-                ranked=best,
-                evaluations=len(found),
-                seconds=time.perf_counter() - start,
-                note=note,
-            )
         start = time.perf_counter()
-        points = [_point(question, models, chip.accelerator, memory) for memory in chip.hbm_bytes]
-        ranked = [alone(question, evaluate_point(question, point, store)) for point in points]
-        best = _best([each for each in ranked if each.objective > 0])
+        found = [expert_point(question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
+        best = _best([each for each in found if each is not None])
+        missing = "the expert's placement does not fit, or its width does not split the model"
         yield Baseline(
-            name=f"{chip.name}, searched placement",
+            name=f"{chip.name}, expert placement",
             ranked=best,
-            evaluations=len(points),
+            evaluations=len(found),
             seconds=time.perf_counter() - start,
-            note="" if best else "no placement fits",
+            note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
         )
+        yield searched(question, models, chip, store)
+
+
+def searched(
+    question: DesignQuestion, models: Sequence[LoweredModel], chip: NamedChip, store: ScheduleStore
+) -> Baseline:
+    """Placement alone: the best plans on a fixed chip, at the memory with which they are fastest."""
+    start = time.perf_counter()
+    points = [_point(question, models, chip.accelerator, memory) for memory in chip.hbm_bytes]
+    ranked = [alone(question, evaluate_point(question, point, store)) for point in points]
+    best = _best([each for each in ranked if each.objective > 0])
+    return Baseline(
+        name=f"{chip.name}, searched placement",
+        ranked=best,
+        evaluations=len(points),
+        seconds=time.perf_counter() - start,
+        note=_notes(
+            "placement alone", chip.note, _plans(best) if best else "no placement fits", _beyond(question, best)
+        ),
+    )
+
+
+def _notes(*words: str) -> str:
+    return "; ".join(word for word in words if word)
+
+
+def _plans(ranked: Ranked) -> str:
+    """``t4 p32 d8 b1 recompute`` of every model."""
+    return ", ".join(plan_words(outcome) for outcome in ranked.evaluation.outcomes if outcome)
+
+
+def plan_words(outcome: ModelOutcome) -> str:
+    """A plan in one word each: widths, stages, copies, experts, sequences at a time, recomputation."""
+    plan, experts = outcome.plan, outcome.plan.expert_parallel
+    words = [f"t{plan.tensor_parallel}", f"p{plan.num_stages}", f"d{plan.data_parallel}"]
+    words += [f"e{experts}"] if experts > 1 else []
+    words.append(f"b{outcome.option.microbatch_size}")
+    return " ".join([*words, *(["recompute"] if outcome.option.recompute is Recompute.FULL else [])])
+
+
+def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:
+    """Which budgets a known chip breaks: it is compared all the same, and said."""
+    if ranked is None:
+        return ""
+    limits = {"area_mm2": (ranked.area_mm2, "mm2"), "power_w": (ranked.power_w, "W")}
+    over = [
+        f"{value:,.0f} {unit} is beyond {name}={limit:g}"
+        for name, (value, unit) in limits.items()
+        if (limit := getattr(question.budgets, name)) is not None and value > limit * (1 + EQUAL)
+    ]
+    return ", ".join(over)
 
 
 def _best(ranked: Sequence[Ranked]) -> Ranked | None:
@@ -100,6 +149,38 @@ def _options(
                     yield Option(model=m, split=split, recompute=recompute, bound=float(rate))
 
 
+def architecture_alone(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    store: ScheduleStore,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+) -> Iterator[Baseline]:
+    """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
+    its expert's placement and its layers one operator after another; then the placement searched for what it found."""
+    name, start = "architecture alone (Bayesian search, expert placement)", time.perf_counter()
+    try:
+        found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s)
+    except MissingExtraError as error:
+        yield Baseline(name=name, ranked=None, evaluations=0, seconds=0.0, note=str(error))
+        return
+    best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
+    yield Baseline(
+        name=name,
+        ranked=best,
+        evaluations=found.trials,
+        seconds=time.perf_counter() - start,
+        note=_notes(found.note, _plans(best) if best else "no sampled architecture holds the experts' placements"),
+    )
+    if found.accelerator is not None and best is not None:
+        sizes = tuple(space.hbm_bytes) or (found.hbm_bytes,)
+        chip = NamedChip(name="architecture alone, then its", accelerator=found.accelerator, hbm_bytes=sizes)
+        then = searched(question, lower_models(question), chip, store)
+        yield replace(then, seconds=time.perf_counter() - start, evaluations=found.trials + then.evaluations)
+
+
 def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     """An evaluation of an accelerator that belongs to no space, with its price and objective."""
     a = evaluation.point.accelerator
@@ -117,9 +198,11 @@ def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     )
 
 
-def _expert(question: DesignQuestion, chip: NamedChip, hbm_bytes: float, store: ScheduleStore) -> Ranked | None:
-    """The chip under every model's expert placement, at the best microbatch and recomputation that fit."""
-    point = Point(index=-1, accelerator=chip.accelerator, hbm_bytes=hbm_bytes, options=())
+def expert_point(
+    question: DesignQuestion, accelerator: Accelerator, hbm_bytes: float, store: ScheduleStore
+) -> Ranked | None:
+    """An accelerator under every model's expert placement, at the best microbatch and recomputation that fit."""
+    point = Point(index=-1, accelerator=accelerator, hbm_bytes=hbm_bytes, options=())
     outcomes = [_expert_outcome(question, point, m, store) for m in range(len(question.models))]
     if any(outcome is None for outcome in outcomes):
         return None
@@ -128,47 +211,13 @@ def _expert(question: DesignQuestion, chip: NamedChip, hbm_bytes: float, store: 
 
 
 def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: ScheduleStore) -> ModelOutcome | None:
-    model, best = question.models[m], None
-    assert model.expert is not None
-    for size in question.microbatch_sizes:
-        for recompute in question.recomputes:
-            option = Option(
-                model=m, split=Split(size, model.expert.tp, model.expert.ep), recompute=Recompute(recompute)
-            )
-            outcome = _fixed(question, point, option, store)
-            if outcome and (best is None or outcome.step_s < best.step_s):
-                best = outcome
+    best: ModelOutcome | None = None
+    for option, expert in expert_options(question, m, point.hbm_bytes):
+        found = layer_times(question, point, option, store)
+        outcome = fixed_outcome(question, point, option, expert, found) if found else None
+        if outcome and (best is None or outcome.step_s < best.step_s):
+            best = outcome
     return best
-
-
-def _fixed(question: DesignQuestion, point: Point, option: Option, store: ScheduleStore) -> ModelOutcome | None:
-    """The expert's plan of one option, priced by the placement's checker; None where it does not fit."""
-    model = question.models[option.model]
-    found = layer_times(question, point, option, store)
-    if found is None or model.expert is None:
-        return None
-    parts, layers = found
-    fixed = FixedStrategy(
-        num_stages=model.expert.pp,
-        tensor_parallel=model.expert.tp,
-        data_parallel=model.expert.dp,
-        num_transformer_layers=len(parts.order),
-    )
-    problem = replace(placement_problem(question, point, option, parts, layers, least=False), fixed=fixed)
-    stages = fixed_strategy_stages(problem)
-    result = price(problem, problem.widths[0], stages, model.expert.dp) if stages else None
-    if result is None or result.faults:
-        return None
-    step_s = result.time_per_batch_s
-    return ModelOutcome(
-        name=model.name,
-        option=option,
-        plan=result.plan,
-        sequences_per_s=question.global_batch_size / step_s,
-        tokens_per_s=question.global_batch_size * model.seq_len / step_s,
-        step_s=step_s,
-        layers=layers,
-    )
 
 
 def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limit_s: float = 120.0) -> Baseline:
@@ -188,6 +237,8 @@ def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limi
     for name in dict.fromkeys(names.tolist()):
         values = [0.0]
         for index in order[names == name]:
+            if time.perf_counter() - start > time_limit_s:
+                break
             for h in np.unique(candidates.hbm_bytes[:, index]):
                 if h > 0:
                     point = _point(question, models, candidates.accelerator(int(index)), float(h))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sartor.search.joint_question import ExpertPlan
 
@@ -22,13 +23,18 @@ _PUBLISHED: Mapping[str, ExpertPlan] = {
 reference/phaze.md sec. 8)."""
 
 
+_LAUNCHED: Mapping[str, ExpertPlan] = {"deepseekv3": ExpertPlan(pp=16, dp=64, tp=1, ep=64)}
+"""Launches by those who trained the model: DeepSeek-V3 on 2,048 H800 with 16 stages and experts over 64 devices
+(DeepSeek-AI 2024, arXiv 2412.19437, sec. 3.2), here with half the copies and without its ZeRO-1."""
+
+
 def expert_plan(name: str, num_devices: int) -> ExpertPlan | None:
     """The published expert's placement of a model by name on that many devices; None where none is known.
 
     Fewer or more devices change the copies: they share what is left by pipeline and width, rounded down.
     """
-    plan = _PUBLISHED.get(re.sub(r"[^a-z0-9]+", "", name.lower()))
+    plan = {**_PUBLISHED, **_LAUNCHED}.get(re.sub(r"[^a-z0-9]+", "", name.lower()))
     if plan is None:
         return None
     copies = plan.dp if num_devices == PUBLISHED_DEVICES else num_devices // (plan.pp * plan.tp)
-    return ExpertPlan(pp=plan.pp, dp=copies, tp=plan.tp) if copies else None
+    return replace(plan, dp=copies // plan.ep * plan.ep) if copies >= plan.ep else None

@@ -49,20 +49,22 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
         for recompute in question.recomputes:
             bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
             problem = replace(
-                bare, widths=(_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
+                bare, widths=(bare_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
             )
             needs = find_tightest(problem).least_memory_bytes
             least = min(least, needs if needs is not None else inf)
     return least
 
 
-def _width(parts: ModelParts) -> Width:
+def bare_width(parts: ModelParts) -> Width:
+    """The layers with their bytes, none of them taking time."""
     _, width, experts = parts.split
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(
         Layer(
             id=i,
             param_bytes=parts.parts[k].param_bytes,
+            expert_param_bytes=parts.parts[k].expert_param_bytes,
             activation_bytes=parts.parts[k].activation_bytes,
             forward_s=0.0,
             backward_s=0.0,
