@@ -39,6 +39,8 @@ class Problems:
     """Bytes written (and read, when accumulating) per output element."""
     penalty: Array
     """Main-loop slowdown by misalignment, at least 1."""
+    packed_bytes: Array
+    """Traffic of copying operands into blocks before the product."""
 
     def part(self, where: Any) -> Problems:
         return Problems(**{name: getattr(self, name)[where] for name in Problems.__slots__})
@@ -211,5 +213,7 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
 
 
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
-    """A kernel before the product that narrows the first operand, where the dtype needs one."""
-    return c.quantize_s + p.batch * p.m * p.k * (machine.quantize_bytes / machine.hbm_bytes_per_s)
+    """What comes before the product: a kernel that narrows the first operand, where the dtype needs one, and copies
+    of operands into blocks, where the library makes them."""
+    traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
+    return c.quantize_s + traffic / machine.hbm_bytes_per_s

@@ -67,6 +67,13 @@ class GemmCoefficients:
     """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
+    pack_tn: float = 0.0
+    """Traffic of copying the second operand into a kernel's blocks before the product, per element of it, where the
+    layout is TN; 0 where kernels read operands as they lie. Libraries for hosts' cores copy."""
+    pack_nn: float = 0.0
+    """The same of NN and NT."""
+    pack_nt: float = 0.0
+    """The same of the first operand of NT, which lies across its rows."""
     sub_block_s: float = 0.0
     """Least time of a block-scaled product with n or k under one block (``SCALE_BLOCK``): the fast kernels refuse
     it and what runs instead is bound by the host. Median of such rows."""

@@ -97,8 +97,15 @@ SCALARS: dict[str, tuple[float, float, float]] = {
 """Coefficient: standard deviation of its logarithm about the start, least, greatest. The bounds are those of
 tools/fit_gemm.py; the deviations are about the spread of the packaged fits between generations (2026-11-21)."""
 
-QUANTIZE = {"quantize_s": (0.7, 1e-8, 2e-5), "quantize_bytes": (0.5, 0.01, 60)}
-"""Free where the start has them: low-bit products whose times hold a quantizing kernel."""
+QUANTIZE = {
+    "quantize_s": (0.7, 1e-8, 2e-5),
+    "quantize_bytes": (0.5, 0.01, 60),
+    "pack_tn": (0.7, 0.01, 100),
+    "pack_nn": (0.7, 0.01, 100),
+    "pack_nt": (0.7, 0.01, 100),
+}
+"""Free where the start has them: low-bit products whose times hold a quantizing kernel, libraries that copy operands
+into blocks."""
 
 SHARE_SD, TILE_SD, PENALTY_SD = 0.25, 0.1, 0.5
 """Of the shares of peak of all tiles together, of one tile apart from the rest, of the alignment steps."""
