@@ -416,12 +416,14 @@ def design(
     are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
     better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
     be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
-    ``serial``, ``local`` (processes) or a Dask scheduler's address. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w, energy_j_per_token,
-    objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no point fits" is an answer.
+    ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
+    search beside it (a minute or two). Further words are those of ``search.joint_ask.design_question``: area_mm2,
+    power_w, energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.engine.run import run_design
     from sartor.interop.space_file import load_space
     from sartor.search.joint_ask import design_models, design_question
+    from sartor.search.joint_baselines import compare
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
@@ -449,6 +451,8 @@ def design(
         workers=workers,
         on_progress=progress,
     )
+    if baselines and result.best is not None and not result.interrupted:
+        result = replace(result, baselines=tuple(compare(question, chosen, time_limit_s=min(30.0, limit_s))))
     return DesignAnswer(
         readings=readings,
         question=question,
