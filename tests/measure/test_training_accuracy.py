@@ -55,6 +55,13 @@ def test_forward_and_backward_alone_leave_the_optimizer_out() -> None:
     )
 
 
+def test_a_run_without_an_optimizer_needs_no_room_for_its_states() -> None:
+    alone = {"n_gpu": 1, "tp": 1, "pp": 1, "dp": 1, "zero_stage": 0}
+    whole, part = predicted(**alone), predicted(**alone, run_kind="fwd_bwd_only")
+    assert whole.needed_bytes - part.needed_bytes == pytest.approx(12 * 8.03e9, rel=1e-3)
+    assert whole.predicted_bytes >= whole.needed_bytes, "gaps of the allocator are given back before it runs out"
+
+
 def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
     time_s = predicted().predicted_s
     rows = [{**ROW, "iter_time_s": time_s}, {**ROW, "iter_time_s": time_s * 1.25, "source": "b", "config_hash": "b"}]

@@ -163,6 +163,28 @@ def test_kinds_of_memory(words: str, kind: str) -> None:
     assert training_case(made(mem_kind=words, peak_mem_gb=50)).memory_kind == kind
 
 
+@pytest.mark.parametrize(("pp", "virtual", "layers"), [(4, 1, None), (5, 1, (7, 7, 7, 7, 4)), (3, 3, (4,) * 8 + (0,))])
+def test_layers_that_do_not_divide_leave_the_last_chunk_fewest(
+    pp: int, virtual: int, layers: tuple[int, ...] | None
+) -> None:
+    plan = training_case(made(n_gpu=pp * 8, pp=pp, vp=virtual)).plan
+    assert plan is not None
+    assert plan.stage_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, True),
+        ({"recompute": "unknown"}, False),
+        ({"mbs": "", "grad_accum": ""}, False),
+        ({"note": "recompute taken from current recipe, may differ in this release"}, False),
+    ],
+)
+def test_memory_is_judged_where_all_it_depends_on_is_told(change: dict[str, Any], known: bool) -> None:
+    assert training_case(made(**change)).memory_known == known
+
+
 words = st.one_of(st.text(max_size=8), st.integers(-5, 10**15).map(str), st.floats().map(str), st.just(""))
 
 

@@ -16,7 +16,7 @@ from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape, edit
-from sartor.model.training import Framework, Optimizer, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Framework, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.training.coefficients import TrainingCoefficients, coefficients_for
 from sartor.training.results import StepEstimate
@@ -213,6 +213,19 @@ def test_experts_reduce_among_fewer() -> None:
     assert found.dp_exposed_s[0] > found.dp_exposed_s[1]  # type: ignore[index]
 
 
+def test_exchange_of_experts_hides_where_chunks_interleave() -> None:
+    job = job_of(shape_of(experts=True))
+    waits, hides = (replace(job, framework=Framework(ep_overlap=on)) for on in (False, True))
+    for virtual, hidden in ((1, False), (2, True)):
+        plan = plan_of(pp=2, dp=32, ep=32, num_microbatches=2, virtual_stages=virtual)
+        seen, less = (step(each, plan, CLUSTER, None, FREE) for each in (waits, hides))
+        assert (float(less.ep_s) < 0.5 * float(seen.ep_s)) == hidden
+        assert (float(less.step_s) < float(seen.step_s)) == hidden
+    both = plan_of(pp=2, dp=32, ep=32, num_microbatches=2, virtual_stages=np.array([1, 2]))
+    alone = [step(hides, replace(both, virtual_stages=v), CLUSTER, None, FREE).step_s for v in (1, 2)]
+    assert np.asarray(step(hides, both, CLUSTER, None, FREE).step_s).tolist() == alone
+
+
 def test_stages_as_given_are_priced() -> None:
     even = step(job_of(), plan_of(pp=2, dp=8, num_microbatches=8), CLUSTER)
     same = step(job_of(), plan_of(pp=2, dp=8, num_microbatches=8, stage_layers=(4, 4)), CLUSTER)
@@ -241,6 +254,20 @@ def test_constants_come_from_a_table_by_trainer_and_precision() -> None:
         coefficients_for(job, CLUSTER.gpu, {"default": {"jiter": 1.0}})
     with pytest.raises(InputError, match="dp_overlap_share"):
         TrainingCoefficients(dp_overlap_share=1.5)
+
+
+def test_devices_of_a_generation_no_constant_was_fitted_on_have_wider_intervals() -> None:
+    table = {
+        "default": {"step_sigma": 0.08},
+        "precision": {"fp8": {"step_sigma": 0.2}},
+        "unseen": {"step_sigma": 0.15},
+        "provenance": {"generations": ["ampere"]},
+    }
+    job = job_of()
+    seen, new = load_cluster("dgx-a100").gpu, load_cluster("dgx-1v").gpu
+    narrow = replace(job, recipe=Recipe.FP8_DELAYED)
+    found = [coefficients_for(*each, table).step_sigma for each in ((job, seen), (job, new), (narrow, new))]
+    assert found == [0.08, 0.15, 0.2]
 
 
 def test_one_tier_cluster_is_priced() -> None:

@@ -3,7 +3,8 @@
 A section gives constants by name to what it names: ``[default]``, ``[generation.hopper]``, ``[precision.fp8]``,
 ``[generation.hopper.fp8]``, ``[framework.megatron]``, ``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``,
 ``[experts]`` (models that have some), ``[experts.megatron]``, ``[experts.hopper]``, ``[experts.fused]`` (where their
-layers are). Factors of all sections that apply multiply; of other constants the last named holds. What each means is
+layers are), ``[unseen]`` (devices of no generation that ``provenance.generations`` lists). Factors of all sections that
+apply multiply, of deviations (``_sigma``) the largest holds, of other constants the last named. What each means is
 ``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
 """
 
@@ -46,12 +47,21 @@ def training_constants(
             _section(table, "experts", name) for name in (framework, generation, *(("fused",) if fused else ()))
         )
         layers = (*layers, _section(table, "experts"), *of_experts)
+    known = _section(table, "provenance").get("generations", [generation])
+    if generation not in known:
+        layers = (*layers, _section(table, "unseen"))
     found: dict[str, float] = {}
     for layer in layers:
         for name, value in layer.items():
             if not isinstance(value, dict):
-                found[name] = value * (found.get(name, 1.0) if name.endswith("_factor") else 1.0)
+                found[name] = _joined(name, found.get(name), value)
     return found
+
+
+def _joined(name: str, before: float | None, value: float) -> float:
+    if before is None:
+        return value
+    return before * value if name.endswith("_factor") else max(before, value) if name.endswith("_sigma") else value
 
 
 @cache
@@ -68,7 +78,7 @@ def read_training_table(path: str | Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         reason = " ".join(str(error).split())[:120]
         raise InputError("training constants", str(path), f"must be a readable TOML file ({reason})") from None
-    for section in ("default", "generation", "precision", "framework", "experts"):
+    for section in ("default", "generation", "precision", "framework", "experts", "unseen"):
         _check(section, table.get(section, {}))
     return table
 

@@ -48,7 +48,8 @@ class TrainingOutcome:
     """Seconds of every part of the step, of those that were timed."""
     predicted_bytes: float = math.nan
     """Of the kind that was measured; device bytes where nothing was."""
-    device_bytes: float = math.nan
+    needed_bytes: float = math.nan
+    """Allocated, and the context: an allocator gives the gaps it holds back before it runs out."""
     reason: str = ""
 
     @property
@@ -68,7 +69,7 @@ class TrainingOutcome:
     @property
     def fits(self) -> bool:
         """Whether the prediction fits the device."""
-        return self.case.cluster is not None and self.device_bytes <= self.case.cluster.gpu.hbm_bytes
+        return self.case.cluster is not None and self.needed_bytes <= self.case.cluster.gpu.hbm_bytes
 
 
 def predict_training(
@@ -101,7 +102,7 @@ def _outcome(
         naive_s=_naive_s(case, found),
         parts=parts,
         predicted_bytes=_bytes(case, held),
-        device_bytes=_one(held.device_bytes),
+        needed_bytes=_needed(case, held),
     )
 
 
@@ -125,6 +126,12 @@ def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
 def _bytes(case: TrainingCase, held: Footprint) -> float:
     figures = {"allocated": held.allocated_bytes, "reserved": held.reserved_bytes}
     return _one(figures.get(case.memory_kind, held.device_bytes))
+
+
+def _needed(case: TrainingCase, held: Footprint) -> float:
+    """Bytes without which a device runs out; no optimizer's where none steps."""
+    states = held.optimizer_bytes if case.no_optimizer else 0.0
+    return _one(held.device_bytes - held.reserved_bytes + held.allocated_bytes - states)
 
 
 def _one(value: Any) -> float:

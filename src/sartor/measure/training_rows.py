@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ class TrainingCase:
     """``allocated``, ``reserved`` or ``device``: which figure of a footprint ``measured_bytes`` is."""
     out_of_memory: bool = False
     memory_known: bool = True
-    """Whether the row says all that memory depends on (recomputation is told)."""
+    """Whether the row says all that memory depends on (recomputation and microbatch are told, and not in doubt)."""
     no_optimizer: bool = False
     """Forward and backward alone were timed."""
     assumed: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         measured_bytes=_number(row, "peak_mem_gb") * 1e9,
         memory_kind=_memory_kind(row.get("mem_kind", "")),
         out_of_memory="oom" in f"{kind} {row.get('mem_kind', '')}".lower(),
-        memory_known=row.get("recompute", "") not in ("", "unknown") and not _guessed_recompute(said),
+        memory_known=_tells_memory(row, said),
         no_optimizer=kind == "fwd_bwd_only",
         assumed=tuple(dict.fromkeys(said)),
     )
@@ -138,8 +139,11 @@ def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerSha
     return replace(shape, vocab_size=round_up(shape.vocab_size, tp))
 
 
-def _guessed_recompute(said: list[str]) -> bool:
-    return any("as full" in phrase for phrase in said)
+def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
+    """Whether recomputation and microbatch are the row's own: no guess of ours, nor by its note of another release."""
+    guessed = any("as full" in phrase or "microbatch not stated" in phrase for phrase in said)
+    doubted = re.search(r"recompute\b.*\bmay differ", row.get("note", ""))
+    return row.get("recompute", "") not in ("", "unknown") and not guessed and not doubted
 
 
 def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[ParallelDims, float]:
@@ -173,6 +177,7 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     if zero is None and trainer.zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.zero_stage
     virtual = max(1, whole(row, "vp") or 1)
+    stages = _filled(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
         microbatch_size=micro,
@@ -183,7 +188,17 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
         recompute=recompute,
         recompute_layers=count,
         optimizer_offload="offload" in optimizer and "no offload" not in optimizer,
+        stage_layers=stages,
     )
+
+
+def _filled(layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of every chunk where they don't divide: the same in all but the last, which hold the head too (and
+    modules that predict further tokens). None where they divide."""
+    each = int(ceil_div(layers, chunks))
+    if chunks == 1 or chunks >= layers or layers % chunks == 0:
+        return None
+    return tuple(max(min(each, layers - each * i), 0) for i in range(chunks))
 
 
 def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:

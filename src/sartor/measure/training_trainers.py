@@ -67,7 +67,7 @@ TRAINERS: tuple[Trainer, ...] = (
     ),
     Trainer(
         words=("nemo", "bridge", "mlperf"),
-        framework=Framework(name="nemo", dispatch_once=True),
+        framework=Framework(name="nemo", dispatch_once=True, ep_overlap=True),
         zero_stage=1,
         dropout=True,
     ),

@@ -111,6 +111,9 @@ class Framework:
     dispatch_once: bool = False
     """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
     for each of its experts (NCCL's all-to-all)."""
+    ep_overlap: bool = False
+    """Where chunks interleave, experts' exchange of one microbatch runs beside the compute of another (Megatron's
+    ``overlap_moe_expert_parallel_comm``)."""
     fused_loss: bool = False
     """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy (torch.compile over the
     loss; Transformer Engine's cross-entropy)."""

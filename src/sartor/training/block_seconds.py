@@ -38,19 +38,22 @@ class BlockSeconds:
     flops: FloatArray
 
 
-def block_seconds(times: tuple[BlockTimes, ...], framework: Framework, c: TrainingCoefficients) -> BlockSeconds:
-    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied."""
-    columns = [_seen(each, framework, c) for each in times]
+def block_seconds(
+    times: tuple[BlockTimes, ...], framework: Framework, c: TrainingCoefficients, *, interleaved: bool = False
+) -> BlockSeconds:
+    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``interleaved`` where a device
+    holds several chunks of the pipeline, so that another microbatch is at hand to hide exchanges behind."""
+    columns = [_seen(each, framework, c, interleaved) for each in times]
     stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
     return BlockSeconds(**stacked)
 
 
-def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> dict[str, Any]:
+def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> dict[str, Any]:
     x, net = c.compute_factor, c.network_factor
     ahead, behind = _hidden_tp(t, framework, c)
     tp_f = net * (t.tp_forward_s - ahead) + c.sm_contention * net * ahead
     tp_b = net * (t.tp_backward_s - behind) + c.sm_contention * net * behind
-    ep = net * (1 - c.ep_overlap_share)
+    ep = net * _seen_ep(t, framework, c, interleaved)
     exchange_f, exchange_b = ep * t.ep_forward_s + net * t.cp_forward_s, ep * t.ep_backward_s + net * t.cp_backward_s
     forward, backward = x * t.forward_s + tp_f + exchange_f, x * t.dgrad_s + tp_b + exchange_b
     wgrad = x * np.asarray(t.wgrad_s)
@@ -70,6 +73,17 @@ def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> dict[
         "deviation_s": t.log_sigma * busy,
         "flops": np.asarray(t.flops),
     }
+
+
+def _seen_ep(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> Any:
+    """Share of expert-parallel seconds that lengthens a step: what is hidden runs beside another microbatch's compute,
+    which it slows."""
+    if not (interleaved and framework.ep_overlap):
+        return 1.0
+    exchange = np.asarray(t.ep_forward_s + t.ep_backward_s)
+    compute = np.asarray(t.forward_s + t.dgrad_s + t.wgrad_s)
+    hidden = c.ep_overlap_share * np.minimum(compute / np.maximum(exchange, 1e-30), 1.0)
+    return 1 - hidden * (1 - c.sm_contention)
 
 
 def _hidden_tp(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> tuple[Any, Any]:

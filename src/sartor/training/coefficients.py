@@ -41,8 +41,9 @@ class TrainingCoefficients:
     tp_overlap_share: float = 0.7
     """Share of tensor-parallel communication hidden where ``Framework.tp_overlap`` is on: gathers and scatters go in
     ring pieces beside their product, the first piece cannot."""
-    ep_overlap_share: float = 0.0
-    """Share of expert-parallel exchange hidden behind compute."""
+    ep_overlap_share: float = 0.9
+    """Share of expert-parallel exchange hidden behind another microbatch's compute where ``Framework.ep_overlap`` is
+    on and chunks interleave."""
     p2p_overlap_share: float = 1.0
     """Share of a chunk's compute a pipeline transfer may hide behind where interleaving leaves something to hide
     behind and ``Framework.p2p_overlap`` is on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from sartor.training.coefficients import TrainingCoefficients, coefficients_for
 from sartor.training.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
 from sartor.training.distinct import distinct_rows
 from sartor.training.optimizer import OptimizerLine, norm_s, optimizer_line
+from sartor.training.results import BlockTimes
+from sartor.training.rows import BlockRows
 from sartor.training.running import in_a_run
 from sartor.training.states import weight_bytes
 
@@ -90,6 +92,7 @@ def plan_tables(
     held = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
     traffic, traffic_index = _traffic(job, columns, cluster, known, c)
     transfer_s, transfer_index = _transfer(job, columns, cluster, known)
+    seconds, seconds_index = _seconds(job, columns, times, rows, c)
     size, every = params_of[0].size, blocks(job.shape)
     owned = [b.weight_sets / b.count if b.kind is BlockKind.LAYER else 1.0 for b in every]  # ALBERT's layers share
 
@@ -102,8 +105,8 @@ def plan_tables(
         calibration=known,
         c=c,
         is_layer=np.array([block.kind is BlockKind.LAYER for block in every], dtype=np.int64),
-        seconds=block_seconds(times, job.framework, c),
-        seconds_index=rows.index,
+        seconds=seconds,
+        seconds_index=seconds_index,
         dense=stacked([p.dense * own for p, own in zip(held, owned, strict=True)]),
         expert=stacked([p.expert * own for p, own in zip(held, owned, strict=True)]),
         tied=stacked([p.tied for p in held])[-1],
@@ -115,6 +118,26 @@ def plan_tables(
         transfer_index=transfer_index,
         optimizer=optimizer_line(job, cluster, known),
     )
+
+
+def _seconds(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    times: tuple[BlockTimes, ...],
+    rows: BlockRows,
+    c: TrainingCoefficients,
+) -> tuple[BlockSeconds, IntArray]:
+    """Blocks' seconds by distinct rows; twice as many rows where interleaved plans hide what others wait for."""
+    plain, index = block_seconds(times, job.framework, c), rows.index
+    interleaved = columns["virtual"] > 1
+    if not job.framework.ep_overlap or not interleaved.any():
+        return plain, index
+    other = block_seconds(times, job.framework, c, interleaved=True)
+    both = {
+        field.name: np.concatenate([getattr(plain, field.name), getattr(other, field.name)], axis=1)
+        for field in fields(BlockSeconds)
+    }
+    return BlockSeconds(**both), index + rows.size * interleaved
 
 
 def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
