@@ -20,6 +20,7 @@ from sartor.cli import (
     decide,
     design,
     extract,
+    measure,
     plan,
     predict,
     schedule,
@@ -40,7 +41,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (decide, plan, design, study, predict, solve, schedule, validate, calibrate, extract, catalog, serve):
+for group in (
+    decide,
+    plan,
+    design,
+    study,
+    predict,
+    solve,
+    schedule,
+    validate,
+    calibrate,
+    measure,
+    extract,
+    catalog,
+    serve,
+):
     group.register(app)
 
 

@@ -15,9 +15,12 @@ from types import TracebackType
 from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
-from sartor.measure.bench.cases import IDENTITY, key_of
+from sartor.measure.bench.cases import IDENTITY, Case, key_of
 from sartor.measure.bench.device import DeviceFacts
 from sartor.measure.bench.record import COLUMNS, NOISY, device_columns
+
+AGREE = 0.15
+"""Two visits to a case that differ by more are worth a third."""
 
 SAME = ("gpu", "device", "driver", "framework_version", "threads")
 """Columns that all rows of one file must share."""
@@ -26,8 +29,8 @@ SAME = ("gpu", "device", "driver", "framework_version", "threads")
 class RecordsFile:
     """Rows of one device in one file.
 
-    ``done`` holds the cases already there, ``noisy`` those worth another look. Raises ``InputError`` where the file
-    exists and ``resume`` is not asked for, is no records file, or holds rows of another device or software.
+    Raises ``InputError`` where the file exists and ``resume`` is not asked for, is no records file, or holds rows of
+    another device or software.
     """
 
     def __init__(self, path: str | Path, facts: DeviceFacts, *, resume: bool = False) -> None:
@@ -41,8 +44,10 @@ class RecordsFile:
         self._begin(resume)
         self.rows = read_rows(self._journal)
         _check_same(self.rows, facts, self.path)
-        self.done = {key for row in self.rows if (key := row_key(row)) and not int(row.get("flag") or 0) & NOISY}
-        self.noisy = {key for row in self.rows if (key := row_key(row)) and key not in self.done}
+        self._visits: dict[tuple[str, ...], list[float]] = {}
+        self._clean: dict[tuple[str, ...], list[float]] = {}
+        for row in self.rows:
+            self._count(row)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row: all of it reaches the file, or none."""
@@ -53,12 +58,22 @@ class RecordsFile:
             os.fsync(file.fileno())
         words = {name: str(row.get(name, "")) for name in COLUMNS}
         self.rows.append(words)
-        key = row_key(words)
-        if int(row.get("flag") or 0) & NOISY:
-            self.noisy.add(key)
-        else:
-            self.done.add(key)
-            self.noisy.discard(key)
+        self._count(words)
+
+    def visits(self, case: Case) -> int:
+        """How often a case was timed."""
+        return len(self._visits.get(case.key, ()))
+
+    def is_settled(self, case: Case) -> bool:
+        """Whether a case was timed without noise, and the same within ``AGREE`` each time."""
+        clean = self._clean.get(case.key, [])
+        return bool(clean) and max(clean) <= (1 + AGREE) * min(clean)
+
+    def _count(self, row: Mapping[str, str]) -> None:
+        key, latency = row_key(row), float(row.get("latency_us") or 0)
+        self._visits.setdefault(key, []).append(latency)
+        if not int(row.get("flag") or 0) & NOISY:
+            self._clean.setdefault(key, []).append(latency)
 
     def close(self) -> None:
         """Make the Parquet file, where one was asked for."""

@@ -1,6 +1,7 @@
 """Run cases on a device within a time budget: every timing is written at once, what cannot run is said.
 
-A case already in the file is not run again. Cases whose samples scattered are looked at once more when time is left.
+A case already in the file is not run again. Cases whose samples scattered, or whose visits differ, are looked at again
+while time is left.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class RunResult:
     kept: int = 0
     """Already in the file."""
     again: int = 0
-    """Scattered samples, looked at once more."""
+    """Further visits to cases timed before."""
     skipped: dict[str, list[str]] = field(default_factory=dict)
     """Reason -> the cases it kept from running."""
+    cannot: set[tuple[str, ...]] = field(default_factory=set)
+    """Keys of those."""
     stopped: Stopped = Stopped.FINISHED
     spent_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
@@ -66,45 +69,50 @@ class Session:
     date: str
     policy: Policy = field(default_factory=Policy)
     budget_s: float = float("inf")
+    rounds: int = 1
+    """Visits to every case, minutes apart: a host's cores are shared with others."""
     progress: Callable[[Progress], None] = lambda _: None
 
 
 def run(cases: Iterable[Case], session: Session) -> RunResult:
     """Time every case that is not in the file yet; stop at the budget, or at an interrupt, keeping what is done."""
     todo = list({case.key: case for case in cases}.values())
-    result = RunResult(cases=len(todo))
+    known = {case.key for case in todo if session.records.visits(case)}
+    result = RunResult(cases=len(todo), kept=len(known))
     started = session.device.host_s()
     try:
-        _pass(todo, session, result, started)
-        if result.stopped is Stopped.FINISHED:
-            _again([case for case in todo if case.key in session.records.noisy], session, result, started)
+        for visits in range(1, session.rounds + 1):
+            due = [case for case in todo if session.records.visits(case) < visits]
+            _pass(due, session, result, started)
+        for _ in range(MOST_LOOKS):
+            unsettled = [case for case in todo if session.records.visits(case) and not session.records.is_settled(case)]
+            _pass(unsettled, session, result, started)
     except KeyboardInterrupt:
         result.stopped = Stopped.INTERRUPTED
     result.spent_s = session.device.host_s() - started
     return result
 
 
-def _pass(todo: Sequence[Case], session: Session, result: RunResult, started: float) -> None:
-    for i, case in enumerate(todo):
+MOST_LOOKS = 2
+"""Further visits to cases whose samples scattered or whose visits differ, while time is left."""
+
+
+def _pass(due: Sequence[Case], session: Session, result: RunResult, started: float) -> None:
+    """Visit cases in turn until the budget is spent; those that cannot run are skipped for good."""
+    for i, case in enumerate(due):
         spent = session.device.host_s() - started
-        if case.key in session.records.done or case.key in session.records.noisy:
-            result.kept += 1
+        if spent > session.budget_s:
+            if not session.records.visits(case):
+                result.stopped = Stopped.BUDGET
+            return
+        if case.key in result.cannot:
             continue
-        if spent > session.budget_s:
-            result.stopped = Stopped.BUDGET
-            return
-        session.progress(Progress(at=i, of=len(todo), spent_s=spent, label=case.label))
+        again = session.records.visits(case) > 0
+        label = f"again: {case.label}" if again else case.label
+        session.progress(Progress(at=i, of=len(due), spent_s=spent, label=label))
         if _one(case, session, result):
-            result.measured += 1
-
-
-def _again(scattered: Sequence[Case], session: Session, result: RunResult, started: float) -> None:
-    for case in scattered:
-        spent = session.device.host_s() - started
-        if spent > session.budget_s:
-            return
-        session.progress(Progress(at=result.cases, of=result.cases, spent_s=spent, label=f"again: {case.label}"))
-        result.again += int(_one(case, session, result))
+            result.again += int(again)
+            result.measured += int(not again)
 
 
 def _one(case: Case, session: Session, result: RunResult) -> bool:
@@ -113,11 +121,10 @@ def _one(case: Case, session: Session, result: RunResult) -> bool:
     try:
         loaded = device.load(case)
         timing = time_case(device, loaded, case.mode, session.policy)
-    except OutOfMemoryOnDevice:
-        result.skipped.setdefault("out of memory", []).append(case.label)
-        return False
-    except UnsupportedCase as why:
-        result.skipped.setdefault(str(why), []).append(case.label)
+    except (OutOfMemoryOnDevice, UnsupportedCase) as why:
+        reason = "out of memory" if isinstance(why, OutOfMemoryOnDevice) else str(why)
+        result.cannot.add(case.key)
+        result.skipped.setdefault(reason, []).append(case.label)
         return False
     finally:
         device.free()

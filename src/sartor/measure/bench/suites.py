@@ -75,13 +75,25 @@ def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[C
     """``count`` products far apart from each other, those of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
-    layouts = ("TN",) if dtype is DType.FP8 else ("TN", "TN", "TN", "NN", "NT")
+    sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
     return [
-        Case(
-            work=Gemm(name="gemm", m=int(m), n=int(n), k=int(k), dtype=dtype, layout=Layout[layouts[i % len(layouts)]])
-        )
-        for i, (m, n, k) in enumerate(zip(chosen.m, chosen.n, chosen.k, strict=True))
+        Case(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=dtype, layout=_layout(i, m, dtype)))
+        for i, (m, n, k) in enumerate(sizes)
     ]
+
+
+def _layout(i: int, m: int, dtype: DType) -> Layout:
+    """Three of five a forward; backward's only with rows that a training step has."""
+    if dtype is DType.FP8 or m < 64:
+        return Layout.TN
+    return (Layout.TN, Layout.TN, Layout.TN, Layout.NN, Layout.NT)[i % 5]
+
+
+LEAST_FLOPS = 1e6
+"""Smaller products are no part of any model, and libraries take other ways for them."""
+
+HOST_BYTES = 64e6
+"""Operands of a product on a host: more could not be rotated, and allocators hand out fresh pages for their copies."""
 
 
 def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
@@ -91,7 +103,8 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
     rate = scale.flops_per_s.get(dtype, min(scale.flops_per_s.values()))
     seconds = one.flops / (0.5 * rate) + one.bytes_moved / scale.bytes_per_s
     ragged = np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED)
-    fits = (seconds <= most_s) & (np.asarray(one.bytes_moved) <= 0.2 * scale.facts.memory_bytes) & ~ragged
+    most_bytes = min(0.2 * scale.facts.memory_bytes, HOST_BYTES if scale.facts.backend == "cpu" else np.inf)
+    fits = (seconds <= most_s) & (np.asarray(one.bytes_moved) <= most_bytes) & (one.flops >= LEAST_FLOPS) & ~ragged
     fits &= (n % 16 == 0) & (k % 16 == 0) if dtype is DType.FP8 else fits
     m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
     gpu: Gpu = stand_in(scale)

@@ -1,0 +1,205 @@
+"""``sartor measure``: run operators on this machine, case studies, parity of two shapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sartor.cli import common as c
+from sartor.errors import InputError
+
+DeviceName = Annotated[
+    str,
+    typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: an accelerator if there is one]"),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="On cpu: cores to use. [default: all]")
+]
+
+
+class _SuiteOfModel(TyperGroup):
+    """Lets ``--suite model MODEL`` be written as two words; the second would else be read as a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        for i, word in enumerate(words):
+            named = word == "--suite=model" or (word == "model" and i and words[i - 1] == "--suite")
+            if named and i + 1 < len(words) and not words[i + 1].startswith("-"):
+                words[i + 1 : i + 2] = ["--model", words[i + 1]]
+                break
+        return super().parse_args(ctx, words)
+
+
+group = typer.Typer(cls=_SuiteOfModel, invoke_without_command=True, no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group of commands."""
+    app.add_typer(group, name="measure")
+
+
+@group.callback()
+def measure(
+    context: typer.Context,
+    suite: Annotated[
+        str, typer.Option(metavar="quick|full|model MODEL|alignment|waves|layer", help="What to run.")
+    ] = "quick",
+    device: DeviceName = "",
+    records: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Records: .csv or .parquet. [default: records.csv]"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that is there.")] = False,
+    time_budget_s: Annotated[
+        float | None, typer.Option(metavar="S", min=1.0, help="Stop after so long. [default: the suite's]")
+    ] = None,
+    machine: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Datasheet of a device the catalogue lacks. [default: beside the records]"),
+    ] = None,
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="What to call the device. [default: as recognised]")] = "",
+    threads: Threads = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Visits to each case. [default: 2 on cpu, else 1]")
+    ] = None,
+    calibration: c.CalibrationFile = None,
+    model: Annotated[str | None, typer.Option(hidden=True)] = None,
+    phase: c.PhaseName = "train",
+    seq_len: c.SeqLen = None,
+    microbatch_size: c.Microbatch = None,
+    context_len: c.ContextLen = None,
+    dtype: c.DTypeName = None,
+    json: c.AsJson = False,
+) -> None:
+    """Time operators on this machine; `sartor calibrate` makes a calibration of the records.
+
+    Example: `sartor measure --suite quick --out records.csv`, or `sartor measure --suite model pythia-70m --device cpu`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _check_model(suite, model)
+    from sartor.measure.bench.torch_device import import_torch, open_device
+
+    import_torch()
+    found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
+    question = {
+        "phase": phase,
+        "seq_len": seq_len,
+        "microbatch_size": microbatch_size,
+        "context_len": context_len,
+        "dtype": dtype,
+    }
+    body = _run(found_on, suite, records or Path("records.csv"), resume, time_budget_s, machine, rounds, calibration,
+                model, question)  # fmt: skip
+    c.answer("measure", body, as_json=json, out=None)
+    if not json:
+        from sartor.report.measure_view import measured_view
+
+        c.show(measured_view(body))
+        _say_next(body)
+    if body["stopped"] == "interrupted":
+        c.say("interrupted; --resume goes on")
+        raise c.Exit(130)
+
+
+def _run(
+    device: Any,
+    suite: str,
+    out: Path,
+    resume: bool,
+    budget_s: float | None,
+    machine: Path | None,
+    rounds: int | None,
+    calibration: Path | None,
+    model: str | None,
+    question: dict[str, Any],
+) -> dict[str, Any]:
+    from sartor.hardware.calibration_file import load_own_calibration
+    from sartor.measure.bench.journey import measure as run_suite
+    from sartor.measure.bench.journey import measured_body
+    from sartor.report.files import write_atomic
+
+    graph = _graph(model, device, question) if model else None
+    with shown_progress() as progress:
+        found = run_suite(
+            device, suite, out, graph=graph, resume=resume, budget_s=budget_s, rounds=rounds, progress=progress
+        )
+    written = None
+    if found.machine:
+        written = machine or out.with_suffix(".gpu.toml")
+        write_atomic(written, found.machine.encode())
+    compared = []
+    if suite in ("model", "layer"):
+        known = machine_of(found, written)
+        own = load_own_calibration(calibration, known) if calibration else None
+        compared = found.pairs(known, own)
+    return measured_body(found, str(written) if written else None, compared)
+
+
+def machine_of(found: Any, written: Path | None) -> Any:
+    """The device predictions are made for: the datasheet just written, else the catalogue's entry."""
+    from sartor.hardware.catalog import load_gpu
+
+    return load_gpu(written) if written else found.gpu()
+
+
+def _graph(model: str, device: Any, question: dict[str, Any]) -> Any:
+    """The operators ``sartor estimate`` prices; sizes are of the catalogue's device or of any (they do not differ)."""
+    from sartor import api
+    from sartor.measure.bench.machine import is_catalogued
+    from sartor.model.lower import lower
+
+    gpu = device.facts.gpu if is_catalogued(device.facts) else "h100_sxm"
+    asked = api.ask(model, gpu, **question)
+    return lower(asked.workload, asked.dims)
+
+
+def _check_model(suite: str, model: str | None) -> None:
+    if suite == "model" and model is None:
+        raise InputError("--suite", "model", "must name the model", "--suite model pythia-70m")
+    if suite != "model" and model is not None:
+        raise InputError("--suite", suite, "takes no model", f"--suite model {model}")
+
+
+def _gpu_name(word: str) -> str:
+    """A catalogue name spelt properly, the name inside a TOML file, or the word itself."""
+    if not word:
+        return ""
+    from sartor.hardware.catalog import load_gpu
+    from sartor.measure.bench.torch_device import slug
+
+    try:
+        return load_gpu(word).name
+    except InputError:
+        if word.endswith(".toml"):
+            raise
+        return slug(word)
+
+
+def _say_next(body: dict[str, Any]) -> None:
+    if "gemm" not in body["rows"]:
+        return
+    name = body["machine_file"] or body["device"]["gpu"]
+    if body["machine_file"]:
+        c.say(f"wrote {name}: this machine as a datasheet")
+    c.say(f"next: sartor calibrate {body['file']} --gpu {name} --out my-calibration.toml")
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[Any], None]]:
+    """A line on stderr where that is a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("measuring", total=None)
+        yield lambda p: bars.update(task, completed=p.at, total=p.of, description=p.label[:48])

@@ -1,0 +1,134 @@
+"""One ``sartor measure``: a device, a suite, a file of records, and the machine's own datasheet."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.measure.bench.cases import Case
+from sartor.measure.bench.compare import Pair, pair_body, pairs, summary
+from sartor.measure.bench.device import Device
+from sartor.measure.bench.machine import is_catalogued, machine_toml, stand_in
+from sartor.measure.bench.records_file import RecordsFile
+from sartor.measure.bench.run import Progress, RunResult, Session, run
+from sartor.measure.bench.scale import Scale, look
+from sartor.measure.bench.suites import BUDGET_S, suite
+from sartor.measure.bench.timing import Policy
+from sartor.operators import OperatorGraph
+
+HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
+"""Samples shorter than a scheduler's turn, so that some are undisturbed on a host that others use."""
+
+GPU_POLICY = Policy(warmup_s=0.01, sample_s=0.004, samples=9, most_s=3.0, rest_s=0.004)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was done, and what the file now holds."""
+
+    scale: Scale
+    suite: str
+    result: RunResult
+    path: Path
+    rows: Sequence[Any]
+    cases: Sequence[Case]
+    machine: str = ""
+    """The machine's datasheet as TOML; empty where the catalogue has the device or rows do not suffice."""
+
+    def gpu(self) -> Gpu:
+        """The device as the cost model knows it: the catalogue's, or as it was just measured."""
+        facts = self.scale.facts
+        return load_gpu(facts.gpu) if is_catalogued(facts) else stand_in(self.scale)
+
+    def pairs(self, gpu: Gpu, calibration: Calibration | None = None) -> list[Pair]:
+        """Predicted beside measured, case by case."""
+        return pairs(self.cases, self.rows, gpu, calibration)
+
+
+def measure(
+    device: Device,
+    suite_name: str,
+    out: str | Path,
+    *,
+    graph: OperatorGraph | None = None,
+    resume: bool = False,
+    budget_s: float | None = None,
+    rounds: int | None = None,
+    date: str = "",
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Measured:
+    """Run a suite on a device and append its rows to ``out``. Raises ``InputError``.
+
+    ``budget_s`` stops between cases (default: the suite's own); ``rounds`` is how often each case is visited (default:
+    twice on a host, once elsewhere).
+    """
+    if suite_name not in BUDGET_S:
+        raise InputError("--suite", suite_name, f"must be one of {', '.join(BUDGET_S)}", "quick")
+    started = device.host_s()
+    on_host = device.facts.backend == "cpu"
+    with RecordsFile(out, device.facts, resume=resume) as records:
+        scale = look(device)
+        cases = suite(suite_name, scale, graph)
+        session = Session(
+            device=device,
+            records=records,
+            suite=suite_name,
+            date=date or datetime.date.today().isoformat(),
+            policy=HOST_POLICY if on_host else GPU_POLICY,
+            budget_s=(BUDGET_S[suite_name] if budget_s is None else budget_s) - (device.host_s() - started),
+            rounds=rounds or (2 if on_host else 1),
+            progress=progress,
+        )
+        result = run(cases, session)
+    return Measured(
+        scale=scale,
+        suite=suite_name,
+        result=result,
+        path=Path(out),
+        rows=records.rows,
+        cases=cases,
+        machine=_machine(records, session.date, device),
+    )
+
+
+def _machine(records: RecordsFile, date: str, device: Device) -> str:
+    if is_catalogued(device.facts):
+        return ""
+    try:
+        return machine_toml(records.rows, device.facts, date)
+    except InputError:
+        return ""
+
+
+def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> dict[str, Any]:
+    """The JSON of ``sartor measure``."""
+    facts, result = found.scale.facts, found.result
+    tables: dict[str, int] = {}
+    for row in found.rows:
+        tables[row["table"]] = tables.get(row["table"], 0) + 1
+    return {
+        "device": {name: getattr(facts, name) for name in facts.__slots__},
+        "suite": found.suite,
+        "file": str(found.path),
+        "machine_file": machine,
+        "stopped": result.stopped.value,
+        "cases": result.cases,
+        "measured": result.measured,
+        "kept": result.kept,
+        "again": result.again,
+        "left": result.left,
+        "skipped": [
+            {"reason": reason, "count": len(labels), "cases": labels[:10]} for reason, labels in result.skipped.items()
+        ],
+        "spent_s": round(result.spent_s, 3),
+        "rows": dict(sorted(tables.items())),
+        "compared": [pair_body(pair) for pair in compared],
+        "errors": summary(compared),
+    }

@@ -1,0 +1,65 @@
+"""A measurement for people: what was timed and skipped, and predicted beside measured. Made from the JSON's body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from sartor.report.words import printable
+from sartor.units import format_seconds
+
+MOST_ROWS = 40
+
+
+def measured_view(body: Mapping[str, Any]) -> Group:
+    """The device, the counts, the skipped, and comparisons where a suite has them."""
+    device = body["device"]
+    software = f"torch {device['torch']}, driver {device['driver'] or 'unknown'}"
+    lines: list[Any] = [
+        f"{printable(device['device'])} as {device['gpu']} ({device['backend']}, {software})",
+        f"suite {body['suite']}: {body['measured']} of {body['cases']} cases timed in {body['spent_s']:.0f} s"
+        + (f", {body['kept']} were in the file" if body["kept"] else "")
+        + (f", {body['again']} further visits" if body["again"] else "")
+        + f"; {body['stopped']}"
+        + (f", {body['left']} left (--resume goes on)" if body["left"] else ""),
+    ]
+    for skipped in body["skipped"]:
+        lines.append(f"skipped {skipped['count']}: {printable(skipped['reason'])} ({printable(skipped['cases'][0])})")
+    if body["compared"]:
+        lines.append(compared_table(body))
+    rows = ", ".join(f"{count} {table}" for table, count in body["rows"].items())
+    lines.append(f"{body['file']} holds {rows}")
+    return Group(*lines)
+
+
+def compared_table(body: Mapping[str, Any]) -> Table:
+    """Predicted beside measured, longest first."""
+    every = body["errors"]["all"]
+    title = f"Predicted and measured: {every['mape']:.0%} apart on average over {every['cases']} cases"
+    table = Table(title=title, title_justify="left")
+    for name in ("case", "pass", "predicted", "80%", "measured", "ratio"):
+        table.add_column(name, justify="left" if name in ("case", "pass") else "right")
+    ordered = sorted(body["compared"], key=lambda row: -row["measured_s"])
+    for row in ordered[:MOST_ROWS]:
+        span = f"{format_seconds(row['low_s'])} - {format_seconds(row['high_s'])}"
+        table.add_row(
+            printable(label(row)),
+            str(row.get("pass", row.get("phase", ""))),
+            format_seconds(row["predicted_s"]),
+            span,
+            format_seconds(row["measured_s"]),
+            f"{row['ratio']:.2f}",
+        )
+    if len(ordered) > MOST_ROWS:
+        table.caption = f"and {len(ordered) - MOST_ROWS} shorter"
+    return table
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A case in a few words: its name where it has one, else table and sizes."""
+    first = str(row.get("name") or row.get("model") or row.get("op") or row["table"])
+    sizes = [str(row[name]) for name in ("m", "n", "k", "rows", "cols", "heads", "seq_q", "seq_kv") if name in row]
+    return f"{first} {' x '.join(sizes)} {row.get('layout', '')}".strip()
