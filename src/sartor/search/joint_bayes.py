@@ -68,15 +68,17 @@ def architecture_search(
     places = {tuple(row): index for index, row in enumerate(rows.tolist())}
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     best, best_index, done, start = 0.0, -1, 0, time.perf_counter()
+    known, trials = {-1: 0.0}, min(trials, 2 * len(candidates))
     while done < trials and time.perf_counter() - start < time_limit_s:
         asked = [study.ask() for _ in range(min(AT_A_TIME, trials - done))]
         keys = [tuple(trial.suggest_int(name, 0, size - 1) for name, size in axes.items()) for trial in asked]
         index = [places.get(key, -1) for key in keys]
-        values = dict(zip(index, _values(question, candidates, index), strict=True))
+        new = sorted(set(index) - known.keys())
+        known.update(zip(new, _values(question, candidates, new), strict=True))
         for trial, i in zip(asked, index, strict=True):
-            study.tell(trial, values[i])
-            if values[i] > best:
-                best, best_index = values[i], i
+            study.tell(trial, known[i])
+            if known[i] > best:
+                best, best_index = known[i], i
         done += len(asked)
     note = f"optuna {optuna.__version__}, TPE sampler, seed {seed}, layers' operators in turn"
     if best_index < 0:
@@ -124,19 +126,15 @@ def _independent(places: Sequence[Array]) -> list[bool]:
 
 
 def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[int]) -> list[float]:
-    """The objective of each candidate under the experts' placements; 0 for what is none, or holds none."""
-    known = sorted({i for i in index if i >= 0})
-    if not known:
-        return [0.0] * len(index)
-    rates = np.zeros((len(question.models), len(known)))
-    where = np.array(known)
+    """The objective of each candidate under the experts' placements; 0 where they do not fit."""
+    where = np.asarray(index, dtype=np.int64)
+    rates = np.zeros((len(question.models), len(where)))
     for columns, some in candidates.of_groups(where):
         memory = candidates.hbm_bytes[:, where[columns]].max(axis=0)
         for m in range(len(question.models)):
             rates[m, columns] = _rates(question, m, some, memory)
-    values = np.asarray(question.together(rates)) / candidates.divisor[where]
-    of = dict(zip(known, values.tolist(), strict=True))
-    return [of.get(i, 0.0) for i in index]
+    values: list[float] = (np.asarray(question.together(rates)) / candidates.divisor[where]).tolist()
+    return values
 
 
 def _rates(question: DesignQuestion, m: int, some: Accelerator, hbm_bytes: Array) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_question import AreaModel, DesignQuestion
 
 CHIPS = {
     "TPUv4-like": ("tpu_v4_like", "the published template's point (8, 2, 128, 128, 128, 128 MiB)"),
@@ -30,12 +30,16 @@ class NamedChip:
 
 
 def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:
-    """`CHIPS` with the space's memory sizes within the budget (else their own), all at the space's first node: so area
-    and power differ by what is on the chip, not by the year it was made in."""
-    node, limit = space.groups[0].node_nm, question.budgets.hbm_bytes or float("inf")
+    """`CHIPS` with the space's memory sizes within the budget (else their own).
+
+    Where area is the published closed form, which is at 22 nm whatever the node, power is at the space's node too: they
+    differ by what is on the chip, not by the year it was made in. A whole die is priced at the chip's own node.
+    """
+    limit = question.budgets.hbm_bytes or float("inf")
     for name, (entry, how) in CHIPS.items():
         chip = load_accelerator(entry)
         sizes = tuple(size for size in space.hbm_bytes or (float(chip.hbm_bytes),) if size <= limit)
+        node = space.groups[0].node_nm if question.costs.area is AreaModel.PUBLISHED else chip.node_nm
         moved = f"; area and power at {node} nm" if node != chip.node_nm else ""
         yield NamedChip(
             name=name, accelerator=replace(chip, node_nm=node), hbm_bytes=sizes or (limit,), note=how + moved
