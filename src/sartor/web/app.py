@@ -51,10 +51,7 @@ def create_app(settings: Settings) -> Guard:
             Path("/openapi.json", _always(document), methods=["GET"]),
             *(Path(f"/{name}", _file(name, data), methods=["GET"]) for name, data in files.items()),
             Path("/", _file("index.html", files["index.html"]), methods=["GET"]),
-            *(
-                Path(route.path, _question(route, lanes[route.lane], settings), methods=[route.method])
-                for route in ROUTES
-            ),
+            *(Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()),
         ],
         exception_handlers={HTTPException: _http_error},
         lifespan=_lifespan(lanes),
@@ -85,8 +82,11 @@ def page_files() -> dict[str, bytes]:
 
 def theme() -> str:
     """The colours of the reports, light and dark, as the page's variables."""
-    light = css_variables(LIGHT) + "--orange-text:#8a5f00;color-scheme:light;"
-    dark = css_variables(DARK) + f"--orange-text:{DARK.orange};color-scheme:dark;"
+    light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
+    dark = (
+        css_variables(DARK)
+        + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
+    )
     return (
         f":root{{{light}}}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
@@ -122,6 +122,23 @@ def _file(name: str, data: bytes) -> Any:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(data, media_type=media, headers=headers)
+
+    return endpoint
+
+
+def by_path() -> dict[str, list[str]]:
+    """Every path of a question with its methods."""
+    return {route.path: [each.method for each in ROUTES if each.path == route.path] for route in ROUTES}
+
+
+def _paths(path: str, lanes: dict[str, Lane], settings: Settings) -> Any:
+    """The endpoint of a path: its questions by method."""
+    questions = {route.method: _question(route, lanes[route.lane], settings) for route in ROUTES if route.path == path}
+
+    async def endpoint(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        found: Response = await questions[method](request)
+        return found
 
     return endpoint
 

@@ -34,7 +34,7 @@ class Field:
         """The field in JSON Schema 2020-12, as OpenAPI 3.1 embeds it."""
         found: dict[str, Any] = {"description": self.about}
         kinds = [*self.kinds]
-        if self.default is None and not self.required:
+        if not self.required:
             kinds.append("null")
         found["type"] = kinds[0] if len(kinds) == 1 else kinds
         if self.words:

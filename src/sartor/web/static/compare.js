@@ -25,6 +25,7 @@ export function compareView({ banner, status }) {
   async function refresh() {
     drawDevices();
     const turn = ++asking, list = wanted();
+    element.classList.add("waiting");
     drawShapes(list, null);
     try {
       const { gpu, set, ...rest } = question();
@@ -37,6 +38,8 @@ export function compareView({ banner, status }) {
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       if (turn === asking) banner(error.message);
+    } finally {
+      if (turn === asking) element.classList.remove("waiting");
     }
   }
 

@@ -73,12 +73,12 @@ export function planView({ banner, status }) {
     asking?.abort();
     asking = new AbortController();
     const { signal } = asking, body = asked();
-    for (const input of inputs.values()) input.setAttribute("aria-invalid", "false");
     element.classList.add("waiting");
     status("Planning …");
     try {
       const found = await ask("/api/plan", body, { signal });
       const drawn = await ask("/api/plan/figures", body, { signal });
+      mark(null);
       banner("");
       draw(found, drawn, body);
       status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} a step` : "Nothing fits");
@@ -87,13 +87,17 @@ export function planView({ banner, status }) {
       if (!(error instanceof Refused)) throw error;
       const name = error.field.replace(/^--/, "").replaceAll("-", "_");
       const input = inputs.get(name) ?? (AXES.includes(name) || name.startsWith("fix") ? inputs.get("fix") : null);
-      input?.setAttribute("aria-invalid", "true");
-      input?.focus();
+      mark(input);
       banner(error.message);
       status("");
     } finally {
-      element.classList.remove("waiting");
+      if (asking?.signal === signal) element.classList.remove("waiting");
     }
+  }
+
+  function mark(wrong) {
+    for (const input of inputs.values()) input.setAttribute("aria-invalid", String(input === wrong));
+    wrong?.focus();
   }
 
   function draw(found, drawn, body) {

@@ -12,7 +12,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   const id = `field-${field}`;
   const number = h("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", "aria-describedby": `${id}-says`, onchange: () => typed(), onkeydown: (e) => stepped(e) });
   const time = h("output", { class: "then", for: id });
-  const slider = h("input", { type: "range", "aria-label": `${field}, slider`, oninput: () => slid(true), onchange: () => slid(false) });
+  const slider = h("input", { type: "range", "aria-label": `${field}, slider`, oninput: () => slid(true), onchange: () => slid(false), onkeydown: (e) => stepped(e) });
   const plot = h("div", { class: "plot" });
   const offers = h("div", { class: "offers" });
   const says = h("div", { class: "says", id: `${id}-says` });
@@ -32,15 +32,17 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   }
 
   function stepped(event) {
-    if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+    const by = { ArrowUp: 1, ArrowDown: -1, PageUp: 10, PageDown: -10, ...(event.target === slider ? { ArrowRight: 1, ArrowLeft: -1 } : {}) }[event.key];
+    if (!by || !data) return;
     event.preventDefault();
-    if (data) onValue(neighbour(value, event.key === "ArrowUp" ? 1 : -1), false);
+    onValue(neighbour(value, by), false);
   }
 
   function neighbour(from, by) {
     const can = data.values.filter((_, i) => data.time_s[i] !== null && !data.fine.has(data.values[i]));
-    const next = by > 0 ? can.find((v) => v > from) : can.findLast((v) => v < from);
-    return next ?? from;
+    const at = by > 0 ? can.findIndex((v) => v > from) : can.findLastIndex((v) => v < from);
+    if (at < 0) return from;
+    return can[Math.min(Math.max(at + by - Math.sign(by), 0), can.length - 1)];
   }
 
   function slid(live) {

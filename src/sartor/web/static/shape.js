@@ -14,7 +14,7 @@ const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype"
 
 export function shapeView({ banner, status }) {
   const fields = new Map(), anchors = {};
-  let answer = null, modelKey = "", live = false, edit = null;
+  let answer = null, modelKey = "", live = false, edit = null, pending = 0;
   const grid = h("div", { class: "fields" });
   const total = h("div", { class: "total" }), actions = h("div", { class: "actions" });
   const operators = h("div", { class: "operators" }), roof = h("div", { class: "roofline" });
@@ -29,6 +29,7 @@ export function shapeView({ banner, status }) {
   async function refresh() {
     const asked = { ...question(), around: anchors };
     const key = JSON.stringify([state.q.model, state.q.config]);
+    pending += 1;
     element.classList.add("waiting");
     try {
       const found = await next(asked);
@@ -41,7 +42,8 @@ export function shapeView({ banner, status }) {
       if (!(error instanceof Refused)) throw error;
       refuse(error);
     } finally {
-      element.classList.remove("waiting");
+      pending -= 1;
+      element.classList.toggle("waiting", pending > 0);
     }
   }
 

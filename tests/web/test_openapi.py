@@ -1,0 +1,43 @@
+"""The OpenAPI document is a true one: a fuzzer that knows nothing but it finds no 5xx and no answer it does not say."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor.web.api_page import api_markdown
+from sartor.web.openapi import openapi
+from sartor.web.routes import ROUTES
+
+KEPT = "positive_data_acceptance"
+"""Not asked for: what fits a schema may still be a model there is not, and is then refused with a sentence."""
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing_to_complain_of(server: Any, tmp_path: Path) -> None:
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed")
+    words = ["--max-examples", "8", "--generation-database", "none", "--seed", "1", "--no-color"]
+    phases = ["--phases", "examples,coverage,fuzzing", "--exclude-checks", KEPT, "--request-timeout", "60"]
+    command = [sys.executable, "-W", "ignore", "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"]
+    ran = subprocess.run([*command, *words, *phases], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-2000:]
+    assert "19/19" in ran.stdout or f"{len(ROUTES) + 1}/{len(ROUTES) + 1}" in ran.stdout
+
+
+def test_every_operation_has_an_identifier_of_its_own_and_says_how_it_refuses() -> None:
+    operations = [operation for path in openapi()["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    for operation in operations:
+        if operation["operationId"] != "health":
+            assert {"200", "422", "429", "default"} <= set(operation["responses"])
+
+
+def test_the_page_of_the_documentation_is_the_table_of_routes(repo_dir: Path) -> None:
+    assert (repo_dir / "docs" / "http-api.md").read_text(encoding="utf-8") == api_markdown()

@@ -1,0 +1,411 @@
+"""The page in a real browser: Debian's chromium, driven by playwright. Screenshots go to out/screenshots."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+SIZES = {"360": (360, 780), "1280": (1280, 860), "3840": (3840, 2160)}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    with api.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
+    """Open the page; afterwards nothing may have been complained of, nor asked of anyone else."""
+    contexts: list[Any] = []
+    complaints: list[str] = []
+    asked: set[str] = set()
+
+    def opened(*, size: str = "1280", scheme: str = "light", path: str = "/", **words: Any) -> Any:
+        width, height = SIZES[size]
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **words)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.add(request.url.split("?")[0]))
+        page.goto(server.url + path)
+        page.wait_for_selector("#step-time")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    refusals = [text for text in complaints if "422" not in text]  # the browser logs every answer that is no 200
+    assert not refusals
+    assert all(url.startswith((server.url, "blob:", "data:")) for url in asked)
+
+
+@pytest.fixture(scope="session")
+def screenshots(repo_dir: Path) -> Path:
+    folder = repo_dir / "out" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def until(page: Any, condition: str, wait_s: float = 20.0) -> None:
+    """Wait for a condition in the page (playwright's own way evaluates strings, which the page's policy forbids)."""
+    end = time.monotonic() + wait_s
+    while not page.evaluate(f"() => Boolean({condition})"):
+        assert time.monotonic() < end, f"waited {wait_s} s for {condition}"
+        page.wait_for_timeout(40)
+
+
+def settled(page: Any) -> None:
+    """Until nothing is being asked or drawn."""
+    until(page, "!document.querySelector('.waiting')")
+    page.wait_for_timeout(30)
+
+
+def set_number(page: Any, field: str, value: int) -> None:
+    box = page.locator(f"#field-{field}")
+    box.fill(str(value))
+    box.press("Enter")
+    settled(page)
+
+
+def test_it_loads_with_every_field_and_says_what_the_api_says(open_page: Callable[..., Any], server: Any) -> None:
+    page = open_page()
+    told = server.post("/api/estimate", {"model": "llama-3.1-8b"}).json()
+    for field in (
+        "num_layers",
+        "hidden_size",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "ffn_hidden_size",
+        "vocab_size",
+    ):
+        assert page.locator(f"#field-{field}").input_value() == str(told["model"][field])
+        assert page.locator(f"[data-field={field}] svg path.saw").count() == 1
+    assert page.locator("#step-time").inner_text() == f"{1e3 * told['totals']['time_s']:.3g} ms"
+
+
+def test_a_pasted_config_is_read_and_its_findings_stand_beside_their_fields(
+    open_page: Callable[..., Any], pythia: dict[str, Any]
+) -> None:
+    page = open_page()
+    page.locator("#ask-gpu").select_option("a100_sxm")
+    page.locator("#open-config").click()
+    page.locator("#config-text").fill(json.dumps(pythia))
+    page.locator("#config-name").fill("my pythia")
+    page.locator("#config-use").click()
+    settled(page)
+    assert page.locator("#field-num_heads").input_value() == "32"
+    assert page.locator("[data-field=head_dim].has-finding").count() == 1
+    assert "my pythia" in page.locator("#ask-model").inner_text()
+    page.locator("[data-field=head_dim] .finding button").click()
+    settled(page)
+    assert page.locator("#field-num_heads").input_value() != "32"
+    assert page.locator(".big .delta.good").count() == 1
+
+
+def test_a_dropped_file_is_read(open_page: Callable[..., Any], pythia: dict[str, Any]) -> None:
+    page = open_page()
+    page.evaluate(
+        """text => {
+          const data = new DataTransfer();
+          data.items.add(new File([text], "dropped.json", {type: "application/json"}));
+          document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+        }""",
+        json.dumps(pythia),
+    )
+    until(page, "document.querySelector('#field-hidden_size')?.value === '2560'")
+
+
+def test_a_drag_moves_everything_and_nothing_jumps(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    settled(page)
+    plot = page.locator("[data-field=ffn_hidden_size] .plot")
+    plot.scroll_into_view_if_needed()
+    before = page.locator("#step-time").inner_text()
+    places = """[...document.querySelectorAll('.card')].map((e) => e.getBoundingClientRect())
+        .map((b) => [b.x, b.y, b.width, b.height].map(Math.round).join()).join(';')"""
+    laid_out = page.evaluate(places)
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
+    page.mouse.down()
+    for step in range(12):
+        page.mouse.move(box["x"] + box["width"] * (0.5 + step / 40), box["y"] + 30)
+        assert page.evaluate(places) == laid_out
+    page.mouse.up()
+    settled(page)
+    assert page.evaluate(places) == laid_out
+    assert page.locator("#step-time").inner_text() != before
+    assert int(page.locator("#field-ffn_hidden_size").input_value()) > 14336
+    page.locator("#undo").click()  # one drag is one step back
+    settled(page)
+    assert page.locator("#step-time").inner_text() == before
+    page.locator("#redo").click()
+    settled(page)
+    assert page.locator("#step-time").inner_text() != before
+    page.keyboard.press("Control+z")
+    settled(page)
+    assert page.locator("#step-time").inner_text() == before
+
+
+def test_the_keyboard_alone_is_enough(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    slider = page.locator("[data-field=num_heads] input[type=range]")
+    slider.focus()
+    before = page.locator("#field-num_heads").input_value()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    assert page.locator("#field-num_heads").input_value() != before
+    assert slider.get_attribute("aria-valuetext")
+    page.locator("#tab-shape").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#tab-compare").get_attribute("aria-selected") == "true"
+
+
+def test_better_values_can_be_clicked(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#ask-model").select_option(label="GPT-2 XL (1.5B)") if page.locator(
+        "#ask-model option", has_text="GPT-2 XL (1.5B)"
+    ).count() else page.evaluate("0")
+    set_number(page, "vocab_size", 100_001)
+    chip = page.locator("[data-field=vocab_size] .offers .chip").last
+    chip.click()
+    settled(page)
+    assert int(page.locator("#field-vocab_size").input_value()) % 8 == 0
+
+
+def test_the_smallest_edit_is_applied_and_can_be_reset(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#smallest").click()
+    until(page, "/as fast/.test(document.querySelector('#edit-says').textContent)")
+    settled(page)
+    assert page.locator(".field.changed").count() >= 1
+    page.locator("#reset").click()
+    settled(page)
+    assert page.locator(".field.changed").count() == 0
+
+
+def test_errors_stand_at_their_field_with_the_sentence_of_the_command_line(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    set_number(page, "num_heads", 30)
+    said = page.locator("#banner").inner_text()
+    assert said.startswith("num_heads=30: must divide hidden_size=4096")
+    assert page.locator("#field-num_heads").get_attribute("aria-invalid") == "true"
+    set_number(page, "num_heads", 32)
+    assert page.locator("#banner").inner_text() == ""
+    assert page.locator("#field-num_heads").get_attribute("aria-invalid") == "false"
+    page.locator("#ask-seq_len").fill("-5")
+    page.locator("#ask-seq_len").press("Enter")
+    until(page, "document.querySelector('#banner').textContent.includes('seq_len=-5')")
+    assert page.locator("#ask-seq_len").get_attribute("aria-invalid") == "true"
+
+
+def test_a_link_brings_everything_back(open_page: Callable[..., Any], pythia: dict[str, Any]) -> None:
+    page = open_page()
+    page.locator("#open-config").click()
+    page.locator("#config-text").fill(json.dumps(pythia))
+    page.locator("#config-use").click()
+    settled(page)
+    set_number(page, "num_heads", 20)
+    page.locator("#link").click()
+    until(page, "location.hash.length > 10")
+    shown = page.locator("#step-time").inner_text()
+    path = page.evaluate("location.pathname + location.hash")
+    again = open_page(path=path)
+    settled(again)
+    assert again.locator("#field-num_heads").input_value() == "20"
+    assert again.locator("#step-time").inner_text() == shown
+
+
+def test_a_link_that_is_damaged_is_a_sentence_not_a_blank_page(open_page: Callable[..., Any]) -> None:
+    page = open_page(path="/#s=nonsense!!")
+    until(page, "document.querySelector('#banner').textContent.includes('could not be read')")
+
+
+def test_downloads_are_the_config_the_report_and_the_json(
+    open_page: Callable[..., Any], pythia: dict[str, Any]
+) -> None:
+    page = open_page()
+    page.locator("#open-config").click()
+    page.locator("#config-text").fill(json.dumps(pythia))
+    page.locator("#config-use").click()
+    settled(page)
+    set_number(page, "num_heads", 20)
+    for button, check in (
+        ("#get-config", lambda text: json.loads(text)["num_attention_heads"] == 20),
+        ("#get-json", lambda text: json.loads(text)["schema"] == "sartor/lint/1"),
+        ("#get-report", lambda text: text.startswith("<!doctype html>")),
+    ):
+        page.locator("#downloads").click()
+        with page.expect_download(timeout=60_000) as waiting:
+            page.locator(button).click()
+        assert check(Path(waiting.value.path()).read_text())
+        if page.locator("details.menu[open]").count():
+            page.locator("#downloads").click()
+
+
+def test_two_tabs_do_not_disturb_each_other(open_page: Callable[..., Any]) -> None:
+    one, two = open_page(), open_page()
+    set_number(one, "num_layers", 20)
+    set_number(two, "num_layers", 40)
+    set_number(one, "vocab_size", 64000)
+    assert one.locator("#field-num_layers").input_value() == "20"
+    assert two.locator("#field-num_layers").input_value() == "40"
+    assert two.locator("#field-vocab_size").input_value() == "128256"
+
+
+def test_shapes_are_compared_on_several_devices(open_page: Callable[..., Any], screenshots: Path) -> None:
+    page = open_page()
+    set_number(page, "num_layers", 30)
+    page.locator("#pin").click()
+    page.locator("#tab-compare").click()
+    page.locator("#add-gpu").select_option("a100_sxm")
+    page.locator("#advised").click()
+    until(page, "document.querySelectorAll('main section:first-child tbody tr').length > 3", 60)
+    settled(page)
+    until(page, "document.querySelectorAll('.results .card').length === 2")
+    assert page.locator(".odds").count() >= 4
+    page.screenshot(path=screenshots / "compare-1280-light.png", full_page=True)
+
+
+def test_a_plan_is_made_and_its_launch_files_are_downloaded(open_page: Callable[..., Any], screenshots: Path) -> None:
+    page = open_page()
+    page.locator("#tab-plan").click()
+    page.locator("#plan-fix").fill("pp=4")
+    page.locator("#plan-fix").press("Enter")
+    page.locator("#run-plan").click()
+    page.wait_for_selector("#plan-headline", timeout=60_000)
+    assert "pp 4" in page.locator("#plan-headline").inner_text()
+    page.locator("#get-launch").click()
+    page.wait_for_selector("[data-file]")
+    with page.expect_download() as waiting:
+        page.locator("[data-file]").first.click()
+    assert "--pipeline-model-parallel-size 4" in Path(waiting.value.path()).read_text()
+    page.screenshot(path=screenshots / "plan-1280-light.png", full_page=True)
+    page.locator("#plan-fix").fill("tp=6")
+    page.locator("#plan-fix").press("Enter")
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('#banner').textContent.includes('tp=6')")
+    assert page.locator("#plan-fix").get_attribute("aria-invalid") == "true"
+
+
+def test_what_does_not_fit_says_what_would(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#ask-model").select_option("Llama 3.1 405B")
+    page.locator("#tab-plan").click()
+    page.locator("#plan-num_devices").fill("8")
+    page.locator("#plan-global_batch_size").fill("8")
+    page.locator("#run-plan").click()
+    page.wait_for_selector("text=Nothing fits", timeout=60_000)
+    assert page.locator(".bars.why li").count() > 2
+
+
+def test_terms_explain_themselves_with_their_formula(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("[data-field=vocab_size] .term").hover()
+    assert "Vocabulary" in page.locator("#tip").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+    page.locator(".facts .term", has_text="MFU").focus()
+    undefined = page.evaluate(
+        """async () => { const { TERMS } = await import('/terms.js');
+        return [...document.querySelectorAll('[data-term]')].map(e => e.dataset.term).filter(t => !TERMS[t]) }"""
+    )
+    assert undefined == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_a_wall_by_day_and_by_night(
+    open_page: Callable[..., Any], screenshots: Path, size: str, scheme: str
+) -> None:
+    page = open_page(size=size, scheme=scheme)
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(ground.split("(")[1].split(",")[0])
+    assert (red < 80) == (scheme == "dark")
+    page.screenshot(path=screenshots / f"shape-{size}-{scheme}.png", full_page=size == "360")
+    for view in ("compare", "plan", "design"):
+        page.locator(f"#tab-{view}").click()
+        settled(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+
+
+def test_the_theme_is_kept(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.reload()
+    page.wait_for_selector("#step-time")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_every_control_has_a_name_and_words_stand_out_from_their_ground(open_page: Callable[..., Any]) -> None:
+    for scheme in ("light", "dark"):
+        page = open_page(scheme=scheme)
+        settled(page)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, input, select, textarea, a')].filter(e => {
+              const label = e.id && document.querySelector(`label[for="${e.id}"]`);
+              return !(e.getAttribute('aria-label') || label || e.closest('label') || e.textContent.trim());
+            }).map(e => e.outerHTML.slice(0, 80))"""
+        )
+        assert nameless == []
+        weak = page.evaluate(CONTRAST)
+        assert weak == [], scheme
+
+
+CONTRAST = """() => {
+  const rgb = (text) => {
+    const c = document.createElement('canvas').getContext('2d');
+    c.fillStyle = text;
+    c.fillRect(0, 0, 1, 1);
+    return [...c.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * linear(c[i] / 255), 0);
+  const under = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const c = rgb(getComputedStyle(at).backgroundColor);
+      if (c[3] === 255) return c;
+    }
+    return [255, 255, 255];
+  };
+  const weak = [];
+  for (const e of document.querySelectorAll('main *, header *, section *, footer *')) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || e.closest('svg, :disabled, .faint') || !e.getClientRects().length) continue;
+    const a = light(rgb(getComputedStyle(e).color)), b = light(under(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) weak.push(`${e.tagName}.${e.className} ${e.textContent.slice(0, 20)} ${ratio.toFixed(2)}`);
+  }
+  return weak;
+}"""
+"""WCAG 2.2, 1.4.3: words at 4.5 to 1 from their ground."""
+
+
+def test_the_page_weighs_less_than_a_megabyte(server: Any) -> None:
+    from sartor.web.app import page_files
+
+    assert sum(len(data) for data in page_files().values()) < 1_000_000
+    for name in page_files():
+        assert server.get(f"/{name}").status_code == 200
