@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sartor.errors import InputError
 from sartor.model.zoo import load_model, model_entry
 
 COMMON = {
@@ -40,9 +39,6 @@ def zoo_config(name: str) -> tuple[Mapping[str, Any], str]:
     family = FAMILIES.get(entry["family"], entry["family"])
     if family.startswith("megatron"):
         family = "gpt2"
-    if family == "gpt_neo":
-        must = "has no config here: its local layers are set by a list; give its config.json"
-        raise InputError("model", name, must)
     if family == "t5":
         return _t5(entry), shape.name
     fields: dict[str, Any] = {"model_type": family} | {hf: entry[ours] for ours, hf in COMMON.items()}
@@ -111,6 +107,8 @@ def _windows(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
         return {}
     pattern, layers = windows["pattern"].split(), entry["num_layers"]
     words = {"local": "sliding_attention", "global": "full_attention"}
+    if family == "gpt_neo":
+        return {"window_size": windows["size"], "attention_types": [[pattern, layers // len(pattern)]]}
     if set(pattern) == {"local"}:
         return {"sliding_window": windows["size"]}
     types = [words[pattern[i % len(pattern)]] for i in range(layers)]
@@ -130,7 +128,8 @@ def _special(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
             "bias": False,
         }
     if family == "opt":
-        return {"word_embed_proj_dim": entry["hidden_size"]}
+        width = entry.get("embedding_size", entry["hidden_size"])
+        return {"word_embed_proj_dim": width, "do_layer_norm_before": width == entry["hidden_size"]}
     if family == "gpt_neox":
         share = entry.get("rotary_dim", entry["head_dim"]) / entry["head_dim"]
         return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share}}

@@ -19,8 +19,8 @@ Group = tuple[int, ...]
 """Indices of records that are one kernel."""
 
 ACTIVATIONS = {
-    "silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "mish", "leaky_relu", "hardswish", "elu", "threshold", "celu",
-    "hardtanh", "hardsigmoid", "log_sigmoid_forward", "prelu", "erf",
+    "silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "mish", "leaky_relu", "hardswish", "elu", "threshold",
+    "celu", "hardtanh", "hardsigmoid", "log_sigmoid_forward", "prelu", "erf",
 }  # fmt: skip
 ROUTING = {
     "topk", "sort", "index", "index_put", "scatter", "gather", "index_select", "histc", "bincount", "scatter_add",
@@ -179,11 +179,12 @@ def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind
         return kinds.NORM
     if any(word.startswith(("_softmax", "_safe_softmax")) for word in calls):
         return kinds.SOFTMAX
-    if "Rotary" in module_class or {"cat", "neg"} <= calls or {"view_as_complex", "polar"} & calls:
+    recurrent = any(word in module_class for word in ("Mamba", "SSM", "Delta", "Rwkv"))
+    if "Rotary" in module_class or ({"cat", "neg"} <= calls and not recurrent) or {"view_as_complex", "polar"} & calls:
         return kinds.ROTARY
     if calls & ROUTING:
         return kinds.ROUTING
-    if calls & {"cumsum", "logcumsumexp"} and any(word in module_class for word in ("Mamba", "SSM", "Delta")):
+    if calls & {"cumsum", "logcumsumexp"} and recurrent:
         return kinds.SCAN
     if any(word.removesuffix("_backward") in ACTIVATIONS for word in calls):
         return kinds.ACTIVATION

@@ -137,7 +137,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _enter(self, module: Any, _args: Any) -> None:
         name = self._names.get(module, self._stack[-1])
-        self.calls[name] = self.calls.get(name, 0) + 1
+        if torch._C._current_graph_task_id() == -1:  # not a layer that is computed again
+            self.calls[name] = self.calls.get(name, 0) + 1
         self._stack.append(name)
 
     def _leave(self, _module: Any, _args: Any, _out: Any) -> None:

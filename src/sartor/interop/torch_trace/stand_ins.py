@@ -55,14 +55,25 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
 
 
 class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
-    """Puts `_Attention` where ``torch.nn.functional.scaled_dot_product_attention`` is called."""
+    """Puts `_Attention` where ``torch.nn.functional.scaled_dot_product_attention`` is called: by that name from
+    anywhere (also from inside PyTorch's own modules), or as a function imported before."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
+        self._kept: Any = None
+
+    def __enter__(self) -> Any:
+        self._kept = torch.nn.functional.scaled_dot_product_attention
+        torch.nn.functional.scaled_dot_product_attention = self._sdpa
+        return super().__enter__()
+
+    def __exit__(self, *words: Any) -> None:
+        torch.nn.functional.scaled_dot_product_attention = self._kept
+        super().__exit__(*words)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is self._kept:
             return self._sdpa(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

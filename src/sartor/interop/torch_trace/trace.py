@@ -86,20 +86,22 @@ def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> Inpu
 
 
 def _backward(out: Any, subject: Subject, recorder: Recorder) -> None:
-    """From the loss where there is one, else from the first output that depends on a parameter."""
+    """From the loss where there is one, else from every output that depends on a parameter."""
     loss = getattr(out, "loss", None)
     if loss is not None:
         loss.backward()
         return
-    found = [t for t in _leaves(out) if t.requires_grad and t.is_floating_point()]
+    outputs = {id(t): t for t in _leaves(out) if t.requires_grad and t.is_floating_point()}
+    found = list(outputs.values())
     if not found:
         must = (
             "returns nothing that depends on a parameter: there is no backward to trace; --phase prefill traces forward"
         )
         raise InputError(subject.source, type(subject.model).__name__, must)
-    gradient = torch.empty_like(found[0])
-    recorder.mark(gradient)
-    torch.autograd.backward(found[:1], [gradient])
+    gradients = [torch.empty_like(t) for t in found]
+    for gradient in gradients:
+        recorder.mark(gradient)
+    torch.autograd.backward(found, gradients)
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
