@@ -96,12 +96,13 @@ def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         return connection
     uri = path.resolve().as_uri()
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=30.0)
+    connection = sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=30.0, isolation_level=None)
     try:
+        connection.execute("PRAGMA query_only=ON")
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.OperationalError:  # a folder that cannot be written has no room for the log's index
         connection.close()
-        connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
+        connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return connection
 
 

@@ -99,11 +99,15 @@ def solve(
     time_limit_s: float = TIME_LIMIT_S,
     solver: Solver = Solver.CP_SAT,
     cache: ScheduleCache | None = None,
+    *,
+    by_work: bool = False,
 ) -> ScheduleResult:
     """The shortest schedule found within a time limit [s], with its lower bound.
 
-    A limit of 0 answers with list scheduling and the bounds that need no solver. Raises `InputError` on a bad limit,
-    `MissingExtraError` when the solver is not installed. Ctrl-C ends the search, not the answer.
+    ``by_work``: the limit counts CP-SAT's work instead of the clock, equally for every block that is open, so that how
+    busy the machine is changes nothing. A limit of 0 answers with list scheduling and the bounds that need no solver.
+    Raises `InputError` on a bad limit, `MissingExtraError` when the solver is not installed. Ctrl-C ends the search,
+    not the answer.
 
     >>> from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem, solve
     >>> ops = [ScheduledOperator(id=k, core_type=CoreType.TC, latency=8, intra_latency=5) for k in range(2)]
@@ -117,7 +121,8 @@ def solve(
     block, ids = contract(problem)
     pieces = series(block)
     blocks = [part(block, positions) for positions in pieces]
-    answers = _answers(blocks, begin + time_limit_s, solver, cache or ScheduleCache())
+    work = time_limit_s if by_work and solver is Solver.CP_SAT else None
+    answers = _answers(blocks, begin + time_limit_s, solver, cache or ScheduleCache(), work)
     chosen, makespan = _in_series(blocks, answers, ids)
     operators = _operator_times(problem, chosen)
     lower_bound = sum(answer.lower_bound for answer in answers)
@@ -137,8 +142,11 @@ def solve(
     )
 
 
-def _answers(blocks: list[Block], deadline: float, solver: Solver, cache: ScheduleCache) -> list[BlockAnswer]:
-    """Every block's answer; equal ones are solved once, and what time is left is shared among those still open."""
+def _answers(
+    blocks: list[Block], deadline: float, solver: Solver, cache: ScheduleCache, work: float | None
+) -> list[BlockAnswer]:
+    """Every block's answer; equal ones are solved once, and what time is left is shared among those still open. With
+    ``work`` every block may take that much, whatever the clock says."""
     scaled = [coarsest(block) for block in blocks]
     ordered = [canonical(block) for block, _ in scaled]
     found: dict[Block, BlockAnswer] = {}
@@ -149,7 +157,10 @@ def _answers(blocks: list[Block], deadline: float, solver: Solver, cache: Schedu
     for k, block in enumerate(sorted(still_open, key=lambda block: block.size)):
         limit_s = (deadline - time.perf_counter()) / (len(still_open) - k)
         interrupted = any(answer.interrupted for answer in found.values())
-        if solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
+        if work and not interrupted:
+            timetable, least = found[block].timetable, found[block].lower_bound
+            found[block] = cp_sat.solve_block(block, timetable, least, work, by_work=True)
+        elif solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
             ask = cp_sat.solve_block if solver is Solver.CP_SAT else milp.solve_block
             found[block] = ask(block, found[block].timetable, found[block].lower_bound, limit_s)
     cache.proved.update((block, answer) for block, answer in found.items() if not _open(block, answer))

@@ -25,7 +25,7 @@ from sartor.search.joint_parts import ModelParts, Split, model_parts
 from sartor.search.joint_question import DesignQuestion
 
 SCHEDULE_LIMIT_S = 3.0
-"""Seconds that one layer's schedule may take to be proved when it is first asked for."""
+"""Seconds, counted as work, that one layer's schedule may take to be proved when it is first asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float,
     """Least and reached seconds of a layer's best schedule."""
     known = store.seconds.get(key)
     if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
-        answer = solve(schedule_problem(graph, a), limit_s, cache=store.blocks)
+        answer = solve(schedule_problem(graph, a), limit_s, cache=store.blocks, by_work=True)
         if answer.interrupted:
             raise KeyboardInterrupt
         least, reached = answer.lower_bound * UNIT_S, answer.makespan * UNIT_S
