@@ -63,7 +63,7 @@ def measure(
         Path | None,
         typer.Option(metavar="FILE", help="Datasheet of a device the catalogue lacks. [default: beside the records]"),
     ] = None,
-    gpu: Annotated[str, typer.Option(metavar="NAME", help="What to call the device. [default: as recognised]")] = "",
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="What to call the device, or its datasheet.")] = "",
     threads: Threads = None,
     rounds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Visits to each case. [default: 2 on cpu, else 1]")
@@ -96,7 +96,7 @@ def measure(
         "dtype": dtype,
     }
     body = _run(found_on, suite, records or Path("records.csv"), resume, time_budget_s, machine, rounds, calibration,
-                model, question)  # fmt: skip
+                Path(gpu) if gpu.endswith(".toml") else None, model, question)  # fmt: skip
     c.answer("measure", body, as_json=json, out=None)
     if not json:
         from sartor.report.measure_view import measured_view
@@ -117,6 +117,7 @@ def _run(
     machine: Path | None,
     rounds: int | None,
     calibration: Path | None,
+    sheet: Path | None,
     model: str | None,
     question: dict[str, Any],
 ) -> dict[str, Any]:
@@ -131,12 +132,12 @@ def _run(
             device, suite, out, graph=graph, resume=resume, budget_s=budget_s, rounds=rounds, progress=progress
         )
     written = None
-    if found.machine:
+    if found.machine and sheet is None:
         written = machine or out.with_suffix(".gpu.toml")
         write_atomic(written, found.machine.encode())
     compared = []
     if suite in ("model", "layer"):
-        known = machine_of(found, written)
+        known = machine_of(found, sheet or written)
         own = load_own_calibration(calibration, known) if calibration else None
         compared = found.pairs(known, own)
     return measured_body(found, str(written) if written else None, compared)
@@ -188,7 +189,8 @@ def _say_next(body: dict[str, Any]) -> None:
     name = body["machine_file"] or body["device"]["gpu"]
     if body["machine_file"]:
         c.say(f"wrote {name}: this machine as a datasheet")
-    c.say(f"next: sartor calibrate {body['file']} --gpu {name} --out my-calibration.toml")
+    words = f"{body['file']} --gpu {name} --dtype {body['dtype']} --out my-calibration.toml"
+    c.say(f"next: sartor calibrate {words}")
 
 
 @contextmanager

@@ -115,6 +115,7 @@ def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair]
         tables[row["table"]] = tables.get(row["table"], 0) + 1
     return {
         "device": {name: getattr(facts, name) for name in facts.__slots__},
+        "dtype": found.scale.dtype.value,
         "suite": found.suite,
         "file": str(found.path),
         "machine_file": machine,

@@ -40,12 +40,12 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[C
 
 def quick(scale: Scale) -> Iterator[Case]:
     """Products of the device's main type, and a few of everything else."""
-    count = 260 if scale.small else 150
+    count, more = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
     return dealt(
         memory_sizes(scale),
         products(scale, scale.dtype, count, most_s=0.03),
-        *(products(scale, dtype, 24, most_s=0.03) for dtype in others),
+        *(products(scale, dtype, more, most_s=0.03) for dtype in others),
         attention(scale, most_s=0.1)[:24],
         streams(scale)[:24],
     )
