@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import training_accuracy_docs as training
 from sartor.errors import InputError
 from sartor.hardware.calibration import load_calibration
 from sartor.measure.accuracy import Accuracy, Group, groups_of, validate_operators
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 FIGURES = ("shapes", "MAPE", "median", "p90", "bias", "in 80%", "tau", "noise", "roofline", "fitted on, held out")
 BY_SIZE = ("gpu", "dtype", "size", "shapes", "MAPE", "median", "bias", "in 80%", "roofline")
 END_TO_END = ("mode", "gpu", "dtype", "rows", "MAPE", "median", "bias", "in 80%", "tau", "roofline")
+TRAINING = (training.HELD_OUT, training.WIDTHS, training.BY_SOURCE, training.BY_CLASS)
 SUMMARY = ("family", "devices", "shapes", "MAPE", "median", "in 80%", "tau", "roofline")
 
 INTRO = """# Accuracy
@@ -72,7 +74,8 @@ def page(data: Path) -> str:
     products = next(p for p in found.predicted if p.targets.kind.name == "gemm")
     large = [group for group in groups_of(products, ("gpu", "dtype", "size"), worst=0) if group.expressed]
     parts += ["## Products by size\n", _table(BY_SIZE, (_by_size(group) for group in large))]
-    parts += ["## End to end: inference\n", _inference(data), "## Not expressed\n", _not_expressed(found)]
+    parts += ["## End to end: inference\n", _inference(data), training.section(data)]
+    parts += ["## Not expressed\n", _not_expressed(found)]
     return "\n".join(parts)
 
 
@@ -208,7 +211,7 @@ def _tau(value: float | None) -> str:
 
 def outline(text: str) -> list[str]:
     """Headings and table heads of a page: what stays when only the numbers change."""
-    heads = {f"| {' | '.join(head)} |" for head in (SUMMARY, BY_SIZE, END_TO_END)}
+    heads = {f"| {' | '.join(head)} |" for head in (SUMMARY, BY_SIZE, END_TO_END, *TRAINING)}
     heads |= {f"| {' | '.join((*names, *FIGURES))} |" for _, names in FAMILIES.values()}
     return [line for line in text.splitlines() if re.match(r"#+ ", line) or line in heads]
 
@@ -220,7 +223,8 @@ def expected() -> list[str]:
         heading, names = FAMILIES[name]
         lines += [f"## {heading}", f"| {' | '.join((*names, *FIGURES))} |"]
     lines += ["## Products by size", f"| {' | '.join(BY_SIZE)} |", "## End to end: inference"]
-    return [*lines, f"| {' | '.join(END_TO_END)} |", "## Not expressed"]
+    lines += [f"| {' | '.join(END_TO_END)} |", training.TITLE]
+    return [*lines, *(f"| {' | '.join(head)} |" for head in TRAINING), "## Not expressed"]
 
 
 def main() -> int:

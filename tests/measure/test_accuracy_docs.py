@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +14,15 @@ from measure.made_tables import gemm_rows, write_parquet
 
 
 @pytest.fixture(scope="module")
-def tool(repo_dir: Path) -> ModuleType:
+def tool(repo_dir: Path) -> Iterator[ModuleType]:
+    sys.path.insert(0, str(repo_dir / "tools"))
     spec = importlib.util.spec_from_file_location("accuracy_docs", repo_dir / "tools" / "accuracy_docs.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(repo_dir / "tools"))
 
 
 def test_the_page_has_the_headings_and_tables_of_its_generator(repo_dir: Path, tool: ModuleType) -> None:
@@ -45,3 +49,10 @@ def test_a_page_is_written_from_other_tables(tmp_path: Path, tool: ModuleType) -
     assert "| 20.0% | 20.0% | 20.0% | -20.0% |" in lines[0]
     assert "held out" in lines[0], "the line says what its device's fit held out"
     assert any("kin h200_sxm, nothing of this device" in line for line in text.splitlines())
+
+
+def test_the_training_section_is_put_before_the_last_and_replaced_after_that(tool: ModuleType) -> None:
+    training = tool.training
+    first = training.replaced("# Accuracy\n\n## Summary\n\n## Not expressed\n", f"{training.TITLE}\n\nold\n")
+    assert first == f"# Accuracy\n\n## Summary\n\n{training.TITLE}\n\nold\n\n## Not expressed\n"
+    assert training.replaced(first, f"{training.TITLE}\n\nnew\n") == first.replace("old", "new")
