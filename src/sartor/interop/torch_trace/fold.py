@@ -19,6 +19,8 @@ OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
 """Kinds that a module is: its path is the operator's whole name."""
 
 
+APART = 4
+"""Equal operators of one layer that stay rows of their own (its residual sums); more are counted in one (a loop)."""
 GRADIENTS = {"aten::sum": "bias_grad", "aten::add": "grad_sum"}
 """What a backward kernel of one operator is: the sum of a bias's gradient over rows, the sum of two branches'."""
 
@@ -75,7 +77,10 @@ def fold(
     owner = _kernel_owners(classes)
     grouped = {path: group_kernels(indices, records, owner, fused) for path, indices in sections.items()}
     traffic = Traffic(records, [g for groups in grouped.values() for g in groups])
-    entries = {path: _entries(path, groups, records, traffic, classes, owner) for path, groups in grouped.items()}
+    entries = {
+        path: _entries(path, groups, records, traffic, classes, owner, runs.get(path, 1) if path else 1)
+        for path, groups in grouped.items()
+    }
     kinds = _kinds(places, entries, runs, sizes)
     return _assemble(records, entries, kinds, places, tokens)
 
@@ -108,9 +113,10 @@ def _entries(
     traffic: Traffic,
     classes: dict[str, str],
     owner: dict[str, str],
+    times: int,
 ) -> list[_Entry]:
-    """Operators of one part, equal ones counted, in the order they first ran."""
-    out: dict[Any, _Entry] = {}
+    """Operators of one part in the order they first ran; those that ran more than `APART` times are counted in one."""
+    out: dict[Any, list[_Entry]] = {}
     for group in groups:
         record = records[group[0]]
         where = record.path if is_product(record) else owner.get(record.path, record.path)
@@ -119,11 +125,16 @@ def _entries(
             name = _operator_name(where.removeprefix(path).lstrip("."), made, call.call)
             operator = replace(made.operator, name=name)
             key = (operator, call.call, made.grows)
-            if key in out:
-                out[key].count += 1
-            else:
-                out[key] = _Entry(operator, call, key, 1, group[0], group)
-    return list(out.values())
+            out.setdefault(key, []).append(_Entry(operator, call, (key, 0), 1, group[-1], group))
+    return sorted((e for found in out.values() for e in _counted(found, times)), key=lambda e: e.first)
+
+
+def _counted(found: list[_Entry], times: int) -> list[_Entry]:
+    """Equal operators of one part as rows: each of a few, so that the edges stay true, or one with a count for many or
+    where the part itself ran several times."""
+    if times > 1 or len(found) > APART:
+        return [replace(found[0], count=len(found))]
+    return [replace(each, key=(each.key[0], i)) for i, each in enumerate(found)]
 
 
 def _made(group: Group, records: list[Record], traffic: Traffic, module_class: str) -> tuple[Made, ...]:

@@ -16,7 +16,7 @@ from sartor.model.traced import Grows
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
 
 Group = tuple[int, ...]
-"""Indices of records that are one kernel."""
+"""Indices of records that are one kernel; it runs in the place of the last of them."""
 
 ACTIVATIONS = {
     "silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "mish", "leaky_relu", "hardswish", "elu", "threshold",
@@ -75,7 +75,7 @@ def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -
             continue
         outside = {r.producer for i in group for r in records[i].reads if r.producer not in group}
         if all(p <= alive[before][-1] for p in outside):
-            alive[before] = (*alive[before], *group)
+            alive[before] = (*group, *alive[before])
             del alive[here]
             last[key] = before
         elif {r for r in readers[before] - {before} if records[groups[r][0]].backward == first.backward} == {here}:
