@@ -57,11 +57,11 @@ def _rates_of_all(num_models: int) -> tuple[tuple[float, ...], ...]:
     candidates, _ = candidates_of(asked, space)
     store, rates = ScheduleStore(), []
     for index in range(len(candidates)):
-        for hbm in candidates.hbm_bytes[:, index]:
+        for h, hbm in enumerate(candidates.hbm_bytes[:, index]):
             options = tuple(x for m in range(len(asked.models)) for x in every_option(asked, m))
             accelerator = candidates.accelerator(index)
             point = Point(index=index, accelerator=accelerator, hbm_bytes=float(hbm), options=options)
-            rates.append((float(index), *evaluate_point(asked, point, store).rates))
+            rates.append((float(h), float(index), *evaluate_point(asked, point, store).rates))
     return tuple(rates)
 
 
@@ -70,7 +70,7 @@ def best_by_trying_all(num_models: int, **changes: Any) -> float:
     asked = replace(QUESTIONS[num_models], **changes)
     candidates, _ = candidates_of(asked, SPACES[num_models])
     rows = _rates_of_all(num_models)
-    return max(float(asked.together(np.array(rates))) / candidates.divisor[int(i)] for i, *rates in rows)
+    return max(float(asked.together(np.array(rates))) / candidates.divisor[int(h), int(i)] for h, i, *rates in rows)
 
 
 TWO = (

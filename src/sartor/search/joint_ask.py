@@ -10,7 +10,16 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_experts import expert_plan
-from sartor.search.joint_question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
+from sartor.search.joint_question import (
+    HBM_USD_PER_GB,
+    AreaModel,
+    Budgets,
+    DesignCosts,
+    DesignModel,
+    DesignQuestion,
+    Mean,
+    Objective,
+)
 
 DEFAULT_SEQ_LEN = 4096
 """Tokens a sequence when nobody says, or the model's longest if that is shorter."""
@@ -72,6 +81,8 @@ def design_question(
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
     recompute: Sequence[str] = RECOMPUTES,
     area_model: str | None = None,
+    wafer_usd: float | None = None,
+    hbm_usd_per_gb: float = HBM_USD_PER_GB,
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
     budgets = Budgets(area_mm2=area_mm2, power_w=power_w, hbm_bytes=hbm_bytes, energy_j_per_token=energy_j_per_token)
@@ -85,7 +96,7 @@ def design_question(
         budgets=budgets,
         objective=word(Objective, "--objective", objective),
         mean=word(Mean, "--mean", mean),
-        costs=DesignCosts(area=area),
+        costs=DesignCosts(area=area, wafer_usd=wafer_usd, hbm_usd_per_gb=hbm_usd_per_gb),
     )
 
 

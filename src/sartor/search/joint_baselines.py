@@ -19,7 +19,7 @@ from sartor.model.training import Recompute
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_bayes import TRIALS, architecture_search
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates
-from sartor.search.joint_candidates import EQUAL, area_of, candidates_of, priced
+from sartor.search.joint_candidates import EQUAL, area_of, candidates_of, divisor_of, memory_usd, priced
 from sartor.search.joint_chips import NamedChip, known_chips
 from sartor.search.joint_fixed import expert_options, fixed_outcome
 from sartor.search.joint_point import (
@@ -31,7 +31,7 @@ from sartor.search.joint_point import (
     evaluate_point,
     layer_times,
 )
-from sartor.search.joint_question import DesignQuestion, Objective
+from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Baseline, Ranked
 
 BUCKET_MM2 = 0.01
@@ -185,16 +185,17 @@ def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     """An evaluation of an accelerator that belongs to no space, with its price and objective."""
     a = evaluation.point.accelerator
     area, watts = float(area_of(question, a)), float(power(a).tdp_w)
-    usd = float(die_cost(area, a.node_nm).die_usd)
-    divisors = {Objective.PER_MM2: area, Objective.PER_WATT: watts, Objective.PER_DOLLAR: usd}
-    divisor = divisors.get(question.objective, 1.0)
+    die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
+    usd = die_usd + float(memory_usd(question, evaluation.point.hbm_bytes))
+    divisor = float(divisor_of(question, area, watts, usd))
     return Ranked(
         evaluation=evaluation,
         objective=float(question.together(np.array(evaluation.rates))) / divisor,
         bound=float(question.together(np.array(evaluation.bounds))) / divisor,
         area_mm2=area,
         power_w=watts,
-        die_usd=usd,
+        die_usd=die_usd,
+        usd=usd,
     )
 
 

@@ -133,8 +133,13 @@ def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[in
         memory = candidates.hbm_bytes[:, where[columns]].max(axis=0)
         for m in range(len(question.models)):
             rates[m, columns] = _rates(question, m, some, memory)
-    values: list[float] = (np.asarray(question.together(rates)) / candidates.divisor[where]).tolist()
+    values: list[float] = (np.asarray(question.together(rates)) / _divisor(candidates, where)).tolist()
     return values
+
+
+def _divisor(candidates: Candidates, where: Array) -> Array:
+    """With the largest memory."""
+    return np.asarray(candidates.divisor[candidates.hbm_bytes[:, where].argmax(axis=0), where])
 
 
 def _rates(question: DesignQuestion, m: int, some: Accelerator, hbm_bytes: Array) -> Array:

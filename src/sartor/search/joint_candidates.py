@@ -17,7 +17,7 @@ from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_point import Evaluation
 from sartor.search.joint_question import AreaModel, DesignQuestion, Objective
 from sartor.search.joint_result import Ranked
-from sartor.units import MIB
+from sartor.units import GIGA, MIB
 
 Array = npt.NDArray[Any]
 
@@ -38,6 +38,16 @@ class Candidates:
     hbm_bytes: Array
     """[memories, candidates]; 0: no such memory within the budget."""
     divisor: Array
+    """[memories, candidates]: what the objective is per; 1 for throughput itself."""
+
+    @property
+    def least_divisor(self) -> Array:
+        """[candidates]"""
+        return np.asarray(self.divisor.min(axis=0))
+
+    def usd(self, question: DesignQuestion, index: int, hbm_bytes: float) -> float:
+        """Die and memory."""
+        return float(self.die_usd[index]) + float(memory_usd(question, hbm_bytes))
 
     def __len__(self) -> int:
         return len(self.group)
@@ -60,7 +70,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         memories = space.hbm_bytes or (np.nan,)
         area, watts = area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
-        usd = np.broadcast_to(die_cost(area, group.node_nm).die_usd, group.shape)
+        usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
         each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
         for name, value in {**each, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
@@ -68,9 +78,8 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
     masks = _masks(question, space, all_)
     keep = np.logical_and.reduce([mask for _, mask in masks])
     hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
-    ones = np.ones(len(keep))
-    divisors = {Objective.PER_MM2: all_["area"], Objective.PER_WATT: all_["power"], Objective.PER_DOLLAR: all_["usd"]}
-    divisor = divisors.get(question.objective, ones)
+    divisor = divisor_of(question, all_["area"], all_["power"], all_["usd"] + memory_usd(question, all_["hbm"]))
+    divisor = np.broadcast_to(divisor, all_["hbm"].shape)
     found = Candidates(
         groups=space.groups,
         group=all_["group"][keep],
@@ -79,15 +88,16 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         power_w=all_["power"][keep],
         die_usd=all_["usd"][keep],
         hbm_bytes=hbm[:, keep],
-        divisor=divisor[keep],
+        divisor=divisor[:, keep],
     )
     return found, "" if keep.any() else _tightest(masks, question, space, all_)
 
 
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
     """An evaluation with its objective and its price."""
-    i = evaluation.point.index
-    divisor = float(candidates.divisor[i])
+    i, memory = evaluation.point.index, evaluation.point.hbm_bytes
+    usd = candidates.usd(question, i, memory)
+    divisor = float(divisor_of(question, candidates.area_mm2[i], candidates.power_w[i], usd))
     return Ranked(
         evaluation=evaluation,
         objective=float(question.together(np.array(evaluation.rates))) / divisor,
@@ -95,7 +105,19 @@ def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluat
         area_mm2=float(candidates.area_mm2[i]),
         power_w=float(candidates.power_w[i]),
         die_usd=float(candidates.die_usd[i]),
+        usd=usd,
     )
+
+
+def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any) -> Any:
+    """What the objective is per."""
+    per = {Objective.PER_MM2: area_mm2, Objective.PER_WATT: power_w, Objective.PER_DOLLAR: usd}
+    return per.get(question.objective, 1.0)
+
+
+def memory_usd(question: DesignQuestion, hbm_bytes: Any) -> Any:
+    """Price of the memory beside a die."""
+    return question.costs.hbm_usd_per_gb * hbm_bytes / GIGA
 
 
 def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:

@@ -14,6 +14,10 @@ from sartor.model.training import Recompute
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Floats
 
+HBM_USD_PER_GB = 10.0
+"""Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,
+read 2026-11-21). Uncertain by a factor of two and by generation: give yours."""
+
 
 class Objective(StrEnum):
     """What is to be as large as possible; the divisor is the candidate's own."""
@@ -113,6 +117,15 @@ class DesignCosts:
     resync_factor: float = 2.0
     counts_update: bool = True
     """The optimizer's step is paid."""
+    wafer_usd: float | None = None
+    """Price of a processed wafer; None: that of the node in ``cost.technology`` (CSET 2020)."""
+    hbm_usd_per_gb: float = HBM_USD_PER_GB
+
+    def __post_init__(self) -> None:
+        if self.wafer_usd is not None:
+            _positive("wafer_usd", self.wafer_usd)
+        if not np.isfinite(self.hbm_usd_per_gb) or self.hbm_usd_per_gb < 0:
+            raise InputError("hbm_usd_per_gb", self.hbm_usd_per_gb, "must be finite and not below 0", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class Ranked:
     area_mm2: float
     power_w: float
     die_usd: float
+    usd: float = 0.0
+    """Die and memory: what throughput per dollar is per; no packaging, test, margin, host or power supply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

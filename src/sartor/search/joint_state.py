@@ -150,7 +150,7 @@ class SearchState:
     def order_by(self, results: Iterable[Result]) -> None:
         """Put all candidates in the order of their first bounds."""
         loose = np.concatenate([np.asarray(result) for result in results], axis=1)
-        self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.divisor
+        self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.least_divisor
         self.loose, self.order = loose, _order(self.loose_joint)
         self.falling = self.loose_joint[self.order]
         self.report("bounds")
@@ -179,7 +179,7 @@ class SearchState:
             for where, accelerator in candidates.of_groups(index):
                 mine[where] = work_rates(question, lowered(question)[m].parts[split], accelerator, self.memory)
             joint = np.asarray(question.together(np.concatenate([loose[:m], mine[None], loose[m + 1 :]])))
-            worth = np.flatnonzero(joint / candidates.divisor[index] > self.enough())
+            worth = np.flatnonzero(joint / candidates.least_divisor[index] > self.enough())
             rates[row : row + each] = mine
             if len(worth):
                 few = index[worth]
@@ -197,7 +197,7 @@ class SearchState:
                 rates[rows, :, columns] = np.asarray(next(results))
             rates = np.where(hbm > 0, rates, 0.0)
             best = np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
-            joint = np.asarray(self.question.together(best)) / self.candidates.divisor[index]
+            joint = np.asarray(self.question.together(best)) / self.candidates.divisor[:, index]
             self._drop(joint)
             for h, c in zip(*np.nonzero(joint > self.enough()), strict=True):
                 heapq.heappush(self.heap, (-float(joint[h, c]), int(index[c]), int(h)))
@@ -231,7 +231,7 @@ class SearchState:
     def _point(self, index: int, h: int) -> Point:
         rates = self.rates[index][:, h]
         alone = len(self.question.models) == 1
-        floor = self.value() * float(self.candidates.divisor[index])
+        floor = self.value() * float(self.candidates.divisor[h, index])
         return Point(
             index=index,
             accelerator=self.candidates.accelerator(index),
