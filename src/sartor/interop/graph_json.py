@@ -186,11 +186,11 @@ def parse_graph(body: Mapping[str, Any], name: str = "graph") -> TracedModel:
     read = _Reader(name)
     model, workload = read.table(body, "model"), read.table(body, "workload")
     layers = tuple(_layer(read, i, row) for i, row in enumerate(read.rows(body, "layers")))
+    _check_layers(read, layers)
     pairs = [_operator(read, i, row, len(layers)) for i, row in enumerate(read.rows(body, "operators"))]
     if not pairs:
         raise InputError(f"{name}: operators", "[]", "must hold at least one operator")
     edges = tuple(read.edge(i, edge, len(pairs)) for i, edge in enumerate(read.rows(body, "edges")))
-    _check_layers(read, layers)
     tokens = read.whole(workload, "tokens", "workload")
     versions = body.get("versions") or {}
     return TracedModel(

@@ -52,7 +52,7 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
 
 def _recipe(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
     job, rates = pricer.job, [gpu.peak_flops_per_s for gpu in pricer.cluster.gpus]
-    if job.recipe not in (Recipe.BF16, Recipe.FP16):
+    if job.recipe not in (Recipe.BF16, Recipe.FP16) or job.shape.traced is not None:
         return
     recipes = ((DType.FP8, Recipe.FP8_CURRENT), (DType.MXFP8, Recipe.MXFP8))
     for dtype, recipe in recipes:

@@ -159,13 +159,20 @@ def _inputs(model: Any, config: Any, batch: int, seq: int, train: bool) -> tuple
         raise InputError(
             main, type(model).__name__, "is the model's main input; only text, pixels and features are made"
         )
+    if "pixel_values" in accepted and "input_ids" in out and not _makes_text(model):  # both towers at once (CLIP)
+        out["pixel_values"] = _pixels(model, getattr(config, "vision_config", config), batch)
     if "decoder_input_ids" in accepted:
         out["decoder_input_ids"] = ids.clone()
     if "use_cache" in accepted:
         out["use_cache"] = False
-    if train and "labels" in accepted and any(word in type(model).__name__ for word in WITH_LOSS):
+    if train and "labels" in accepted and _makes_text(model):
         out["labels"] = torch.zeros(batch, seq, dtype=torch.long, device="meta")
     return out, seq
+
+
+def _makes_text(model: Any) -> bool:
+    """Whether the class has a loss over tokens, and so runs on text alone."""
+    return any(word in type(model).__name__ for word in WITH_LOSS)
 
 
 def _pixels(model: Any, config: Any, batch: int) -> Any:
