@@ -143,6 +143,111 @@ def _run(
     return measured_body(found, str(written) if written else None, compared)
 
 
+@group.command(name="study")
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="heads, swiglu, vocabulary, head_dim, waves, decode, models; or a to g."),
+    ],
+    device: DeviceName = "",
+    records: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Records. [default: study-NAME.csv]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that is there.")] = False,
+    size: Annotated[
+        str, typer.Option(metavar="full|toy", help="As published, or minutes on a host. [default: by the device]")
+    ] = "",
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="The device's name, or its datasheet.")] = "",
+    calibration: c.CalibrationFile = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it (extra `report`).")] = None,
+    time_budget_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Stop after so long.")] = 560.0,
+    threads: Threads = None,
+    json: c.AsJson = False,
+) -> None:
+    """One case study, scripted end to end: measured, and what was predicted beside it.
+
+    Example: `sartor measure study heads --device cuda --png heads.png`
+    """
+    body = run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
+    if png is not None:
+        from sartor.report.draw_study import draw_study
+        from sartor.report.files import write_atomic
+        from sartor.report.frame import to_png
+
+        write_atomic(png, to_png(draw_study(body["study"], body["device"]["device"])))
+        c.say(f"wrote {png}")
+    c.answer("measure", body, as_json=json, out=None)
+    if not json:
+        from sartor.report.measure_view import study_view
+
+        c.show(study_view(body))
+    if body["stopped"] == "interrupted":
+        raise c.Exit(130)
+
+
+def run_study(
+    name: str,
+    device: str,
+    out: Path | None,
+    resume: bool,
+    size: str,
+    gpu: str,
+    calibration: Path | None,
+    budget_s: float,
+    threads: int | None,
+) -> dict[str, Any]:
+    """The JSON of a study, run now or taken up where its records end."""
+    from sartor.hardware.calibration_file import load_own_calibration
+    from sartor.hardware.catalog import load_gpu
+    from sartor.measure.bench.journey import measure_cases, measured_body
+    from sartor.measure.bench.machine import stand_in
+    from sartor.measure.bench.studies import Size, study
+    from sartor.measure.bench.study_result import study_body, study_results
+    from sartor.measure.bench.torch_device import open_device
+
+    if size not in ("", *Size):
+        raise InputError("--size", size, "must be full or toy", "toy")
+    sheet = load_gpu(gpu) if gpu.endswith(".toml") else None
+    found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
+    asked: list[Any] = []
+
+    def make(scale: Any) -> Any:
+        chosen = Size(size) if size else (Size.TOY if scale.small else Size.FULL)
+        known = sheet or _known_gpu(found_on, scale, stand_in)
+        asked.append((study(name, scale, chosen, _proposer(known, calibration, chosen)), chosen, known))
+        return asked[0][0].cases
+
+    with shown_progress() as progress:
+        found = measure_cases(
+            found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
+            progress=progress,
+        )  # fmt: skip
+    what, chosen, known = asked[0]
+    own = load_own_calibration(calibration, known) if calibration else None
+    results = study_results(what, found.rows, known, own)
+    return {**measured_body(found, None), "study": study_body(what, results, chosen.value)}
+
+
+def _known_gpu(device: Any, scale: Any, stand_in: Callable[[Any], Any]) -> Any:
+    from sartor.hardware.catalog import load_gpu
+    from sartor.measure.bench.machine import is_catalogued
+
+    return load_gpu(device.facts.gpu) if is_catalogued(device.facts) else stand_in(scale)
+
+
+def _proposer(gpu: Any, calibration: Path | None, size: Any) -> Callable[[str], Any]:
+    """The same-size shape `sartor advise` puts first for training on this device; None where nothing is faster."""
+    from sartor import api
+
+    seq = 128 if size.value == "toy" else 2048
+
+    def propose(name: str) -> Any:
+        found = api.advise(name, gpu, seq_len=seq, microbatch_size=1 if seq < 2048 else 4, calibration=calibration)
+        return found.search.candidates[0].shape if found.search.candidates else None
+
+    return propose
+
+
 def machine_of(found: Any, written: Path | None) -> Any:
     """The device predictions are made for: the datasheet just written, else the catalogue's entry."""
     from sartor.hardware.catalog import load_gpu

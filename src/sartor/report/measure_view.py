@@ -63,3 +63,33 @@ def label(row: Mapping[str, Any]) -> str:
     first = str(row.get("name") or row.get("model") or row.get("op") or row["table"])
     sizes = [str(row[name]) for name in ("m", "n", "k", "rows", "cols", "heads", "seq_q", "seq_kv") if name in row]
     return f"{first} {' x '.join(sizes)} {row.get('layout', '')}".strip()
+
+
+def study_view(body: Mapping[str, Any]) -> Group:
+    """A case study: arms side by side, predicted and measured."""
+    study = body["study"]
+    table = Table(title=printable(study["question"]), title_justify="left")
+    columns = ("group", "arm", "predicted", "measured", "speedup predicted", "measured", "points apart")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < 2 else "right")
+    for arm in study["arms"]:
+        table.add_row(
+            printable(arm["group"]),
+            printable(arm["arm"]) + (" (baseline)" if arm["is_baseline"] else ""),
+            *(_or_dash(arm[name], format_seconds) for name in ("predicted_s", "measured_s")),
+            *(_or_dash(arm[name], "{:.3f}".format) for name in ("predicted_speedup", "measured_speedup")),
+            _or_dash(arm["points_apart"], "{:+.1f}".format),
+        )
+    lines: list[Any] = [f"{printable(body['device']['device'])}: study {study['name']}, {study['size']} sizes", table]
+    if study["median_points_apart"] is not None:
+        lines.append(
+            f"speedups {study['median_points_apart']:.1f} points apart in the middle, {study['most_points_apart']:.1f} "
+            f"at most; {study['within_5_points']} of {study['compared']} within 5 points"
+        )
+    for skipped in body["skipped"]:
+        lines.append(f"skipped {skipped['count']}: {printable(skipped['reason'])} ({printable(skipped['cases'][0])})")
+    return Group(*lines)
+
+
+def _or_dash(value: Any, form: Any) -> str:
+    return "-" if value is None else str(form(value))

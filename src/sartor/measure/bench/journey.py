@@ -71,25 +71,51 @@ def measure(
     """
     if suite_name not in BUDGET_S:
         raise InputError("--suite", suite_name, f"must be one of {', '.join(BUDGET_S)}", "quick")
+    return measure_cases(
+        device,
+        suite_name,
+        lambda scale: suite(suite_name, scale, graph),
+        out,
+        resume=resume,
+        budget_s=BUDGET_S[suite_name] if budget_s is None else budget_s,
+        rounds=rounds,
+        date=date,
+        progress=progress,
+    )
+
+
+def measure_cases(
+    device: Device,
+    name: str,
+    make: Callable[[Scale], Sequence[Case]],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    budget_s: float,
+    rounds: int | None = None,
+    date: str = "",
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Measured:
+    """The same for any cases, made once the device's scale is known; ``name`` is the rows' ``suite``."""
     started = device.host_s()
     on_host = device.facts.backend == "cpu"
     with RecordsFile(out, device.facts, resume=resume) as records:
         scale = look(device)
-        cases = suite(suite_name, scale, graph)
+        cases = make(scale)
         session = Session(
             device=device,
             records=records,
-            suite=suite_name,
+            suite=name,
             date=date or datetime.date.today().isoformat(),
             policy=HOST_POLICY if on_host else GPU_POLICY,
-            budget_s=(BUDGET_S[suite_name] if budget_s is None else budget_s) - (device.host_s() - started),
+            budget_s=budget_s - (device.host_s() - started),
             rounds=rounds or (2 if on_host else 1),
             progress=progress,
         )
         result = run(cases, session)
     return Measured(
         scale=scale,
-        suite=suite_name,
+        suite=name,
         result=result,
         path=Path(out),
         rows=records.rows,
