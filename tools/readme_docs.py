@@ -55,8 +55,8 @@ def operators_table() -> Iterator[str]:
 def training_table() -> Iterator[str]:
     """Held-out error of whole training steps, as Markdown."""
     provenance = training_provenance()
-    yield f"Training steps, plan known: {provenance['rows']} published runs, each predicted by constants fitted without any"
-    yield "run of its device, of its model, or of its source (docs/concepts/training-accuracy.md)."
+    yield f"Training steps, plan known: {provenance['rows']} published runs, each predicted by constants fitted without"
+    yield "any run of its device, of its model, or of its source (docs/concepts/training-accuracy.md)."
     yield ""
     yield "| runs | held out | runs | mean error | 90% within | bias | inside the 80% interval |"
     yield "|---|---|---|---|---|---|---|"
