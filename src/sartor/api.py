@@ -324,7 +324,7 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
 
     if can(best.plan):
         return launch_files(word, answer.job, best.plan, answer.cluster), best
-    others = (*answer.search.top, *answer.front)
+    others = (*answer.search.top, *answer.front, *_within(answer, NO_DEGREE.get(word.value, ())))
     other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
     if other is None:
         raise reasons[0]
@@ -332,6 +332,25 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
     slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
     note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
+
+
+NO_DEGREE = {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}
+"""Degrees that a trainer's files cannot say: another search keeps to 1 of each where the best plan has more."""
+
+
+def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]:
+    """The best plans with degrees ``absent`` at 1, of each ZeRO stage, as trainers differ in which they have."""
+    from sartor.search.plans import search_plans
+
+    asked = answer.search
+    if any(asked.fixed.get(name, 1) != 1 for name in absent) or not absent:
+        return ()
+    stages = [asked.fixed["zero_stage"]] if "zero_stage" in asked.fixed else [0, 1, 2, 3]
+    held = [{**asked.fixed, **dict.fromkeys(absent, 1), "zero_stage": stage} for stage in stages]
+    found = [
+        search_plans(answer.job, asked.cluster, asked.num_devices, h, calibration=answer.calibration) for h in held
+    ]
+    return tuple(plan for each in found for plan in each.top)
 
 
 def lint_launch(

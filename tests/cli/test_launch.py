@@ -126,3 +126,21 @@ def test_page_figures_and_trace_are_written_where_asked(sartor: Call, tmp_path: 
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert len(list((tmp_path / "png").glob("*.png"))) >= 4
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "accelerate"])
+def test_what_a_trainers_files_cannot_say_is_searched_for_without(sartor: Call, kind: str, tmp_path: Path) -> None:
+    words = ("--num-devices", "64", "--global-batch-size", "256", "--cluster", "dgx-h200", "--framework", "megatron")
+    ran = sartor("plan", "mixtral-8x7b", *words, "--write", kind, tmp_path / kind)
+    assert ran.code == 0
+    assert "slower" in ran.err
+    read = sartor("plan", "mixtral-8x7b", "--launch", tmp_path / kind, "--seq-len", "4096", "--json")
+    assert (read.body["plan"]["pp"], read.body["plan"]["ep"]) == (1, 1)
+
+
+def test_a_vocabulary_is_padded_by_megatron_alone(sartor: Call, tmp_path: Path) -> None:
+    words = ("plan", "gpt2-small", "--num-devices", "8", "--global-batch-size", "64")
+    assert sartor(*words, "--json").body["model"]["vocab_size"] % 128
+    notes = {kind: sartor(*words, "--framework", kind).out for kind in ("megatron", "torchtitan")}
+    assert "padded to 50304, as megatron does" in notes["megatron"]
+    assert "padded" not in notes["torchtitan"]

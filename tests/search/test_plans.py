@@ -339,3 +339,20 @@ def test_every_axis_is_in_the_space() -> None:
     space = plan_space(asked, 8, {})
     assert {*space.dims, *space.axes} == set(AXES)
     assert size_of(space.dims) * int(np.prod([len(v) for v in space.axes.values()])) == space.size
+
+
+@pytest.mark.parametrize("trainer", ["torchtitan", "fsdp"])
+def test_trainers_on_fsdp_are_offered_what_they_have(trainer: str) -> None:
+    asked = replace(job(8, 16), framework=Framework(name=trainer))
+    found = search(asked, 8)
+    plans = [each.plan for each in (*found.top, *found.front)]
+    assert {int(plan.zero_stage) for plan in plans} & {2, 3}
+    for plan in plans:
+        dims = plan.dims
+        alone = int(dims.tp) * int(dims.pp) * int(dims.cp) == 1 or int(dims.dp) * int(dims.cp) == 1
+        assert int(plan.zero_stage) in ((0, 2, 3) if alone else (2, 3))
+        assert trainer == "torchtitan" or int(dims.pp) == 1
+    if trainer == "torchtitan":
+        piped = search(asked, 8, fixed={"pp": 2, "dp": 4}).best
+        assert piped is not None
+        assert int(piped.plan.zero_stage) in (2, 3)

@@ -40,6 +40,12 @@ SCHEDULES: Mapping[str, tuple[PipelineSchedule, ...]] = {
 DeepSpeed's ``runtime/pipe/schedule.py`` (1F1B), torchtitan's ``pipeline_parallel_schedule`` (PyTorch's 1F1B,
 Interleaved1F1B, GPipe, ZBVZeroBubble); as of 2026-11. Others: any."""
 NO_INTERLEAVING = ("deepspeed",)
+SHARDS_FULLY = ("torchtitan", "fsdp", "llm-foundry")
+"""Trainers on PyTorch's FSDP, which shards gradients with the optimizer's states, also under a pipeline (torchtitan
+keeps parameters gathered there unless told otherwise: ``fsdp_reshard_after_forward``)."""
+NO_PIPELINE = ("fsdp", "llm-foundry")
+"""Neither pipelines nor experts on several devices: accelerate's ``ParallelismConfig`` and LLM Foundry's configuration
+have no degree for them; as of 2026-11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,8 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     if job.shape.traced is not None:
         yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
+    if job.framework.name in NO_PIPELINE:
+        yield Condition(reason=f"{job.framework.name} has no pipeline", ok=lambda r: r["pp"] == 1)
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
@@ -141,6 +149,8 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
 def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
     whole = not job.framework.splits_experts
+    if job.framework.name in NO_PIPELINE:
+        yield Condition(reason=f"{job.framework.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
     yield Condition(
         reason=f"ep does not divide {'tp x ' if whole else ''}dp x cp",
         ok=lambda r: r["dp"] * r["cp"] * np.where(whole, r["tp"], 1) % r["ep"] == 0,
@@ -177,7 +187,7 @@ def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
     """What each switch needs of the structure, in the order the switches are spread."""
     return {
         "sequence_parallel": _sequence_conditions(job),
-        "zero_stage": _zero_conditions(),
+        "zero_stage": _zero_conditions(job),
         "schedule": _schedule_conditions(job),
         "optimizer_offload": iter(()),
         "recompute": _recompute_conditions(job),
@@ -200,11 +210,24 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
 
 
-def _zero_conditions() -> Iterator[Condition]:
+def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="ZeRO has nothing to shard: dp x cp is 1",
         ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
     )
+    if job.framework.name in SHARDS_FULLY:
+        name = job.framework.name
+        yield Condition(
+            reason=f"{name} shards gradients with the optimizer (ZeRO 2, 3) or nothing",
+            ok=lambda r: r["zero_stage"] != 1,
+        )
+        yield Condition(
+            reason=f"{name} shards wherever another degree is above 1",
+            ok=lambda r: (
+                (r["zero_stage"] > 0) | (r["tp"] * r["pp"] * r["cp"] * r["ep"] == 1) | (r["dp"] * r["cp"] == 1)
+            ),
+        )
+        return
     # Gradients and parameters sharded between microbatches would be gathered for each of them.
     yield Condition(
         reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1)

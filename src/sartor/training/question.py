@@ -14,7 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.training.recipes import check_recipe, supports
+from sartor.training.recipes import MEGATRON_LIKE, check_recipe, supports
 from sartor.units import round_up
 
 FRAMEWORKS = (
@@ -29,7 +29,7 @@ FRAMEWORKS = (
     "pytorch",
 )
 VOCAB_MULTIPLE = 128
-"""Trainers pad the vocabulary to a multiple of this times tp (Megatron-LM's ``--make-vocab-size-divisible-by``)."""
+"""Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
 MOST = 2**40
 
 Word = TypeVar("Word", bound=Enum)
@@ -61,7 +61,7 @@ def training_job(
     trainer = framework if isinstance(framework, Framework) else Framework(name=_framework(framework))
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
-    padded, pad_notes = _padded(shape)
+    padded, pad_notes = _padded(shape, trainer)
     job = TrainingJob(
         shape=padded,
         seq_len=length,
@@ -126,12 +126,13 @@ def _framework(name: str) -> str:
     return word
 
 
-def _padded(shape: TransformerShape) -> tuple[TransformerShape, tuple[str, ...]]:
+def _padded(shape: TransformerShape, trainer: Framework) -> tuple[TransformerShape, tuple[str, ...]]:
+    """The vocabulary as the trainer has it: Megatron's pads it, others take it as it is."""
     vocab = int(shape.vocab_size)
-    padded = int(round_up(vocab, VOCAB_MULTIPLE))
+    padded = int(round_up(vocab, VOCAB_MULTIPLE)) if trainer.name in MEGATRON_LIKE else vocab
     if padded == vocab:
         return shape, ()
-    return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as trainers do",)
+    return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as {trainer.name} does",)
 
 
 def _job_notes(job: TrainingJob) -> tuple[str, ...]:
