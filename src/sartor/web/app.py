@@ -44,7 +44,7 @@ def create_app(settings: Settings) -> Guard:
     lanes = make_lanes(settings)
     files = page_files()
     document = Reply(body=(json.dumps(openapi(), indent=2) + "\n").encode())
-    health = Reply(body=json.dumps({"status": "ok", "version": __version__}).encode() + b"\n")
+    health = Reply(body=json.dumps(_health(settings)).encode() + b"\n")
     app = Starlette(
         routes=[
             Path("/health", _always(health), methods=["GET"]),
@@ -57,6 +57,10 @@ def create_app(settings: Settings) -> Guard:
         lifespan=_lifespan(lanes),
     )
     return Guard(app, settings)
+
+
+def _health(settings: Settings) -> dict[str, Any]:
+    return {"status": "ok", "version": __version__, "watching": settings.study is not None}
 
 
 def make_lanes(settings: Settings) -> dict[str, Lane]:

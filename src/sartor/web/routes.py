@@ -406,6 +406,7 @@ ROUTES = (
         path="/api/study",
         method="GET",
         summary="The study named on the command line (`sartor serve --study FILE`), as it is now.",
+        lane=SLOW,
         schema="study",
         keys=("status", "evaluated", "pareto", "convergence"),
     ),

@@ -2,20 +2,141 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
+from sartor.report.contract import plain
+from sartor.search.pareto import is_pareto
+
+MOST_POINTS = 3000
+MOST_STEPS = 600
+"""Points and steps that are drawn: the best, and steps evenly in between."""
 
 
 def uploaded_body(data: bytes) -> dict[str, Any]:
-    """What the bytes of a study file hold. Raises ``InputError`` where they are none."""
-    if not data.startswith(b"SQLite format 3\x00"):
-        raise InputError("study", f"{len(data)} bytes", "must be a study file of `sartor design --study FILE` (SQLite)")
-    raise InputError("study", "SQLite", "is no study of sartor")
+    """What the bytes of a study file hold. Raises ``InputError`` where they are none.
+
+    They stand in a folder of their own while they are read, which is gone afterwards.
+    """
+    with tempfile.TemporaryDirectory(prefix="sartor-study-") as folder:
+        path = Path(folder) / "study.db"
+        path.write_bytes(data)
+        try:
+            return study_body(read_study(path))
+        except InputError as error:
+            raise InputError("study", "the file sent", error.must, error.nearest) from None
+        except (KeyError, TypeError, ValueError, RecursionError) as slip:
+            raise InputError("study", "the file sent", f"holds what no study does ({type(slip).__name__})") from None
 
 
 def watched_body(path: str | None) -> dict[str, Any]:
     """What the study named on the command line holds now. Raises ``InputError``."""
     if path is None:
         raise InputError("study", "none", "no study is watched: start with `sartor serve --study FILE`, or load a file")
-    raise InputError("study", path, "is no study of sartor")
+    return study_body(read_study(path))
+
+
+def study_body(study: StudyRecord) -> dict[str, Any]:
+    """The answer of ``/api/study``: see ``routes``."""
+    points = sorted((p for p in study.points if p.objective > 0), key=lambda p: -p.objective)[:MOST_POINTS]
+    best = study.incumbent
+    last = study.history[-1] if study.history else None
+    return {
+        "status": study.sessions[-1].ending if study.sessions else "empty",
+        "question": _question(study.question),
+        "evaluated": last.evaluated if last else len(study.points),
+        "waiting": last.waiting if last else None,
+        "pruned": last.pruned if last else None,
+        "left_s": plain(last.left_s) if last else None,
+        "upper_bound": plain(study.bound),
+        "objective": None if best is None else best.objective,
+        "gap": _gap(study.bound, best),
+        "sessions": [plain({name: getattr(s, name) for name in s.__slots__}) for s in study.sessions],
+        "pareto": _points(points),
+        "convergence": _convergence(study),
+        "best": None if best is None else _best(study, best),
+    }
+
+
+def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
+    return None if best is None or bound is None else max(bound / best.objective - 1.0, 0.0)
+
+
+def _question(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked, in a line."""
+    models = [{"name": str(m.get("name")), "seq_len": m.get("seq_len")} for m in asked.get("models", ())]
+    names = ("num_devices", "global_batch_size", "objective", "mean", "budgets", "tolerance")
+    space = asked.get("space") or {}
+    return {
+        "models": models,
+        "space": space.get("name"),
+        "num_points": space.get("num_points"),
+        **{name: plain(asked.get(name)) for name in names},
+    }
+
+
+def _points(points: Sequence[StudyPoint]) -> dict[str, Any]:
+    """Evaluated points column by column, best first, with those on the front of objective, area and power."""
+    table = np.array([[-p.objective, p.area_mm2, p.power_w] for p in points]).reshape(-1, 3)
+    front = is_pareto(table) if len(points) else np.zeros(0, dtype=bool)
+    return {
+        "labels": [_label(p.architecture) for p in points],
+        "objective": [p.objective for p in points],
+        "area_mm2": [p.area_mm2 for p in points],
+        "power_w": [p.power_w for p in points],
+        "hbm_bytes": [p.hbm_bytes for p in points],
+        "on_front": front.tolist(),
+    }
+
+
+def _label(a: Mapping[str, Any]) -> str:
+    """``8 x 256x128, 128 x 128 lanes, 32 MiB``."""
+    cores = f"{a.get('num_tensor_cores')} x {a.get('array_rows')}x{a.get('array_cols')}"
+    buffer = float(a.get("global_buffer_bytes") or 0) / 2**20
+    return f"{cores}, {a.get('num_vector_cores')} x {a.get('vector_lanes')} lanes, {buffer:g} MiB"
+
+
+def _convergence(study: StudyRecord) -> dict[str, Any]:
+    """Bound and incumbent over time; None where a bound is not known yet."""
+    steps = study.history
+    every = max(-(-len(steps) // MOST_STEPS), 1)
+    chosen = [step for i, step in enumerate(steps) if i % every == 0 or i == len(steps) - 1]
+    names = ("seconds", "bound", "incumbent", "evaluated")
+    return {name: [plain(getattr(step, name)) for step in chosen] for name in names}
+
+
+def _best(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
+    """The winner: always its sizes; its parts, plans and schedules where the study's question can be read back."""
+    from sartor.web.study_winner import winner_body
+
+    found = {
+        "architecture": plain(dict(best.architecture)),
+        "label": _label(best.architecture),
+        "area_mm2": best.area_mm2,
+        "power_w": best.power_w,
+        "die_usd": plain(best.die_usd),
+        "objective": best.objective,
+        "models": [None if o is None else _outcome(o) for o in best.outcomes],
+    }
+    return {**found, "detail": winner_body(study, best)}
+
+
+def _outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    plan = outcome["plan"]
+    return {
+        "name": outcome["name"],
+        "step_s": outcome["step_s"],
+        "tokens_per_s": outcome["tokens_per_s"],
+        "sequences_per_s": outcome["sequences_per_s"],
+        "recompute": str(outcome["recompute"]).lower(),
+        "tp": plan["tensor_parallel"],
+        "dp": plan["data_parallel"],
+        "pp": len(plan["stages"]),
+        "layers": [plain(dict(layer)) for layer in outcome["layers"]],
+    }

@@ -1,26 +1,139 @@
 // The design view: what a study of `sartor design` has found, loaded from a file or watched while it runs.
 
-import { card, h, put } from "./dom.js";
+import { card, h, put, s, sized, table, term } from "./dom.js";
 import { ask, Refused } from "./api.js";
+import { axes, box, COLOURS, figure, gantt, legend, linear, path, ticks } from "./charts.js";
+import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { parts } from "./plan.js";
+
+const EVERY_MS = 2000;
+const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };
+const POWER = { static_w: "idle", arrays_w: "multiply arrays", lanes_w: "vector lanes", private_buffers_w: "private buffers", global_buffer_w: "global buffer", memory_w: "memory", links_w: "links" };
+const STEP = { microbatches_s: "work on microbatches", fill_s: "pipeline fills, drains", resync_s: "gradients agreed on", optimizer_s: "optimizer step" };
+const UNITS = { throughput: "sequences/s", per_mm2: "sequences/s per mm²", per_watt: "sequences/s per W", per_dollar: "sequences/s per USD" };
+const ENDINGS = { running: "running", complete: "complete: proved", interrupted: "interrupted", time: "ended by its time limit", disk: "ended by a full disk", empty: "nothing yet" };
 
 export function designView({ banner, status }) {
-  const results = h("div", { class: "results" });
+  const results = h("div", { class: "results" }), says = h("p", { class: "muted", id: "study-says" });
   const file = h("input", { type: "file", id: "study-file", "aria-label": "Study file", "data-takes-files": true, onchange: () => { if (file.files[0]) load(file.files[0]); } });
-  const element = h("div", { class: "stack" }, card("Study", h("div", { class: "row wrap" }, file, h("button", { id: "watch", onclick: () => load(undefined) }, "Show the study being watched"))), results);
+  const watch = h("button", { id: "watch", hidden: true, onclick: () => load() }, "Show the study being watched");
+  const element = h("div", { class: "stack" }, card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch), says), results);
+  element.addEventListener("drop", (event) => { const dropped = event.dataTransfer?.files[0]; if (dropped) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
+  let timer = 0, started = false, drawn = "";
 
+  put(results, h("p", { class: "empty" }, "Load a study file of ", h("code", {}, "sartor design --study FILE"), ", or start with ", h("code", {}, "sartor serve --study FILE"), " to watch one while it runs."));
+
+  async function refresh() {
+    if (started) return;
+    started = true;
+    const health = await ask("/health").catch(() => ({}));
+    watch.hidden = !health.watching;
+    if (health.watching) load();
+  }
+
+  /** Load a file, or without one what is being watched, again and again while it runs. */
   async function load(from) {
+    clearTimeout(timer);
+    element.classList.add("waiting");
     try {
-      draw(await ask("/api/study", from));
+      const found = await ask("/api/study", from && (await from.arrayBuffer()));
       banner("");
-      status("");
+      draw(found);
+      if (!from && found.status === "running") timer = setTimeout(() => { if (element.isConnected) load(); else started = false; }, EVERY_MS);
     } catch (error) {
-      if (error instanceof Refused) banner(error.message); else throw error;
+      if (!(error instanceof Refused)) throw error;
+      banner(error.message);
+    } finally {
+      element.classList.remove("waiting");
     }
   }
 
   function draw(found) {
-    put(results, card("Study", h("pre", {}, JSON.stringify(found, null, 1).slice(0, 2000))));
+    const q = found.question, unit = UNITS[q.objective] ?? q.objective;
+    put(says, `${q.models.map((m) => `${m.name} (seq ${whole(m.seq_len)})`).join(", ")} on ${whole(q.num_devices)} devices, ${whole(q.global_batch_size)} sequences a step, space ${q.space}: `,
+      h("b", {}, ENDINGS[found.status] ?? found.status), `; ${whole(found.evaluated)} points evaluated, ${whole(found.pruned)} ruled out by their bound`,
+      found.waiting ? `, ${whole(found.waiting)} waiting` : "", found.left_s ? `, about ${seconds(found.left_s)} left` : "");
+    const key = JSON.stringify([found.evaluated, found.status, found.upper_bound]);
+    if (key === drawn) return;
+    drawn = key;
+    const best = found.best;
+    put(results,
+      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, "No point has been found that fits.")),
+      card("How the search closes in", convergence(found, unit)),
+      found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
+      ...(best?.detail ? detailed(best.detail) : []),
+      found.pareto.labels.length ? card(term("pareto", "Pareto front"), front(found, unit)) : null);
+    status(best ? `Best ${rate(best.objective)} ${unit}${found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved"}` : "");
   }
 
-  return { element, refresh() {} };
+  const rate = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+
+  function winner(found, best, unit) {
+    const a = best.architecture;
+    const facts = [["gap", "objective", `${rate(best.objective)} ${unit}`], ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)], ["area", "area", `${whole(best.area_mm2)} mm²`], ["power", "power", `${whole(best.power_w)} W`],
+      ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`], ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`], ["buffer", "global buffer", bytes(a.global_buffer_bytes)], ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`], ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`], ["node", "node", `${a.node_nm} nm`]];
+    const models = best.models.filter(Boolean);
+    const head = ["model", "step", "80% interval", "tokens/s", "MFU", "tp", "pp", "dp", "recompute"].map((label, k) => ({ label: ["tp", "pp", "dp"].includes(label) ? term(label, label) : label, number: k > 0 && k < 8 }));
+    const rows = models.map((m) => { const d = best.detail?.models.find((each) => each.name === m.name); return [m.name, seconds(m.step_s), d ? interval(d.low_s, d.high_s) : "—", count(m.tokens_per_s), d ? share(d.mfu) : "—", m.tp, m.pp, m.dp, m.recompute]; });
+    return card("Best so far", h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`), h("dl", { class: "tiles" }, facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value)))), table("How each model runs", head, rows));
+  }
+
+  function detailed(detail) {
+    const mm2 = (v) => `${Number(v.toPrecision(3))} mm²`, watt = (v) => `${Number(v.toPrecision(3))} W`;
+    const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+    return [
+      card(term("area", "Area of the die"), parts(detail.area, AREA, sum(detail.area), mm2)),
+      card(term("power", "Power with everything at its peak"), parts(detail.power, POWER, sum(detail.power), watt)),
+      ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
+      ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
+      ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
+    ];
+  }
+
+  function convergence(found, unit) {
+    const c = found.convergence, holder = h("div", {});
+    const known = c.bound.map((b, i) => [b, c.incumbent[i]]).flat().filter((v) => v > 0);
+    if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
+    sized(holder, (width) => {
+      const height = Math.max(200, Math.min(420, width * 0.42)), frame = box(width, height, { left: 4.2 });
+      const end = Math.max(...c.seconds, 1e-9), top = Math.max(...c.incumbent, ...c.bound.filter((b) => b > 0 && b < 50 * Math.max(...c.incumbent, 1e-30)));
+      const x = linear([0, end], [frame.left, frame.right]), y = linear([0, top * 1.05], [frame.bottom, frame.top]);
+      const stairs = (values) => { const xs = [], ys = []; values.forEach((v, i) => { const ok = v > 0 && v <= top * 1.05; if (i && ok && ys.at(-1) !== null) { xs.push(x(c.seconds[i])); ys.push(ys.at(-1)); } xs.push(x(c.seconds[i])); ys.push(ok ? y(v) : null); }); return path(xs, ys); };
+      put(holder, figure(width, height, `Bound and best over ${seconds(end)}`,
+        axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" }, { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit }),
+        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }), s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" })));
+    });
+    return [legend([["best so far", "var(--blue)"], ["proved bound: nothing is better", "var(--vermillion)"]]), holder];
+  }
+
+  function cloud(found, unit) {
+    const p = found.pareto, holder = h("div", {});
+    sized(holder, (width) => {
+      const height = Math.max(220, Math.min(460, width * 0.5)), frame = box(width, height, { left: 4.2 });
+      const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02], ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
+      const x = linear(xs, [frame.left, frame.right]), y = linear(ys, [frame.bottom, frame.top]);
+      put(holder, figure(width, height, `${p.labels.length} evaluated points by area`,
+        axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" }, { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit }),
+        p.labels.map((label, i) => s("circle", { cx: x(p.area_mm2[i]), cy: y(p.objective[i]), r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5, fill: p.on_front[i] ? "var(--blue)" : "var(--grey)", "fill-opacity": 0.8, class: i === 0 ? "best" : null, "data-tip": `${label}: ${rate(p.objective[i])} ${unit}, ${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W` }))));
+    });
+    return [legend([["on the front of objective, area and power", "var(--blue)"], ["beaten in all three", "var(--grey)"]]), holder];
+  }
+
+  function front(found, unit) {
+    const p = found.pareto, rows = [];
+    p.labels.forEach((label, i) => { if (p.on_front[i] && rows.length < 40) rows.push([label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i]), bytes(p.hbm_bytes[i])]); });
+    return table("Points that no other beats", ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })), rows, 0);
+  }
+
+  function schedule(bars) {
+    const modes = [...new Set(bars.mode)];
+    return [h("p", { class: "muted" }, bars.title), legend(modes.map((mode, i) => [mode, COLOURS[i]])), gantt({ label: bars.title, lines: bars.lines, bars: bars.operator.map((name, i) => ({ line: bars.lines.indexOf(bars.line[i]), start: bars.start_s[i], end: bars.end_s[i], colour: COLOURS[modes.indexOf(bars.mode[i])], tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`, words: name })) })];
+  }
+
+  function pipeline(bars) {
+    const kinds = [...new Set(bars.kind)];
+    return [h("p", { class: "muted" }, bars.title), legend(kinds.map((kind, i) => [kind, COLOURS[i]])), gantt({ label: bars.title, lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`), bars: bars.kind.map((kind, i) => ({ line: bars.stage[i], start: bars.start_s[i], end: bars.end_s[i], colour: COLOURS[kinds.indexOf(kind)], tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}` })) })];
+  }
+
+  return { element, refresh };
 }

@@ -2,7 +2,7 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, legend, linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, gantt, legend, linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
@@ -122,12 +122,6 @@ export function planView({ banner, status }) {
     return h("dl", { class: "tiles" }, facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))));
   }
 
-  function parts(values, words, whole_, form) {
-    const rows = Object.entries(words).filter(([key]) => (values[key] ?? 0) / whole_ >= 0.0005).map(([key, label], i) => [label, values[key], COLOURS[i % COLOURS.length]]);
-    return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") }, rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole_}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole_)}` }))),
-      h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)), ` ${share(v / whole_)}`)))];
-  }
-
   function cloud(c) {
     const holder = h("div", {});
     sized(holder, (width) => {
@@ -148,23 +142,15 @@ export function planView({ banner, status }) {
   }
 
   function timeline(p, memory) {
-    const holder = h("div", {});
     const kinds = [...new Set(p.kind)], colour = (kind) => COLOURS[kinds.indexOf(kind) % COLOURS.length];
-    sized(holder, (width) => {
-      const em = rem(), row = Math.max(0.4 * em, Math.min(1.5 * em, (23 * em) / p.num_stages)), height = row * p.num_stages + 2 * em, end = Math.max(...p.end_s);
-      const frame = box(width, height, { top: 0.4, bottom: 1.6 }), [unit, word] = timeUnit(end);
-      const x = linear([0, end], [frame.left, frame.right]), every = Math.ceil(p.num_stages / 12);
-      put(holder, figure(width, height, `${p.num_stages} stages over ${seconds(end)}`,
-        axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit) }, null),
-        Array.from({ length: p.num_stages }, (_, i) => i % every ? null : s("text", { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 4, "text-anchor": "end" }, `stage ${i}`)),
-        p.stage.map((stage, i) => s("rect", { x: x(p.start_s[i]), y: frame.top + row * stage + 0.5, width: Math.max(x(p.end_s[i]) - x(p.start_s[i]) - 0.4, 0.4), height: row - 1, fill: colour(p.kind[i]), "data-tip": `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }))),
-      memory ? track(memory, width, end, word, unit) : null);
-    });
-    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), holder];
+    const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), tip: `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
+    const lines = Array.from({ length: p.num_stages }, (_, i) => `stage ${i}`);
+    const below = memory ? (width, left, end, unit, word) => track(memory, width, left, end, word, unit) : null;
+    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), gantt({ label: p.title, lines, bars, below })];
   }
 
-  function track(m, width, end, word, unit) {
-    const height = 10.5 * rem(), frame = box(width, height);
+  function track(m, width, left, end, word, unit) {
+    const height = 10.5 * rem(), frame = box(width, height, { left });
     const most = Math.max(m.limit_bytes, ...m.bytes.flat()) * 1.05;
     const x = linear([0, end], [frame.left, frame.right]), y = linear([0, most], [frame.bottom, frame.top]);
     const steps = (times, held) => { const xs = [], ys = []; times.forEach((t, i) => { if (i) { xs.push(x(Math.min(t, end))); ys.push(y(held[i - 1])); } xs.push(x(Math.min(t, end))); ys.push(y(held[i])); }); return path(xs, ys); };
@@ -213,4 +199,11 @@ export function planView({ banner, status }) {
   }
 
   return { element, refresh };
+}
+
+/** A whole as its parts: one bar, and the parts with their numbers. */
+export function parts(values, words, whole_, form) {
+  const rows = Object.entries(words).filter(([key]) => (values[key] ?? 0) / whole_ >= 0.0005).map(([key, label], i) => [label, values[key], COLOURS[i % COLOURS.length]]);
+  return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") }, rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole_}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole_)}` }))),
+    h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)), ` ${share(v / whole_)}`)))];
 }

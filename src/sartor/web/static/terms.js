@@ -48,6 +48,12 @@ export const TERMS = {
   bubble: ["Pipeline bubble", "Time stages wait while the pipeline fills and drains.", "(p − 1) / (m·v + p − 1)"],
   pareto: ["Pareto front", "Nothing else is better in one respect and as good in the other."],
   gap: ["Gap", "How much better anything not yet looked at could be, proved.", "(bound − best) / best"],
+  power: ["Power", "Of one device with everything at its peak rate."],
+  cores: ["Cores", "Tensor cores multiply matrices (rows contract, columns produce); vector cores do the rest."],
+  buffer: ["Global buffer", "Memory on the die that all cores share."],
+  hbm: ["Memory", "Stacked memory beside the die."],
+  clock: ["Clock", "Cycles per second of the cores."],
+  node: ["Node", "Process node: sets area and energy of the parts."],
   area: ["Area", "Predicted silicon area of the chip's parts, in mm²."],
 };
 

@@ -1,0 +1,130 @@
+"""The winner of a study in detail: its question read back, its die by part, where steps go, one layer's schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from sartor.engine.codec import outcome_from
+from sartor.engine.study import StudyPoint, StudyRecord
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator, Dataflow
+from sartor.hardware.memory import Memory
+from sartor.report.contract import plain, record
+from sartor.report.design_points import layer_bars, pipeline_bars
+from sartor.search.joint_detail import area_parts, model_detail, power_parts
+from sartor.search.joint_point import Evaluation, Point
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import Ranked
+
+Key = tuple[str, int, float]
+_LAST: dict[Key, dict[str, Any]] = {}
+"""The last winner's detail: a study that is watched asks for it again and again."""
+MOST_MODELS = 3
+"""Models whose schedules are drawn."""
+
+
+def winner_body(study: StudyRecord, best: StudyPoint) -> dict[str, Any] | None:
+    """Parts of the die and of power, steps by part, schedules and pipelines; None where the question cannot be
+    read back (a study of another version)."""
+    key = (study.fingerprint, best.candidate, best.hbm_bytes)
+    if key not in _LAST:
+        try:
+            found = _detail(study, best)
+        except (InputError, KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
+            return None
+        _LAST.clear()
+        _LAST[key] = found
+    return _LAST[key]
+
+
+def _detail(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
+    question = question_of(study.question)
+    accelerator = accelerator_of(best.architecture)
+    point = Point(index=best.candidate, accelerator=accelerator, hbm_bytes=best.hbm_bytes, options=())
+    outcomes = tuple(outcome_from(each) for each in best.outcomes)
+    evaluation = Evaluation(point=point, outcomes=outcomes, bounds=())
+    ranked = Ranked(
+        evaluation=evaluation,
+        objective=best.objective,
+        bound=best.bound,
+        area_mm2=best.area_mm2,
+        power_w=best.power_w,
+        die_usd=best.die_usd,
+    )
+    details = [d for m in range(len(question.models)) if (d := model_detail(question, evaluation, m)) is not None]
+    return {
+        "area": area_parts(question, accelerator),
+        "power": power_parts(accelerator),
+        "models": [_model(detail) for detail in details],
+        "schedules": [
+            plain(record(bars)) for detail in details[:MOST_MODELS] for _, bars in layer_bars(question, ranked, detail)
+        ],
+        "pipelines": [plain(record(pipeline_bars(detail))) for detail in details[:MOST_MODELS]],
+    }
+
+
+def _model(detail: Any) -> dict[str, Any]:
+    outcome = detail.outcome
+    return {
+        "name": outcome.name,
+        "step_s": outcome.step_s,
+        "low_s": detail.low_s,
+        "high_s": detail.high_s,
+        "source": "analytic",
+        "mfu": plain(detail.mfu),
+        "peak_bytes": plain(detail.peak_bytes),
+        "num_microbatches": detail.num_microbatches,
+        "time": plain(record(detail.time)),
+    }
+
+
+def accelerator_of(table: Mapping[str, Any]) -> Accelerator:
+    """The accelerator that a study wrote down."""
+    known = {each.name for each in dataclasses.fields(Accelerator)}
+    fields: dict[str, Any] = {name: value for name, value in table.items() if name in known}
+    return Accelerator(**{**fields, "memory": Memory(table["memory"]), "dataflow": Dataflow(table["dataflow"])})
+
+
+def question_of(table: Mapping[str, Any]) -> DesignQuestion:
+    """The question that a study wrote down (``engine.codec``). Raises ``ValueError`` for what is none."""
+    known = {each.name for each in dataclasses.fields(DesignQuestion)}
+    found = revived(DesignQuestion, {name: value for name, value in table.items() if name in known or name == "is"})
+    assert isinstance(found, DesignQuestion)
+    return found
+
+
+def revived(kind: Any, value: Any) -> Any:
+    """A plain value as what a field of type ``kind`` holds. Only types that the field itself names are ever made."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return _one_of(get_args(kind), value)
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        each = [inner[0]] * len(value) if len(inner) == 2 and inner[1] is Ellipsis else inner
+        return tuple(revived(one, item) for one, item in zip(each, value, strict=True))
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping) or value.get("is") != kind.__name__:
+            raise ValueError(f"no {kind.__name__}")
+        hints = get_type_hints(kind)
+        names = [each.name for each in dataclasses.fields(kind) if each.init and each.name in value]
+        return kind(**{name: revived(hints[name], value[name]) for name in names})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return next(member for member in kind if member.name.lower() == value)
+    return value
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The first of several types that a value can be of."""
+    if value is None and type(None) in kinds:
+        return None
+    for kind in kinds:
+        fits = isinstance(value, Mapping) == (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+        if kind is type(None) or not fits or (isinstance(value, Mapping) and value.get("is") != kind.__name__):
+            continue
+        if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, str):
+            continue
+        return revived(kind, value)
+    raise ValueError("no such value")
