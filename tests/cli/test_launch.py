@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sartor import api
+
 Call = Callable[..., Any]
 MODEL = "llama-3.1-8b"
 SIZE = ("--num-devices", "16", "--global-batch-size", "32", "--fix", "tp=1,pp=1,cp=1")
@@ -130,12 +132,12 @@ def test_page_figures_and_trace_are_written_where_asked(sartor: Call, tmp_path: 
 
 @pytest.mark.parametrize("kind", ["deepspeed", "accelerate"])
 def test_what_a_trainers_files_cannot_say_is_searched_for_without(sartor: Call, kind: str, tmp_path: Path) -> None:
-    words = ("--num-devices", "64", "--global-batch-size", "256", "--cluster", "dgx-h200", "--framework", "megatron")
+    words = ("--num-devices", "16", "--global-batch-size", "16", "--set", "num_layers=8", "--framework", "megatron")
     ran = sartor("plan", "mixtral-8x7b", *words, "--write", kind, tmp_path / kind)
     assert ran.code == 0
     assert "slower" in ran.err
-    read = sartor("plan", "mixtral-8x7b", "--launch", tmp_path / kind, "--seq-len", "4096", "--json")
-    assert (read.body["plan"]["pp"], read.body["plan"]["ep"]) == (1, 1)
+    read = api.lint_launch(tmp_path / kind, "dgx-h100", model="mixtral-8x7b", seq_len=4096, search=False)
+    assert (read.priced.plan.dims.pp, read.priced.plan.dims.ep) == (1, 1)
 
 
 def test_a_vocabulary_is_padded_by_megatron_alone(sartor: Call, tmp_path: Path) -> None:
