@@ -79,7 +79,7 @@ def _register(recorder: Recorder) -> None:
 
 
 def _config(fields: Mapping[str, Any], source: str) -> Any:
-    kept = {k: v for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
+    kept = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
     model_type = kept.pop("model_type", None)
     if model_type not in known_types():
         raise InputError(source, str(model_type), "is no model type of the installed transformers", "")
@@ -87,6 +87,13 @@ def _config(fields: Mapping[str, Any], source: str) -> Any:
         return AutoConfig.for_model(model_type, **kept)
     except Exception as error:
         raise InputError(source, str(model_type), f"transformers refuses this config: {_said(error)}") from error
+
+
+def _numbers(value: Any) -> Any:
+    """Infinities, which JSON lacks, as transformers writes them (``{"__float__": "Infinity"}``)."""
+    if isinstance(value, dict):
+        return float(value["__float__"]) if set(value) == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(each) for each in value] if isinstance(value, list) else value
 
 
 def _build(config: Any, architecture: str, named: list[str], dtype: str, source: str) -> tuple[Any, tuple[str, ...]]:

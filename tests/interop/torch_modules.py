@@ -1,0 +1,143 @@
+"""Small hand-written modules whose operators can be told by hand; torch is imported when one is made."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Mlp(nn.Module):
+    """[b, s, 64] -> 256 -> [b, s, 64]."""
+
+    def __init__(self, width: int = 64, inner: int = 256) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """Causal attention by PyTorch's own kernel, and an MLP, each with a norm and a residual sum."""
+
+    def __init__(self, width: int = 64, heads: int = 4, inner: int = 256) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.mlp = Mlp(width, inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(b, s, d))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt(nn.Module):
+    """A table, equal blocks, a head (``tied``: the table again)."""
+
+    def __init__(self, layers: int = 4, width: int = 64, vocab: int = 1000, *, tied: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, vocab, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Shared(Gpt):
+    """One block, four times over."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for _ in range(4):
+            x = self.blocks[0](x)
+        return self.head(x)
+
+
+class Mixed(nn.Module):
+    """Wide and narrow layers in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(64, 64)
+        self.layers = nn.ModuleList(Mlp(64, 256 if i % 2 else 128) for i in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Convolutions(nn.Module):
+    """A plain, a strided and a depthwise convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(3, 16, 3, padding=1)
+        self.strided = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.depthwise(self.strided(self.plain(x)))
+
+
+class AsksForAValue(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        return y * 2 if y.sum() > 0 else y
+
+
+class WrongSizes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.inner(x))
+
+
+class NoParameters(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def with_inputs() -> tuple[nn.Module, torch.Tensor]:
+    return Mlp(), torch.zeros(2, 8, 64)
+
+
+def with_named_inputs() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    return Gpt(), {"ids": torch.zeros(2, 32, dtype=torch.long)}
+
+
+def wants_an_argument(width: int) -> nn.Module:
+    return Mlp(width)
+
+
+def no_module() -> int:
+    return 3
+
+
+def raises() -> nn.Module:
+    raise OSError("no weights here")
+
+
+def tied() -> nn.Module:
+    return Gpt(tied=True)
