@@ -91,6 +91,7 @@ class Store:
             self.connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._undo()
+            self.ending = "disk"
             raise StudyFullError(*_parts(cannot(self.path, error))) from None
         except BaseException:
             self._undo()

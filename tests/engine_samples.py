@@ -1,0 +1,69 @@
+"""A design question with some points to evaluate, and workers whose results are remembered across tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from design_samples import TWO, question, small_space
+from sartor.engine.executors import OnDone
+from sartor.engine.run import run_search
+from sartor.engine.store import open_study
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import JointResult
+from sartor.search.joint_tasks import PointTask, Result, Task, run_task
+
+ASKED = question(models=TWO, microbatch_sizes=(4,))
+SPACE = small_space(num_tensor_cores=[1, 2, 3, 4, 5, 6, 8], array_rows=[8, 16, 24, 32, 48], array_cols=[16, 32, 48])
+
+KNOWN: dict[str, Result] = {}
+
+
+def key_of(task: Task) -> str:
+    """What a result hangs on."""
+    if isinstance(task, PointTask):
+        return json.dumps([[p.index, p.hbm_bytes, p.schedule_limit_s, p.floor] for p in task.points])
+    return task.key
+
+
+class CutError(BaseException):
+    """The process is killed here."""
+
+
+@dataclass
+class Scripted:
+    """Workers that compute what nobody has asked in this test run before, and die after ``lives`` results."""
+
+    lives: int = 10**9
+    done: list[str] = field(default_factory=list)
+    name: str = "scripted"
+
+    def run(self, asked: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float) -> Iterator[Result]:
+        for task in tasks:
+            if self.lives <= len(self.done):
+                raise CutError
+            key = key_of(task)
+            if key not in KNOWN:
+                KNOWN[key] = run_task(asked, task)
+            self.done.append(key)
+            on_done(task, KNOWN[key])
+            yield KNOWN[key]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def search(path: Path, by: Any, **changes: Any) -> JointResult:
+    """The sample question with a study."""
+    with open_study(path, by.name) as store:
+        return run_search(ASKED, SPACE, by, store, **changes)
+
+
+def facts(result: JointResult) -> tuple[Any, ...]:
+    """All of a result but the clock."""
+    steps = [(p.phase, p.bound, p.incumbent, p.evaluated, p.waiting, p.pruned) for p in result.trajectory]
+    counts = (result.evaluated, result.pruned, result.space_size)
+    return result.status, result.best, result.upper_bound, result.gap, result.ranked, counts, steps
