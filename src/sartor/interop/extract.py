@@ -48,32 +48,31 @@ def extract(
     text = str(model)
     own = _is_factory(text)
     needs_torch("extract", transformers=not own)
-    from sartor.interop.torch_trace.trace import trace
-
     word = None if dtype is None else DTYPES[dtype]
+    train, fused = phase == "train", not eager
     if own:
         from sartor.interop.torch_trace.own_module import own_module
+        from sartor.interop.torch_trace.trace import trace
 
         _only_for_configs({"--seq-len": seq_len, "--microbatch-size": microbatch_size, "--architecture": architecture})
-        subject = own_module(text, inputs, dtype=word)
-    else:
-        from sartor.interop.torch_trace.hugging_face import hugging_face
+        return trace(own_module(text, inputs, dtype=word), train=train, fused=fused)
+    from sartor.interop.torch_trace.hugging_face import trace_config
 
-        if inputs:
-            must = "is for modules of a factory; a Hugging Face model takes --seq-len and --microbatch-size"
-            raise InputError("--input", inputs[0], must)
-        fields, name = hugging_face_fields(text)
-        subject = hugging_face(
-            fields,
-            name=name,
-            source=text,
-            microbatch_size=microbatch_size or 1,
-            seq_len=seq_len,
-            dtype=word or "bfloat16",
-            train=phase == "train",
-            architecture=architecture,
-        )
-    return trace(subject, train=phase == "train", fused=not eager)
+    if inputs:
+        must = "is for modules of a factory; a Hugging Face model takes --seq-len and --microbatch-size"
+        raise InputError("--input", inputs[0], must)
+    fields, name = hugging_face_fields(text)
+    return trace_config(
+        fields,
+        train=train,
+        fused=fused,
+        name=name,
+        source=text,
+        microbatch_size=microbatch_size or 1,
+        seq_len=seq_len,
+        dtype=word or "bfloat16",
+        architecture=architecture,
+    )
 
 
 def needs_torch(feature: str, *, transformers: bool = False) -> None:

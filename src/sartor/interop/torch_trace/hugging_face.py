@@ -16,7 +16,8 @@ from transformers.models.auto import modeling_auto
 from sartor.errors import InputError
 from sartor.interop.torch_trace.recorder import Recorder
 from sartor.interop.torch_trace.stand_ins import hugging_face_attention
-from sartor.interop.torch_trace.trace import Subject
+from sartor.interop.torch_trace.trace import Subject, trace
+from sartor.model.traced import TracedModel
 
 AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "")
 """Classes to build where a config names none, in this order; the last is the bare model."""
@@ -25,6 +26,21 @@ WITH_LOSS = ("CausalLM", "MaskedLM", "ConditionalGeneration", "LMHeadModel", "Wi
 PADDED = {"roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "esm", "xmod", "data2vec-text"}
 """Families whose positions start after the padding index: two fewer tokens fit."""
 NAME = "sartor"
+
+
+def trace_config(fields: Mapping[str, Any], *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
+    """Trace a config's model: with the attention that takes no mask, or, where the model wants one, with its own eager
+    attention. ``words`` are those of `hugging_face`. Raises ``InputError``."""
+    subject = hugging_face(fields, train=train, **words)
+    try:
+        return trace(subject, train=train, fused=fused)
+    except InputError as first:
+        if subject.notes:
+            raise
+        try:
+            return trace(hugging_face(fields, train=train, eager=True, **words), train=train, fused=fused)
+        except InputError:
+            raise first from None
 
 
 def hugging_face(
@@ -37,13 +53,15 @@ def hugging_face(
     dtype: str,
     train: bool,
     architecture: str = "",
+    eager: bool = False,
 ) -> Subject:
     """The subject of a config's fields: its published class, fed token ids (and pixels or features where that is its
-    main input). Raises ``InputError`` where transformers builds no such model."""
+    main input). ``eager``: with its own attention, masks and all. Raises ``InputError`` where transformers builds no
+    such model."""
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     config = _config(fields, source)
-    model, notes = _build(config, architecture, fields.get("architectures") or [], dtype, source)
+    model, notes = _build(config, architecture, fields.get("architectures") or [], dtype, source, eager)
     longest = _longest(config)
     seq = min(seq_len or 2048, longest)
     if seq_len is not None and seq < seq_len:
@@ -96,27 +114,28 @@ def _numbers(value: Any) -> Any:
     return [_numbers(each) for each in value] if isinstance(value, list) else value
 
 
-def _build(config: Any, architecture: str, named: list[str], dtype: str, source: str) -> tuple[Any, tuple[str, ...]]:
+def _build(
+    config: Any, architecture: str, named: list[str], dtype: str, source: str, eager: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """The model on the meta device, with our attention, or with its own eager one where it takes no other."""
     name = architecture or next((a for a in named if hasattr(transformers, a)), "") or _auto_class(config.model_type)
     if not name or not hasattr(transformers, name):
         raise InputError("architecture", name or config.model_type, "is no class of the installed transformers")
     AttentionInterface.register(NAME, _not_yet)
-    _prepare(config, NAME)
-    build = getattr(transformers, name)._from_config
-    notes: tuple[str, ...] = ()
-    with torch.device("meta"):
+    refused: Exception | None = None
+    for attention in ("eager",) if eager else (NAME, "eager"):
+        _prepare(config, attention)
         try:
-            model = build(config, dtype=getattr(torch, dtype))
-        except Exception as first:
-            _prepare(config, "eager")
-            try:
-                model = build(config, dtype=getattr(torch, dtype))
-            except Exception as error:
-                raise InputError(source, name, f"transformers cannot build it: {_said(error)}") from first
-            notes = (f"{name} has an attention of its own: traced as the products it is written in",)
-    model.eval()
-    model.tie_weights()
-    return model, notes
+            with torch.device("meta"):
+                model = getattr(transformers, name)._from_config(config, dtype=getattr(torch, dtype))
+        except Exception as error:
+            refused = refused or error
+            continue
+        model.eval()
+        model.tie_weights()
+        own = f"{name} has an attention of its own: traced as the products it is written in"
+        return model, ((own,) if attention == "eager" else ())
+    raise InputError(source, name, f"transformers cannot build it: {_said(refused)}") from refused
 
 
 def _auto_class(model_type: str) -> str:
@@ -194,5 +213,5 @@ def _features(model: Any, config: Any, batch: int) -> Any:
     return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception | None) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
