@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -18,27 +17,22 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_bayes import TRIALS, architecture_search
-from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates
-from sartor.search.joint_candidates import EQUAL, area_of, candidates_of, divisor_of, memory_usd, priced
+from sartor.search.joint_bounds import LoweredModel, lower_models
+from sartor.search.joint_candidates import EQUAL, area_of, divisor_of, memory_usd
 from sartor.search.joint_chips import NamedChip, known_chips
 from sartor.search.joint_fixed import expert_options, fixed_outcome
+from sartor.search.joint_options import options_of
 from sartor.search.joint_point import (
     Evaluation,
     ModelOutcome,
-    Option,
     Point,
     ScheduleStore,
     evaluate_point,
     layer_times,
 )
+from sartor.search.joint_published import published_order
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Baseline, Ranked
-
-BUCKET_MM2 = 0.01
-"""Areas that count as one in the published order: 10,000 square micrometres."""
-PATIENCE = 5
-"""Buckets whose best throughputs must not rise for the published search to stop."""
-MOST_VISITED = 400
 
 
 def compare(
@@ -133,20 +127,9 @@ def _best(ranked: Sequence[Ranked]) -> Ranked | None:
 
 
 def _point(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
-    return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=tuple(_options(question, models, a, hbm_bytes)))
-
-
-def _options(
-    question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float
-) -> Iterator[Option]:
-    """Every option of every model with its bound, on one accelerator."""
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
-    for m, model in enumerate(models):
-        for split, parts in model.parts.items():
-            rates = plan_rates(question, parts, as_array, np.full((1, 1), hbm_bytes))[:, 0, 0]
-            for recompute, rate in zip(question.recomputes, rates, strict=True):
-                if rate > 0:
-                    yield Option(model=m, split=split, recompute=recompute, bound=float(rate))
+    (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
+    return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
 
 
 def architecture_alone(
@@ -219,48 +202,3 @@ def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: Sched
         if outcome and (best is None or outcome.step_s < best.step_s):
             best = outcome
     return best
-
-
-def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limit_s: float = 120.0) -> Baseline:
-    """Candidates from the largest area down in buckets, until the best of the last five buckets do not rise.
-
-    The evaluation is ours (microbatches, recomputation and memories searched exactly); only order and stop rule are
-    the published ones. Ends at a time limit or after 400 candidates, which the note then says.
-    """
-    start = time.perf_counter()
-    candidates, why = candidates_of(question, space)
-    models, store = lower_models(question), ScheduleStore()
-    best: Ranked | None = None
-    buckets: list[float] = []
-    visited, note = 0, why
-    order = np.argsort(-candidates.area_mm2, kind="stable") if not why else np.zeros(0, dtype=np.int64)
-    names = np.floor(candidates.area_mm2[order] / BUCKET_MM2)
-    for name in dict.fromkeys(names.tolist()):
-        values = [0.0]
-        for index in order[names == name]:
-            if time.perf_counter() - start > time_limit_s:
-                break
-            for h in np.unique(candidates.hbm_bytes[:, index]):
-                if h > 0:
-                    point = _point(question, models, candidates.accelerator(int(index)), float(h))
-                    ranked = priced(
-                        question, candidates, evaluate_point(question, replace(point, index=int(index)), store)
-                    )
-                    values.append(ranked.objective)
-                    best = ranked if best is None or ranked.objective > best.objective else best
-            visited += 1
-        buckets.append(max(values) or -1.0)
-        last = buckets[-PATIENCE:]
-        if len(last) == PATIENCE and all(a >= b for a, b in pairwise(last)):
-            note = f"stopped by its rule after {len(buckets)} buckets"
-            break
-        if time.perf_counter() - start > time_limit_s or visited >= MOST_VISITED:
-            note = f"ended after {len(buckets)} buckets before its rule did"
-            break
-    return Baseline(
-        name="published order and stop rule",
-        ranked=best if best is not None and best.objective > 0 else None,
-        evaluations=visited,
-        seconds=time.perf_counter() - start,
-        note=note,
-    )
