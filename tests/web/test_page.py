@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from design_samples import question, small_space
+from sartor.engine.run import run_design
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
@@ -316,6 +319,19 @@ def test_what_does_not_fit_says_what_would(open_page: Callable[..., Any]) -> Non
     page.locator("#run-plan").click()
     page.wait_for_selector("text=Nothing fits", timeout=60_000)
     assert page.locator(".bars.why li").count() > 2
+
+
+def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots: Path, tmp_path: Path) -> None:
+    run_design(question(), small_space(), study=tmp_path / "study.db")
+    page = open_page()
+    page.locator("#tab-design").click()
+    page.locator("#study-file").set_input_files(tmp_path / "study.db")
+    page.wait_for_selector("#study-best")
+    assert "complete" in page.locator("#study-says").inner_text()
+    until(page, "document.querySelectorAll('.results svg').length >= 5")
+    page.screenshot(path=screenshots / "design-1280-light.png", full_page=True)
+    page.locator("#study-file").set_input_files({"name": "x.db", "mimeType": "", "buffer": b"nothing"})
+    until(page, "document.querySelector('#banner').textContent.includes('must be')")
 
 
 def test_terms_explain_themselves_with_their_formula(open_page: Callable[..., Any]) -> None:

@@ -74,7 +74,10 @@ def figures_body(answer: PlanAnswer) -> dict[str, Any]:
     from sartor.report.plan_words import headline, plan_words
 
     points = plan_points(answer)
-    figures = {name: record(_fewer(each) if isinstance(each, PlanCloud) else each) for name, each in points.items()}
+    figures = {
+        name: record(_with_best(_fewer(each), answer) if isinstance(each, PlanCloud) else each)
+        for name, each in points.items()
+    }
     words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
     return {"status": answer.search.status.value, **words, "figures": plain(figures)}
 
@@ -96,6 +99,30 @@ def _fewer(cloud: Any) -> Any:
         tp=cloud.tp[keep],
         on_front=cloud.on_front[keep],
         best=int(np.argmin(cloud.step_s[keep])),
+    )
+
+
+def _with_best(cloud: Any, answer: PlanAnswer) -> Any:
+    """The answer's own plan among the points: one whose layers were placed is none of the grid's."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from sartor.report.plan_words import plan_words
+
+    best = answer.best
+    assert best is not None
+    at = np.flatnonzero((cloud.step_s == best.step_s) & (cloud.device_bytes == best.peak_bytes))
+    if len(at):
+        return replace(cloud, best=int(at[0]))
+    return replace(
+        cloud,
+        labels=(*cloud.labels, plan_words(best.plan, short=True)),
+        step_s=np.append(cloud.step_s, best.step_s),
+        device_bytes=np.append(cloud.device_bytes, best.peak_bytes),
+        tp=np.append(cloud.tp, int(best.plan.dims.tp)),
+        on_front=np.append(cloud.on_front, True),
+        best=len(cloud.step_s),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor import api
-from sartor.answers import Lint, Question
+from sartor.answers import Lint, ModelEstimate, Question
 from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
 from sartor.model.edit import LARGEST
+from sartor.model.reading import ModelReading
 from sartor.report import contract
 from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
@@ -22,7 +26,10 @@ from sartor.web.asked import gpu_of, model_of, question_of
 Integers = npt.NDArray[np.int64]
 
 MOST_VALUES = 1000
-"""Values of one sweep."""
+"""Values of one sweep of the page."""
+MOST_STEPS = 400
+"""Steps of its grid: as many as a picture has room for."""
+REMEMBERED = 16
 FINE = 80
 """How far on each side of a value that is on no grid every single one is looked at: alignment shows there."""
 NEAR = 0.2
@@ -42,16 +49,14 @@ def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
     context = Context.of(
         asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=asked.reading.interval_factor
     )
-    base = api.answer_question(asked) if context.runs_at == asked.dims else None
     checked = Lint(base=_answer(asked, context), findings=run_rules(context))
-    before = api.answer_question(api.ask(reading, gpu, **{**words, "set": None})) if body["set"] else base
-    found = checked.base
+    found, runs = checked.base, context.runs_at == asked.dims
     return {
         "model": contract.model_body(found),
         "workload": contract.workload_body(found),
         "totals": contract.totals_body(found),
-        "baseline": None if before is None else {**contract.totals_body(before), **_sizes(before)},
-        "runs": base is not None,
+        "baseline": _baseline(body, reading, gpu, words) if body["set"] else _unchanged(found) if runs else None,
+        "runs": runs,
         "operators": contract.estimate_body(found)["operators"],
         "findings": contract.lint_body(checked)["findings"],
         "sweeps": sweeps_of(asked, body["around"] or {}),
@@ -60,10 +65,29 @@ def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answer(asked: Question, context: Context) -> Any:
-    from sartor.answers import ModelEstimate
-
+def _answer(asked: Question, context: Context) -> ModelEstimate:
     return ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
+
+
+_BASELINES: OrderedDict[str, dict[str, Any]] = OrderedDict()
+"""Of the last questions: a drag asks about one model again and again."""
+
+
+def _baseline(body: Mapping[str, Any], reading: ModelReading, gpu: Gpu, words: dict[str, Any]) -> dict[str, Any] | None:
+    """The model as it was before its sizes were changed; None where that does not split over so many devices."""
+    key = json.dumps({name: body[name] for name in body if name not in ("set", "around")}, sort_keys=True)
+    if key not in _BASELINES:
+        try:
+            _BASELINES[key] = _unchanged(api.answer_question(api.ask(reading, gpu, **{**words, "set": None})))
+        except InputError:
+            return None
+        if len(_BASELINES) > REMEMBERED:
+            _BASELINES.popitem(last=False)
+    return _BASELINES[key]
+
+
+def _unchanged(answer: ModelEstimate) -> dict[str, Any]:
+    return {**contract.totals_body(answer), **_sizes(answer)}
 
 
 def _sizes(answer: Any) -> dict[str, Any]:
@@ -155,9 +179,9 @@ def _within(field: str, own: Mapping[str, Any], low: int, high: int) -> tuple[in
 
 
 def _step(width: int) -> int:
-    """The power of two with which a span has at most four fifths of ``MOST_VALUES`` values."""
+    """The power of two with which a span has at most ``MOST_STEPS`` values."""
     step = 1
-    while width / step > 0.8 * MOST_VALUES:
+    while width / step > MOST_STEPS:
         step *= 2
     return step
 

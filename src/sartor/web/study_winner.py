@@ -112,7 +112,7 @@ def revived(kind: Any, value: Any) -> Any:
         names = [each.name for each in dataclasses.fields(kind) if each.init and each.name in value]
         return kind(**{name: revived(hints[name], value[name]) for name in names})
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return next(member for member in kind if member.name.lower() == value)
+        return {member.name.lower(): member for member in kind}[value]
     return value
 
 

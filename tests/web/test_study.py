@@ -1,0 +1,166 @@
+"""The design view's answer: a study as it is, and whatever else is sent as a sentence."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from design_samples import question, small_space
+from sartor.engine.run import run_design
+from sartor.engine.study import read_study
+from sartor.errors import InputError
+from sartor.search.joint_question import DesignQuestion
+from sartor.web.study_view import study_body, uploaded_body
+from sartor.web.study_winner import question_of
+
+SQLITE = {"content-type": "application/octet-stream"}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished search of a small space."""
+    path = tmp_path_factory.mktemp("study") / "study.db"
+    run_design(question(), small_space(), study=path)
+    return path
+
+
+def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Path) -> None:
+    record, body = read_study(study), study_body(read_study(study))
+    best = record.incumbent
+    assert best is not None
+    assert body["status"] == "complete"
+    assert body["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert body["objective"] == best.objective == max(body["pareto"]["objective"])
+    assert body["pareto"]["on_front"][0]
+    assert body["convergence"]["incumbent"][-1] == best.objective
+    assert body["convergence"]["seconds"] == sorted(body["convergence"]["seconds"])
+    detail = body["best"]["detail"]
+    assert sum(detail["area"].values()) == pytest.approx(best.area_mm2)
+    for told, outcome in zip(detail["models"], best.outcomes, strict=True):
+        assert outcome is not None
+        assert sum(told["time"].values()) == pytest.approx(outcome["step_s"])
+        assert told["low_s"] < told["step_s"] < told["high_s"]
+    assert len(detail["schedules"]) == 2
+    for bars in detail["schedules"]:
+        assert all(start < end for start, end in zip(bars["start_s"], bars["end_s"], strict=True))
+
+
+def test_the_question_of_a_study_reads_back_as_it_was_asked(study: Path) -> None:
+    assert question_of(read_study(study).question) == question()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"objective": None}, {"models": [{"is": "DesignModel"}]}, {"models": [7]}, {"costs": {"is": "Path"}}]
+)
+def test_a_question_of_another_make_leaves_the_detail_out_and_keeps_the_rest(
+    study: Path, changes: dict[str, Any]
+) -> None:
+    from dataclasses import replace
+
+    from sartor.web.study_winner import winner_body
+
+    record = read_study(study)
+    odd = replace(record, question={**record.question, **changes}, fingerprint="another")
+    assert record.incumbent is not None
+    assert winner_body(odd, record.incumbent) is None
+
+
+def test_a_study_that_is_sent_is_answered(server: Any, study: Path) -> None:
+    reply = httpx.post(f"{server.url}/api/study", content=study.read_bytes(), headers=SQLITE, timeout=60)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["evaluated"] == len(read_study(study).points)
+
+
+def damaged(study: Path, tmp_path: Path, how: str) -> bytes:
+    data = study.read_bytes()
+    if how == "another database":
+        path = tmp_path / "other.db"
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE points (a)")
+        other.close()
+        return path.read_bytes()
+    return {
+        "empty": b"",
+        "text": b"no database at all",
+        "cut": data[: len(data) // 2],
+        "overwritten": data[:2000] + os.urandom(6000) + data[8000:],
+        "head alone": data[:100],
+        "zeros": data[:100] + bytes(len(data) - 100),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["empty", "text", "cut", "overwritten", "head alone", "zeros", "another database"])
+def test_what_is_no_study_is_a_sentence_that_names_no_path(study: Path, tmp_path: Path, how: str) -> None:
+    with pytest.raises(InputError) as caught:
+        uploaded_body(damaged(study, tmp_path, how))
+    assert caught.value.field == "study"
+    assert "/" not in str(caught.value).replace("CSV/", "")
+
+
+def test_what_is_no_study_is_refused_over_http_too(server: Any) -> None:
+    reply = httpx.post(f"{server.url}/api/study", content=b"no database", headers=SQLITE)
+    assert reply.status_code == 422
+    assert server.get("/api/study").status_code == 422
+    assert "--study FILE" in server.get("/api/study").json()["error"]["message"]
+
+
+def test_a_study_can_be_watched_while_it_is_written(start: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "running.db"
+    code = (
+        "import sys, time; sys.path.insert(0, 'tests')\n"
+        "from design_samples import question, small_space\n"
+        "from sartor.engine.run import run_design\n"
+        f"run_design(question(), small_space(), study={str(path)!r}, on_progress=lambda p: time.sleep(0.15))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]) as searching:
+        end = time.monotonic() + 20
+        while not (path.is_file() and _has_history(path)):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        server = start("--study", str(path))
+        assert server.get("/health").json()["watching"] is True
+        seen = set()
+        while searching.poll() is None:
+            seen.add(server.get("/api/study").json()["status"])
+            time.sleep(0.1)
+        assert searching.wait() == 0
+    assert "running" in seen
+    assert server.get("/api/study").json()["status"] == "complete"
+
+
+def _has_history(path: Path) -> bool:
+    try:
+        return bool(read_study(path).history)
+    except InputError:
+        return False
+
+
+def test_a_study_that_has_only_begun_has_no_winner(study: Path) -> None:
+    from dataclasses import replace
+
+    body = study_body(replace(read_study(study), points=(), history=(), sessions=()))
+    assert body["best"] is None
+    assert body["gap"] is None
+    assert body["pareto"]["labels"] == []
+
+
+def test_a_question_is_no_door_to_other_types() -> None:
+    with pytest.raises((ValueError, KeyError, AssertionError)):
+        question_of({"is": "Popen", "models": []})
+    assert question_of({**_plain_question(), "space": {"is": "Popen"}}) == question()
+
+
+def _plain_question() -> dict[str, Any]:
+    from sartor.engine.codec import question_dict
+
+    asked: DesignQuestion = question()
+    return dict(question_dict(asked, small_space(), 0.0))
