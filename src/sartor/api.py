@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingPlan
     from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_result import Baseline, JointResult
     from sartor.search.joint_result import Progress as DesignProgress
     from sartor.search.plan_result import PricedPlan
     from sartor.search.plans import Progress
@@ -50,6 +51,8 @@ Model = str | Path | ModelReading
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster
 
+LONGEST_BASELINE_S = 300.0
+"""Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_MICROBATCH = {Phase.TRAIN: 4, Phase.PREFILL: 1, Phase.DECODE: 8}
 """Sequences at once when nobody says: 8,192 tokens per device in training, as in the sweeps of arXiv 2401.14489."""
@@ -437,7 +440,8 @@ def design(
     be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). Further words are those of ``search.joint_ask.design_question``: area_mm2,
-    power_w, energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no point fits" is an answer.
+    power_w, energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no
+    point fits" is an answer.
     """
     from sartor.engine.run import run_design
     from sartor.interop.space_file import load_space
@@ -471,7 +475,8 @@ def design(
         on_progress=progress,
     )
     if baselines and result.best is not None and not result.interrupted:
-        result = replace(result, baselines=tuple(compare(question, chosen, time_limit_s=min(30.0, limit_s))))
+        ways = compare(question, chosen, time_limit_s=min(LONGEST_BASELINE_S, limit_s))
+        result = _compared(result, ways, progress)
     return DesignAnswer(
         readings=readings,
         question=question,
@@ -496,6 +501,21 @@ def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: in
     if shape is not None and reading.shape is not None:
         notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
     return notes
+
+
+def _compared(
+    result: JointResult, ways: Iterator[Baseline], progress: Callable[[DesignProgress], None] | None
+) -> JointResult:
+    """The result with other ways to choose, as many as there are before Ctrl-C."""
+    found: list[Baseline] = []
+    try:
+        for way in ways:
+            found.append(way)
+            if progress and result.trajectory:
+                progress(replace(result.trajectory[-1], phase=f"baselines: {way.name}"))
+    except KeyboardInterrupt:
+        return replace(result, baselines=tuple(found), interrupted=True)
+    return replace(result, baselines=tuple(found))
 
 
 def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:

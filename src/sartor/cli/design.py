@@ -211,6 +211,8 @@ def progress_text(progress: Progress, time_limit_s: float | None, seconds: float
     """``best 191,231, at most 203,859 (6.6%), 38 evaluated, 280 waiting, 13 s, at most 9 s left``."""
     best = f"best {progress.incumbent:,.4g}" if progress.incumbent else "no point yet"
     gap = f" ({100 * (progress.bound / progress.incumbent - 1):.1f}% above)" if progress.incumbent else ""
+    if progress.phase.startswith("baselines"):
+        return f"{best}, none above {progress.bound:,.4g}; pricing {progress.phase}, {seconds:.0f} s"
     words = [best, f"none above {progress.bound:,.4g}{gap}", f"{progress.evaluated} evaluated"]
     words += [f"{progress.waiting} waiting", f"{seconds:.0f} s"]
     left = [] if time_limit_s is None else [max(time_limit_s - seconds, 0.0)]

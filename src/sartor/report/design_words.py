@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sartor.answers import DesignAnswer
 from sartor.hardware.accelerator import Accelerator
 from sartor.report.words import printable
@@ -139,3 +141,26 @@ def against_text(best: Ranked, other: Ranked) -> str:
 
 def tokens_text(detail: ModelDetail) -> str:
     return f"{format_count(detail.outcome.tokens_per_s)} tokens/s"
+
+
+def notes_of(answer: DesignAnswer) -> list[str]:
+    """What is to be known of the other ways, each said once for all ways it is about."""
+    ways: dict[str, list[str]] = {}
+    limit = answer.space.area_limit_mm2
+    for each in answer.result.baselines:
+        said = [part.strip() for part in each.note.split(";") if part.strip()]
+        if limit and each.ranked is not None and each.ranked.area_mm2 > limit * 1.000001:
+            said.append(f"beyond the space's {limit:,.0f} mm2")
+        for part in said:
+            ways.setdefault(part, []).append(each.name)
+    plain = {part: names for part, names in ways.items() if not PLAN.match(part)}
+    return [f"{_together(names)}: {part}" for part, names in plain.items()]
+
+
+PLAN = re.compile(r"^t\d+ p\d+ d\d+|^placement alone$")
+"""Notes that the table shows otherwise."""
+
+
+def _together(names: list[str]) -> str:
+    """Chips once, whatever their placement: ``A100-like``."""
+    return printable(", ".join(dict.fromkeys(name.partition(", ")[0] for name in names)))

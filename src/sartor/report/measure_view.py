@@ -91,5 +91,31 @@ def study_view(body: Mapping[str, Any]) -> Group:
     return Group(*lines)
 
 
+def parity_view(body: Mapping[str, Any]) -> Group:
+    """Parity of two shapes: their losses by seed, the difference with its interval, and at equal time."""
+    parity = body["parity"]
+    table = Table(title="Loss on held-out text, nats a byte", title_justify="left")
+    for name in ("shape", "parameters", "step", *(f"seed {seed}" for seed in parity["seeds"]), "mean"):
+        table.add_column(name, justify="left" if name == "shape" else "right")
+    for shape in parity["shapes"]:
+        final = [losses[-1] for losses in shape["losses"]]
+        table.add_row(
+            shape["name"],
+            f"{shape['num_params']:,}",
+            format_seconds(shape["step_s"]),
+            *(f"{loss:.4f}" for loss in final),
+            f"{sum(final) / len(final):.4f}",
+        )
+    verdict = "they differ" if parity["differs"] else "no difference can be told"
+    return Group(
+        table,
+        f"second less first: {parity['loss_difference']:+.4f} (95%: {parity['low']:+.4f} to {parity['high']:+.4f}), "
+        f"{verdict} with {len(parity['seeds'])} seeds of {parity['tokens_per_run']:,} tokens",
+        f"a step of the second is {parity['speedup']:.2f}x as fast; at equal time its loss is "
+        f"{parity['equal_time_difference']:+.4f} against the first's "
+        f"(a doubling of its steps is worth {parity['loss_per_doubling']:.4f})",
+    )
+
+
 def _or_dash(value: Any, form: Any) -> str:
     return "-" if value is None else str(form(value))

@@ -17,6 +17,7 @@ from sartor.report.design_words import (
     heading_text,
     headline,
     memory_text,
+    notes_of,
     plan_text,
     rate,
     short_chip,
@@ -142,12 +143,11 @@ def _baselines(answer: DesignAnswer) -> Markup:
                 f"{other.area_mm2:,.0f}",
                 f"{other.power_w:,.0f}",
             )
-        rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds), each.note))
+        rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds)))
     heads = ("objective", "best is", "mm2", "W", "points", "took")
     columns = [Column(head="way", number=False), *(Column(head=head) for head in heads)]
-    return table(
-        [*columns, Column(head="note", number=False)], rows, caption="All priced by the same cost model as the best"
-    )
+    caption = "All priced by the same cost model as the best"
+    return join([table(columns, rows, caption=caption), bullets("Of these", notes_of(answer))])
 
 
 def _front(answer: DesignAnswer) -> Markup:

@@ -16,6 +16,7 @@ from sartor.report.design_words import (
     heading_text,
     headline,
     memory_text,
+    notes_of,
     plan_text,
     rate,
     short_chip,
@@ -46,7 +47,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
         parts += [_title("Plans"), plans_table(known), _title("Where the steps go"), steps_table(known)]
         parts += [_title("Where the area goes"), area_table(answer, answer.best)]
     if found.baselines:
-        parts += [_title("Against other ways to choose"), baselines_table(answer)]
+        parts += [_title("Against other ways to choose"), baselines_table(answer), *notes("Of these", notes_of(answer))]
     if len(answer.front) > 1:
         parts += [_title("Not beaten in objective, area and power at once"), front_table(answer.front)]
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
@@ -99,8 +100,7 @@ def area_table(answer: DesignAnswer, best: Ranked) -> Table:
 def baselines_table(answer: DesignAnswer) -> Table:
     """What else there is to choose by, priced by the same cost model."""
     best = answer.best
-    table = plain_table("way", "objective", "best is", "mm2", "W", "points", "took", "note")
-    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    table = plain_table("way", "objective", "best is", "mm2", "W", "points", "took")
     for each in answer.result.baselines:
         other = each.ranked
         cells = ("-", "", "", "")
@@ -108,7 +108,7 @@ def baselines_table(answer: DesignAnswer) -> Table:
             times = against_text(best, other) if best else ""
             cells = (rate(other.objective), times, f"{other.area_mm2:,.0f}", f"{other.power_w:,.0f}")
         took = format_seconds(each.seconds)
-        table.add_row(Text(printable(each.name)), *cells, f"{each.evaluations:,}", took, Text(printable(each.note)))
+        table.add_row(Text(printable(each.name)), *cells, f"{each.evaluations:,}", took)
     return table
 
 
