@@ -24,7 +24,7 @@ from sartor.search.joint_bounds import bare_problem, in_turn_s, update_s_per_byt
 from sartor.search.joint_parts import ModelParts, Split, model_parts
 from sartor.search.joint_question import DesignQuestion
 
-SCHEDULE_LIMIT_S = 3.0
+SCHEDULE_LIMIT_S = 0.05
 """Seconds, counted as work, that one layer's schedule may take to be proved when it is first asked for."""
 
 

@@ -28,7 +28,9 @@ WORK_CHUNK = 8192
 """Candidates of one task of the first bound: some tenths of a second."""
 MOST_CHUNKS, MOST_POINTS = 8, 32
 """Of a round. Rounds start with one and grow with what has been done, so that little is done in vain."""
-LONGEST_SCHEDULE_S = 60.0
+LONGEST_SCHEDULE_S = 4.0
+LOOSE = 0.7
+"""Splits whose first bound is under this share of the best one's keep it for their second."""
 """Beyond this a schedule that is still not proved is left with its gap."""
 
 
@@ -179,7 +181,8 @@ class SearchState:
             for where, accelerator in candidates.of_groups(index):
                 mine[where] = work_rates(question, lowered(question)[m].parts[split], accelerator, self.memory)
             joint = np.asarray(question.together(np.concatenate([loose[:m], mine[None], loose[m + 1 :]])))
-            worth = np.flatnonzero(joint / candidates.least_divisor[index] > self.enough())
+            hopeful = joint / candidates.least_divisor[index] > self.enough()
+            worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
             rates[row : row + each] = mine
             if len(worth):
                 few = index[worth]
