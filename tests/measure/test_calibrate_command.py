@@ -58,6 +58,54 @@ def test_people_get_errors_and_what_changed(records: Path, tmp_path: Path, call:
     assert all(region["ratio"] == 1 for region in json.loads(text)["compared"]["regions"])
 
 
+MACHINE = """
+name = "my_machine"
+vendor = "host"
+generation = "cpu"
+num_sms = 2
+hbm_gib = 16
+hbm_gb_per_s = 20.0
+l2_mib = 1.0
+boost_clock_mhz = 2600.0
+tdp_w = 100.0
+[peak_dense_tflops]
+fp32 = 0.2
+[sources]
+all = "made for this test, 2026-11-21"
+"""
+
+
+def test_calibrations_of_a_machine_of_ones_own_are_compared_with_its_datasheet(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    sheet, out = tmp_path / "my_machine.toml", tmp_path / "mine.toml"
+    sheet.write_text(MACHINE)
+    small = [(m, n, k) for m in (16, 128, 512, 1024) for n in (256, 1000, 1024) for k in (256, 768)]
+    rows = [
+        {**row, "gpu": "my_machine", "dtype": "float32", "latency_us": 5 + 2 * m * n * k / 0.15e6}
+        for row, (m, n, k) in zip(gemm_rows(shapes=small), small, strict=True)
+    ]
+    records = write_csv(tmp_path / "mine.csv", rows)
+    assert call("calibrate", records, "--gpu", sheet, "--out", out)[0] == 0
+    code, text, _ = call("calibrate", out, "--compare", out, "--gpu", sheet, "--json")
+    assert code == 0
+    assert json.loads(text)["compared"]["coefficients"] == []
+    code, _, said = call("calibrate", out, "--compare", out)
+    assert code == 2
+    assert "must be the datasheet of my_machine" in said
+
+
+def test_records_of_two_devices_are_told_apart_or_refused(tmp_path: Path, call: Callable[..., Any]) -> None:
+    mine, other = gemm_rows(1.2, shapes=SHAPES), [{**row, "gpu": "h200_sxm"} for row in gemm_rows(shapes=SHAPES)[:7]]
+    records = write_csv(tmp_path / "both.csv", [*mine, *other])
+    code, _, said = call("calibrate", records)
+    assert code == 2
+    assert "holds 2 devices; choose one with --gpu" in said
+    body = json.loads(call("calibrate", records, "--gpu", "a100", "--json")[1])
+    assert {"reason": "gpu is not a100_sxm", "rows": 7} in body["left_out"]
+    assert body["shapes"] == len(SHAPES)
+
+
 def test_a_file_that_does_worse_than_the_package_is_told(tmp_path: Path, call: Callable[..., Any]) -> None:
     records = write_csv(tmp_path / "as_known.csv", gemm_rows(shapes=SHAPES))
     body = json.loads(call("calibrate", records, "--start", "h200_sxm", "--json")[1])

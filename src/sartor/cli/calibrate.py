@@ -55,7 +55,7 @@ def calibrate(
     elif records is None:
         raise InputError("RECORDS", "nothing", "must be a file of measurements; --plan N says what to measure")
     elif records.suffix.lower() == ".toml":
-        _compare_files(records, compare, json)
+        _compare_files(records, compare, gpu, json)
     else:
         _fit(
             records, gpu, {"dtype": dtype, "samples": samples, "start": start, "date": _date(date)}, compare, json, out
@@ -111,12 +111,12 @@ def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path 
             c.say(f"wrote {out}: {len(products)} products; measure them and run sartor calibrate on the times")
 
 
-def _compare_files(path: Path, compare: Path | None, json: bool) -> None:
+def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool) -> None:
     if compare is None:
         raise InputError("RECORDS", str(path), "is a calibration; --compare OTHER.toml says what to compare it with")
     from sartor.hardware.calibration_file import read_calibration_file
 
-    changed = _changed(compare, read_calibration_file(path), str(path), None)
+    changed = _changed(compare, read_calibration_file(path), str(path), gpu)
     c.answer("calibrate", {"compared": changed}, as_json=json, out=None)
     if not json:
         from sartor.report.calibrate_view import change_view
@@ -130,7 +130,13 @@ def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) 
     from sartor.measure.calibration_toml import change_body, compare_calibrations
 
     before = read_calibration_file(compare)
-    device = load_gpu(gpu or after.gpu)
+    try:
+        device = load_gpu(gpu or after.gpu)
+    except InputError:
+        if gpu is not None:
+            raise
+        must = f"must be the datasheet of {after.gpu}, which the catalogue lacks"
+        raise InputError("--gpu", "not given", must, f"{after.gpu}.gpu.toml, as sartor measure wrote it") from None
     return change_body(compare_calibrations(before, after, device, names=(str(compare), name)))
 
 
