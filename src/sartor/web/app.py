@@ -23,7 +23,6 @@ from starlette.routing import Route as Path
 from sartor import __version__
 from sartor.errors import InputError
 from sartor.report.palette import DARK, LIGHT, css_variables
-from sartor.web.api_page import api_page
 from sartor.web.guard import Guard
 from sartor.web.lanes import Lane, LaneLimits, busy
 from sartor.web.openapi import openapi
@@ -51,6 +50,7 @@ def create_app(settings: Settings) -> Guard:
             Path("/openapi.json", _always(document), methods=["GET"]),
             *(Path(f"/{name}", _file(name, data), methods=["GET"]) for name, data in files.items()),
             Path("/", _file("index.html", files["index.html"]), methods=["GET"]),
+            Path("/api.html", _api_page(), methods=["GET"]),
             *(Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()),
         ],
         exception_handlers={HTTPException: _http_error},
@@ -81,7 +81,7 @@ def page_files() -> dict[str, bytes]:
     folder = resources.files("sartor.web") / "static"
     names = [item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA]
     found = {name: (folder / name).read_bytes() for name in sorted(names)}
-    return {**found, "theme.css": theme().encode(), "api.html": api_page().encode()}
+    return {**found, "theme.css": theme().encode()}
 
 
 def theme() -> str:
@@ -126,6 +126,21 @@ def _file(name: str, data: bytes) -> Any:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(data, media_type=media, headers=headers)
+
+    return endpoint
+
+
+def _api_page() -> Any:
+    """Made when it is first asked for: what draws it loads NumPy, which the first page need not wait for."""
+    made: list[Any] = []
+
+    async def endpoint(request: Request) -> Response:
+        if not made:
+            from sartor.web.api_page import api_page
+
+            made.append(_file("api.html", api_page().encode()))
+        found: Response = await made[0](request)
+        return found
 
     return endpoint
 

@@ -105,7 +105,7 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null }) {
       bars.map((bar) => {
         const at = x(bar.start), wide = Math.max(x(bar.end) - at - 0.4, 0.4), y = frame.top + row * bar.line;
         const words = bar.words && row >= em && wide > 0.5 * em * bar.words.length;
-        return [s("rect", { x: at, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: "inbar", x: at + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
+        return [s("rect", { x: at, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: bar.colour === "var(--blue)" ? "inbar" : "inbar dark", x: at + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
       })), below?.(width, frame.left / em, end, unit, word));
   });
   return holder;

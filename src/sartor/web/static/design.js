@@ -51,7 +51,7 @@ export function designView({ banner, status }) {
   function draw(found) {
     const q = found.question, unit = UNITS[q.objective] ?? q.objective;
     put(says, `${q.models.map((m) => `${m.name} (seq ${whole(m.seq_len)})`).join(", ")} on ${whole(q.num_devices)} devices, ${whole(q.global_batch_size)} sequences a step, space ${q.space}: `,
-      h("b", {}, ENDINGS[found.status] ?? found.status), `; ${whole(found.evaluated)} points evaluated, ${whole(found.pruned)} ruled out by their bound`,
+      h("b", {}, ENDINGS[found.status] ?? found.status), `; ${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated, ${whole(found.pruned)} ruled out by their bound`,
       found.waiting ? `, ${whole(found.waiting)} waiting` : "", found.left_s ? `, about ${seconds(found.left_s)} left` : "");
     const key = JSON.stringify([found.evaluated, found.status, found.upper_bound]);
     if (key === drawn) return;
@@ -101,7 +101,8 @@ export function designView({ banner, status }) {
       const stairs = (values) => { const xs = [], ys = []; values.forEach((v, i) => { const ok = v > 0 && v <= top * 1.05; if (i && ok && ys.at(-1) !== null) { xs.push(x(c.seconds[i])); ys.push(ys.at(-1)); } xs.push(x(c.seconds[i])); ys.push(ok ? y(v) : null); }); return path(xs, ys); };
       put(holder, figure(width, height, `Bound and best over ${seconds(end)}`,
         axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" }, { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit }),
-        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }), s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" })));
+        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }), s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
+        c.incumbent.at(-1) > 0 ? s("circle", { cx: x(c.seconds.at(-1)), cy: y(c.incumbent.at(-1)), r: 4, fill: "var(--blue)", "data-tip": `${rate(c.incumbent.at(-1))} ${unit}` }) : null));
     });
     return [legend([["best so far", "var(--blue)"], ["proved bound: nothing is better", "var(--vermillion)"]]), holder];
   }
