@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from sartor.cli import common as c
+from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
 
 DeviceName = Annotated[
@@ -41,6 +42,7 @@ group = typer.Typer(cls=_SuiteOfModel, invoke_without_command=True, no_args_is_h
 
 def register(app: typer.Typer) -> None:
     """Add this group of commands."""
+    group.command(name="parity")(parity)
     app.add_typer(group, name="measure")
 
 
