@@ -43,7 +43,7 @@ def test_every_sweep_holds_the_models_own_value_and_at_most_a_thousand(model: st
         assert one["values"] == sorted(set(one["values"]))
 
 
-def test_offers_are_faster_at_equal_work_and_the_nearest_such() -> None:
+def test_offers_are_faster_at_equal_work_and_nearly_the_best_of_their_side() -> None:
     for one in shape_body(asked(model="gpt2-xl"))["sweeps"]:
         here = one["values"].index(one["asked"])
         per_flop = np.array([np.inf if t is None else t for t in one["time_s"]]) / np.array(one["flops"])
@@ -52,8 +52,9 @@ def test_offers_are_faster_at_equal_work_and_the_nearest_such() -> None:
             saving = 1 - per_flop[at] / per_flop[here]
             assert saving == pytest.approx(offer["saving"], abs=1e-5)
             assert saving >= WORTH
-            between = per_flop[min(at, here) + 1 : max(at, here)]
-            assert not np.any(1 - between / per_flop[here] > max(saving / NEARLY, WORTH) + 1e-6)
+            near = np.abs(np.log(np.array(one["values"]) / one["asked"])) <= 0.2
+            side = near & ((np.arange(len(near)) < here) == (at < here)) & (np.arange(len(near)) != here)
+            assert saving >= NEARLY * (1 - per_flop[side].min() / per_flop[here]) - 1e-6
 
 
 def test_a_ragged_vocabulary_is_offered_the_next_round_one() -> None:

@@ -21,6 +21,7 @@ from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
 from sartor.rules.rule import Context, run_rules
 from sartor.search.sweep import WORKLOAD_FIELDS, Sweep, sweep
+from sartor.units import largest_power_of_two_dividing
 from sartor.web.asked import gpu_of, model_of, question_of
 
 Integers = npt.NDArray[np.int64]
@@ -198,16 +199,24 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[st
     away = np.abs(np.log(found.values / found.asked))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
     sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)
-    return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, here)) >= 0]
+    far = np.abs(found.values - found.asked) / _roundness(found)
+    return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, far)) >= 0]
 
 
-def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], here: int) -> int:
-    """Position of the nearest good value on one side; -1 where none is worth it."""
+def _roundness(found: Sweep) -> Integers:
+    """How round values are where round ones are preferred, widths: the power of two in them, 64 at most."""
+    if found.field.endswith(("_size", "_dim")):
+        return np.asarray(np.minimum(largest_power_of_two_dividing(found.values), 64))
+    return np.ones_like(found.values)
+
+
+def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: npt.NDArray[np.float64]) -> int:
+    """Position of the nearest good value on one side, rounder ones counting as nearer; -1 where none is worth it."""
     best = float(np.max(saving[side], initial=-np.inf))
     if best < WORTH:
         return -1
     good = np.flatnonzero(side & (saving >= max(NEARLY * best, WORTH)))
-    return int(good[np.argmin(np.abs(good - here))])
+    return int(good[np.argmin(far[good])])
 
 
 def _offer(found: Sweep, time_s: Any, saving: Any, at: int, here: int) -> dict[str, Any]:

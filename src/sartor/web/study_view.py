@@ -30,7 +30,7 @@ def uploaded_body(data: bytes) -> dict[str, Any]:
         try:
             return study_body(read_study(path))
         except InputError as error:
-            raise InputError("study", "the file sent", error.must, error.nearest) from None
+            raise InputError("study", "the file sent", error.must.partition(";")[0]) from None
         except (KeyError, TypeError, ValueError, RecursionError) as slip:
             raise InputError("study", "the file sent", f"holds what no study does ({type(slip).__name__})") from None
 

@@ -5,6 +5,7 @@ import { linear, path, rem } from "./charts.js";
 import { change, count, seconds, whole } from "./format.js";
 
 const TOP = 1.1, BOTTOM = 1.05; // room for words above and below the curve, in rem
+const EDGE = 8; // px left and right: half a slider's thumb, so that it stands under its point
 
 /** A card for `field`. `onValue(value, live)` is called with what the person chose. */
 export function sawtooth(field, { onValue, onOffer, onFix }) {
@@ -62,7 +63,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
 
   function valueAt(event) {
     const box = plot.getBoundingClientRect();
-    return low + ((event.clientX - box.left - 2) / Math.max(box.width - 4, 1)) * (high - low);
+    return low + ((event.clientX - box.left - EDGE) / Math.max(box.width - 2 * EDGE, 1)) * (high - low);
   }
 
   /** The value of the sweep nearest to where the hand is; values that cannot be are skipped. */
@@ -90,7 +91,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     if (!data || !width()) return;
     const w = width(), can = data.time_s.filter((t) => t !== null), em = rem();
     const height = plot.clientHeight, top = TOP * em, bottom = height - BOTTOM * em;
-    const x = linear([low, high], [2, w - 2]);
+    const x = linear([low, high], [EDGE, w - EDGE]);
     const least = Math.min(...can), most = Math.max(...can);
     const y = linear([least, most === least ? least * 1.01 + 1e-12 : most], [bottom - 3, top]);
     const shown = data.values.map((v, i) => (data.time_s[i] === null ? -1 : i)).filter((i) => i >= 0);

@@ -27,8 +27,8 @@ export function shapeView({ banner, status }) {
   const roofWidth = sized(roof, () => drawRoof());
 
   async function refresh() {
-    const asked = { ...question(), around: anchors };
     const key = JSON.stringify([state.q.model, state.q.config]);
+    const asked = { ...question(), around: key === modelKey ? { ...anchors } : {} };
     pending += 1;
     element.classList.add("waiting");
     try {
