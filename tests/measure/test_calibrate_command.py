@@ -95,6 +95,19 @@ def test_calibrations_of_a_machine_of_ones_own_are_compared_with_its_datasheet(
     assert "must be the datasheet of my_machine" in said
 
 
+def test_a_comparison_says_which_driver_and_library_changed(tmp_path: Path, call: Callable[..., Any]) -> None:
+    files = []
+    for version, slower in (("2.12", 1.0), ("2.13", 1.25)):
+        rows = [{**row, "framework": "torch", "framework_version": version} for row in gemm_rows(slower, shapes=SHAPES)]
+        files.append(tmp_path / f"{version}.toml")
+        records = write_csv(tmp_path / f"{version}.csv", rows)
+        assert call("calibrate", records, "--out", files[-1], "--json")[0] == 0
+    change = json.loads(call("calibrate", files[1], "--compare", files[0], "--json")[1])["compared"]
+    assert change["made_with"] == [{"name": "framework_version", "before": "2.12", "after": "2.13"}]
+    assert all(1.0 < region["ratio"] < 1.4 for region in change["regions"])
+    assert "framework_version: 2.12 -> 2.13" in call("calibrate", files[1], "--compare", files[0])[1]
+
+
 def test_records_of_two_devices_are_told_apart_or_refused(tmp_path: Path, call: Callable[..., Any]) -> None:
     mine, other = gemm_rows(1.2, shapes=SHAPES), [{**row, "gpu": "h200_sxm"} for row in gemm_rows(shapes=SHAPES)[:7]]
     records = write_csv(tmp_path / "both.csv", [*mine, *other])

@@ -70,7 +70,8 @@ def _fit(
     from sartor.measure.calibration_toml import as_body, as_toml
 
     found = fit_records(records, gpu, **words)
-    after = CalibrationFile(gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance={})
+    made = {"date": found.date, **found.made_with}
+    after = CalibrationFile(gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance=made)
     changed = _changed(compare, after, str(out or records), gpu) if compare else None
     if out is not None:
         from sartor.report.files import write_atomic

@@ -52,6 +52,8 @@ class Records:
     """The newest of the file's ``date`` column; empty where it has none."""
     left_out: Mapping[str, int]
     """Reason -> rows."""
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """What the file says of driver and libraries (`SOFTWARE`), several values joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class CalibrationFit:
     coverage_80: float
     """Share of held-out errors inside the interval written."""
     remarks: tuple[str, ...] = field(default=())
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """Driver and libraries of the records, as far as they say."""
 
 
 def calibrate(
@@ -142,6 +146,7 @@ def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int,
         before=errors(seconds(products)(begun), measured_s),
         coverage_80=float(inside.mean()),
         remarks=tuple(remarks),
+        made_with=records.made_with,
     )
 
 
@@ -252,9 +257,12 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         rows=int(targets.rows[usable].sum()),
         date=_newest(table),
         left_out=left_out,
+        made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
     )
 
 
+SOFTWARE = ("driver", "framework", "framework_version", "library_version")
+"""Columns of records that say what ran; kept, so that two calibrations show what changed between them."""
 TOO_FAST = "a rate above the device's peak"
 
 
@@ -265,7 +273,7 @@ def _table(path: Path) -> Table:
         raise MissingExtraError("reading tables of measurements", "data") from None
     if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
-    table = read_table(path, ("date",), of="gemm")
+    table = read_table(path, ("date", *SOFTWARE), of="gemm")
     if table.kind.name != "gemm":
         raise InputError("records", path.name, f"must be a gemm table (m, n, k) and is a {table.kind.name} table")
     return table
@@ -339,6 +347,15 @@ def _newest(table: Table) -> str:
     if column is None:
         return ""
     return max((str(column.values[code])[:10] for code in np.unique(column.codes)), default="")
+
+
+def _values(table: Table, name: str) -> str:
+    """What a column says: its values, joined; the first three where there are more."""
+    column = table.coded.get(name)
+    if column is None:
+        return ""
+    found = sorted({str(column.values[code]) for code in np.unique(column.codes)} - {"", "None"})
+    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
 
 
 def _check_units(records: Records, start: GemmCoefficients) -> None:

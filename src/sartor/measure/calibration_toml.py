@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sartor.errors import InputError
 from sartor.hardware.calibration import GemmCoefficients
 from sartor.hardware.calibration_file import CalibrationFile
 from sartor.hardware.gpu import Gpu
-from sartor.measure.calibrate import CalibrationFit
+from sartor.measure.calibrate import SOFTWARE, CalibrationFit
 from sartor.measure.fit import seconds
 from sartor.measure.samples import grid
 
@@ -30,6 +30,7 @@ def as_toml(found: CalibrationFit) -> str:
         "[provenance.gemm]",
         f"source = {json.dumps(found.source)}",
         f"date = {json.dumps(found.date)}",
+        *(f"{name} = {json.dumps(words)}" for name, words in found.made_with.items()),
         f"start = {json.dumps(found.start)}",
         f"rows = {found.rows}",
         f"left_out = {left_out}",
@@ -44,7 +45,7 @@ def as_toml(found: CalibrationFit) -> str:
         *(f"  [{m}, {n}, {_number(share)}]," for m, n, share in found.coefficients.tiles),
         "]",
     ]
-    names = [field.name for field in fields(GemmCoefficients) if field.name != "tiles"]
+    names = [each.name for each in fields(GemmCoefficients) if each.name != "tiles"]
     lines += [f"{name} = {_number(getattr(found.coefficients, name))}" for name in names]
     return "\n".join(lines) + "\n"
 
@@ -58,6 +59,7 @@ def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
         "file": path,
         "source": found.source,
         "date": found.date or None,
+        "made_with": dict(found.made_with),
         "start": found.start,
         "rows": found.rows,
         "shapes": found.shapes,
@@ -112,6 +114,8 @@ class CalibrationChange:
     regions: tuple[Region, ...]
     coefficients: Mapping[str, tuple[float, float]]
     """Those that moved by more than 2%: before, after."""
+    made_with: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Date, driver and libraries that differ between the files: before, after."""
 
 
 def compare_calibrations(
@@ -146,8 +150,17 @@ def compare_calibrations(
                     )
                 )
     return CalibrationChange(
-        before=names[0], after=names[1], regions=tuple(found), coefficients=_moved(before.gemm, after.gemm)
+        before=names[0],
+        after=names[1],
+        regions=tuple(found),
+        coefficients=_moved(before.gemm, after.gemm),
+        made_with=_upgraded(before.provenance, after.provenance),
     )
+
+
+def _upgraded(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    pairs = {name: (str(before.get(name, "")), str(after.get(name, ""))) for name in ("date", *SOFTWARE)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _moved(before: GemmCoefficients, after: GemmCoefficients) -> dict[str, tuple[float, float]]:
@@ -160,4 +173,11 @@ def change_body(change: CalibrationChange) -> dict[str, Any]:
     """The ``compared`` object of the JSON."""
     regions = [{f.name: getattr(region, f.name) for f in fields(region)} for region in change.regions]
     moved = [{"name": name, "before": old, "after": new} for name, (old, new) in change.coefficients.items()]
-    return {"before": change.before, "after": change.after, "regions": regions, "coefficients": moved}
+    upgraded = [{"name": name, "before": old, "after": new} for name, (old, new) in change.made_with.items()]
+    return {
+        "before": change.before,
+        "after": change.after,
+        "made_with": upgraded,
+        "regions": regions,
+        "coefficients": moved,
+    }

@@ -41,5 +41,6 @@ def change_view(change: Mapping[str, Any]) -> Group:
     for each in change["regions"]:
         ratios = (f"{each[name]:.3f}" for name in ("ratio", "least", "greatest"))
         table.add_row(each["rows"], each["weights"], f"{each['products']:,}", *ratios)
+    upgraded = [f"{each['name']}: {each['before'] or '-'} -> {each['after'] or '-'}" for each in change["made_with"]]
     moved = [f"{each['name']}: {each['before']:.4g} -> {each['after']:.4g}" for each in change["coefficients"]]
-    return Group(table, "\n".join(moved) if moved else "no coefficient moved by more than 2%")
+    return Group(*upgraded, table, "\n".join(moved) if moved else "no coefficient moved by more than 2%")
