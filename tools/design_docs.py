@@ -98,8 +98,8 @@ def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) ->
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for name, found in answers.items():
         yield row(name, found)
-    yield "\nWinner: tensor cores x rows x columns, vector cores x lanes, buffer, memory, area. Plan: t tensor-parallel, p"
-    yield "stages, d copies, e expert-parallel, b microbatch. s: of the search alone; GiB: peak of the command.\n"
+    yield "\nWinner: tensor cores x rows x columns, vector cores x lanes, buffer, memory, area. Plan: t tensor-parallel"
+    yield "width, p stages, d copies, e expert-parallel, b microbatch. s: the search alone; GiB: peak of the command.\n"
     yield "## Why the winner wins\n"
     for name, found in answers.items():
         yield f"- **{name}**: {reason(found)}"
