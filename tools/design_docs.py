@@ -73,7 +73,8 @@ def answer(runs: Path, name: str, models: list[str]) -> dict[str, Any]:
         if ran.returncode:
             raise SystemExit(ran.stderr)
         found = json.loads(ran.stdout)
-        found["whole_s"], found["peak_bytes"] = time.perf_counter() - start, int(ran.stderr.split()[-1])
+        found["whole_s"] = time.perf_counter() - start
+        found["cpu_s"], found["peak_bytes"] = map(float, ran.stderr.split()[-2:])
         file.write_text(json.dumps(found))
     found = kept(file)
     assert found is not None
@@ -81,25 +82,27 @@ def answer(runs: Path, name: str, models: list[str]) -> dict[str, Any]:
 
 
 def one() -> None:
-    """One command in this process, its peak memory on stderr."""
+    """One command in this process, its CPU seconds and peak memory on stderr."""
     from sartor.cli import main as command
 
     sys.argv = ["sartor", *sys.argv[2:]]
     try:
         command()
     finally:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, file=sys.stderr)
 
 
 def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) -> Iterator[str]:
     yield HEAD
     yield "## Model by model\n"
-    yield "| model | status | gap | winner | plan | tokens/s | TPUv4-like, expert | factor | evaluated | s | GiB |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| model | status | gap | winner | plan | tokens/s | TPUv4-like, expert | factor | evaluated | s | CPU s | GiB |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for name, found in answers.items():
         yield row(name, found)
     yield "\nWinner: tensor cores x rows x columns, vector cores x lanes, buffer, memory, area. Plan: t tensor-parallel"
-    yield "width, p stages, d copies, e expert-parallel, b microbatch. s: the search alone; GiB: peak of the command.\n"
+    yield "width, p stages, d copies, e expert-parallel, b microbatch. s: the search alone by the clock, on a machine that"
+    yield "others used too; CPU s and GiB: the whole command with its baselines.\n"
     yield "## Why the winner wins\n"
     for name, found in answers.items():
         yield f"- **{name}**: {reason(found)}"
@@ -127,6 +130,7 @@ def row(name: str, found: dict[str, Any]) -> str:
         "-" if base is None else f"{best['objective'] / base:.2f}x",
         f"{found['evaluated']:,} of {found['evaluated'] + found['pruned']:,}",
         f"{found['wall_s']:.0f}",
+        f"{found['cpu_s']:.0f}",
         f"{found['peak_bytes'] / 2**30:.2f}",
     ]
     return "| " + " | ".join(cells) + " |"
