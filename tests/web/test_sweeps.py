@@ -46,15 +46,17 @@ def test_every_sweep_holds_the_models_own_value_and_at_most_a_thousand(model: st
 def test_offers_are_faster_at_equal_work_and_nearly_the_best_of_their_side() -> None:
     for one in shape_body(asked(model="gpt2-xl"))["sweeps"]:
         here = one["values"].index(one["asked"])
-        per_flop = np.array([np.inf if t is None else t for t in one["time_s"]]) / np.array(one["flops"])
+        flops, params = np.array(one["flops"]), np.array(one["num_params"])
+        work = np.minimum(flops / flops[here], params / params[here])
+        per_work = np.array([np.inf if t is None else t for t in one["time_s"]]) / work
         for offer in one["better"]:
             at = one["values"].index(offer["value"])
-            saving = 1 - per_flop[at] / per_flop[here]
+            saving = 1 - per_work[at] / per_work[here]
             assert saving == pytest.approx(offer["saving"], abs=1e-5)
             assert saving >= WORTH
             near = np.abs(np.log(np.array(one["values"]) / one["asked"])) <= 0.2
             side = near & ((np.arange(len(near)) < here) == (at < here)) & (np.arange(len(near)) != here)
-            assert saving >= NEARLY * (1 - per_flop[side].min() / per_flop[here]) - 1e-6
+            assert saving >= NEARLY * (1 - per_work[side].min() / per_work[here]) - 1e-6
 
 
 def test_a_ragged_vocabulary_is_offered_the_next_round_one() -> None:
@@ -77,3 +79,11 @@ def test_the_baseline_stays_when_sizes_change() -> None:
     assert changed["baseline"]["time_s"] == plain["totals"]["time_s"]
     assert changed["baseline"]["fields"]["num_heads"] == 25
     assert changed["totals"]["time_s"] < plain["totals"]["time_s"]
+
+
+def test_decoding_is_not_called_faster_for_computing_more_meanwhile() -> None:
+    body = shape_body(asked(model="qwen3-30b-a3b", phase="decode"))
+    offers = [offer for one in body["sweeps"] for offer in one["better"]]
+    assert all(offer["time_change"] < 0.03 or offer["params_change"] > 0 for offer in offers)
+    heads = next(one for one in body["sweeps"] if one["field"] == "num_heads")
+    assert not [offer for offer in heads["better"] if offer["value"] > heads["asked"] and offer["saving"] > 0.05]

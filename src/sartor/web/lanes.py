@@ -141,8 +141,7 @@ class Lane:
                 return reply
             return None if self.limits.stops and left.done() else self._too_long()
         except DEAD:
-            too_much = InputError("request", "as given", "needs more memory than there is for it; ask for less at once")
-            return refused(too_much)
+            return await self._ended(worker)
         finally:
             if not clean:
                 asking.cancel()
@@ -151,6 +150,14 @@ class Lane:
                 await worker.stop()
                 await worker.start()
             self.idle.put_nowait(worker)
+
+    async def _ended(self, worker: Worker) -> Reply:
+        """A worker that is gone: killed for what it took, or ended by a slip that its log shows."""
+        code = await worker.process.wait() if worker.process else 0
+        if code < 0:
+            must = "needs more memory than there is for it; ask for less at once"
+            return refused(InputError("request", "as given", must))
+        return refused(InputError("sartor", "a worker", f"ended with {code}; the server's log says why"), status=500)
 
     def _too_long(self) -> Reply:
         allowed = f"{self.limits.seconds:g} s"

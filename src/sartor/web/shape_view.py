@@ -38,7 +38,7 @@ NEAR = 0.2
 REACH = 0.35
 """How far on each side the sweep goes, as a share of the value."""
 WORTH = 0.005
-"""Least saving, at equal work, for which another value is called better."""
+"""Least saving at equal work for which another value is called better."""
 NEARLY = 0.8
 """The nearest value that has this share of the best saving on its side is the one offered."""
 
@@ -188,13 +188,18 @@ def _step(width: int) -> int:
 
 
 def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
-    """The nearest value below and above that is faster at equal work (time per product FLOP), with its own time."""
+    """The nearest value below and above that is faster at equal work, with its own time.
+
+    Work is the product FLOPs or the parameters, whichever changes the comparison less: a smaller model is not called
+    better for being smaller, nor one that is bound by memory for computing more meanwhile.
+    """
     now = np.flatnonzero(found.values == found.asked)
     if not len(now) or not np.isfinite(time_s[now[0]]):
         return []
     here = int(now[0])
     with np.errstate(invalid="ignore"):
-        saving = 1 - (time_s / found.matmul_flops) / (time_s[here] / found.matmul_flops[here])
+        work = np.minimum(found.matmul_flops / found.matmul_flops[here], found.num_params / found.num_params[here])
+        saving = 1 - time_s / time_s[here] / work
     few = found.field in ("num_heads", "num_kv_heads", "head_dim", "num_experts", "experts_per_token")
     away = np.abs(np.log(found.values / found.asked))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)

@@ -9,7 +9,7 @@ export class Refused extends Error {
 }
 
 /** POST a question; its answer, or `Refused` with the server's sentence. */
-export async function ask(path, body, { as = "json", signal } = {}) {
+export async function ask(path, body, { as = "json", signal, tries = 15 } = {}) {
   let response;
   const binary = body instanceof Blob || body instanceof ArrayBuffer;
   try {
@@ -21,9 +21,9 @@ export async function ask(path, body, { as = "json", signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
   }
-  if (response.status === 429) {
+  if (response.status === 429 && tries > 0) {
     await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("retry-after") || 1)));
-    return ask(path, body, { as, signal });
+    return ask(path, body, { as, signal, tries: tries - 1 });
   }
   if (!response.ok) {
     let error = null;

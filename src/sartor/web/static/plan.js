@@ -109,6 +109,7 @@ export function planView({ banner, status }) {
       card(term("peak_bytes", "What fills the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
       f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
+      found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
       card("The best of each split", top(found)),
       whyNot(found),
       card("Launch files", launch(body)),
@@ -164,6 +165,12 @@ export function planView({ banner, status }) {
     const head = ["plan", "step", "80% interval", "MFU", "memory", "microbatch", "ZeRO", "recompute"].map((label, k) => ({ label, number: k > 0 && k < 7 }));
     const rows = found.top.map((p) => [AXES.filter((a) => p[a] > 1).map((a) => `${a} ${p[a]}`).join(" ") || "one device", seconds(p.step_s), interval(p.low_s, p.high_s), share(p.mfu), bytes(p.peak_bytes), `${whole(p.num_microbatches)} × ${whole(p.microbatch_size)}`, whole(p.zero_stage), p.recompute]);
     return table("The best plans", head, rows, 0);
+  }
+
+  function counts(found) {
+    const head = ["devices", "step", "80% interval", "MFU", "device seconds a step", "plan"].map((label, k) => ({ label, number: k > 0 && k < 5 }));
+    const rows = found.searches.map((one) => [whole(one.num_devices), ...(one.step_s === null ? ["nothing fits", "", "", "", ""] : [seconds(one.step_s), interval(one.low_s, one.high_s), share(one.mfu), whole(one.num_devices * one.step_s), AXES.filter((a) => one.plan[a] > 1).map((a) => `${a} ${one.plan[a]}`).join(" ") || "one device"])]);
+    return table("The best plan for each number of devices", head, rows);
   }
 
   function whyNot(found) {

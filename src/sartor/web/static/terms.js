@@ -23,7 +23,7 @@ export const TERMS = {
   params: ["Parameters N", "All weights, tied tables counted once."],
   mfu: ["MFU", "Model FLOPs utilization: product FLOPs per second over the device's dense peak.", "FLOPs / (T · peak)"],
   tokens_per_s: ["Throughput", "Tokens of the microbatch over the predicted time.", "b · s / T"],
-  equal_work: ["At equal work", "A larger size computes more. Values are compared by time per product FLOP, so that a smaller model is not called faster for being smaller.", "1 − (T′/F′) / (T/F)"],
+  equal_work: ["At equal work", "A larger size computes more. Values are compared by time over work, so that a smaller model is not called faster for being smaller: work is the product FLOPs or the parameters, whichever changes less in its favour.", "1 − (T′/T) / min(F′/F, N′/N)"],
   wave: ["Wave efficiency", "Tiles of a product run in waves of as many as there are cores; the last wave may be nearly empty.", "tiles / (waves · SMs)"],
   tile: ["Tile efficiency", "Share of the computed tiles that is the product itself; the rest is padding at the edges.", "m·n / (⌈m/tm⌉·tm · ⌈n/tn⌉·tn)"],
   bound: ["Bound by", "The longest of computing, moving bytes, the network, and fixed overheads."],
