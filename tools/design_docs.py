@@ -96,13 +96,13 @@ def one() -> None:
 def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) -> Iterator[str]:
     yield HEAD
     yield "## Model by model\n"
-    yield "| model | status | gap | winner | plan | tokens/s | TPUv4-like, expert | factor | evaluated | s | CPU s | GiB |"
+    yield "| model | status | gap | winner | plan | tokens/s | TPUv4, expert | factor | evaluated | s | CPU s | GiB |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for name, found in answers.items():
         yield row(name, found)
     yield "\nWinner: tensor cores x rows x columns, vector cores x lanes, buffer, memory, area. Plan: t tensor-parallel"
-    yield "width, p stages, d copies, e expert-parallel, b microbatch. s: the search alone by the clock, on a machine that"
-    yield "others used too; CPU s and GiB: the whole command with its baselines.\n"
+    yield "width, p stages, d copies, e expert-parallel, b microbatch. s: the search alone by the clock, on a machine"
+    yield "that others used too; CPU s and GiB: the whole command with its baselines.\n"
     yield "## Why the winner wins\n"
     for name, found in answers.items():
         yield f"- **{name}**: {reason(found)}"
