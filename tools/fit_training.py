@@ -83,6 +83,7 @@ FREE: tuple[Free, ...] = (
     _free("compute_factor", "framework.megatron-deepspeed", 1.1, 0.1),
     _free("checkpoint_s", "framework.megatron-deepspeed", 5e-4, 0.7),
     _free("compute_factor", "framework.internevo", 1.0, 0.1),
+    _free("broadcast_s", "framework.internevo", 2e-3, 0.5),
     _free("compute_factor", "framework.nemo", 1.0, 0.05),
     _free("attention_factor", "framework.nemo.hopper", 1.1, 0.15),
     _free("network_factor", "framework.deepspeed", 2.0, 0.3),
@@ -357,8 +358,18 @@ def main() -> None:
         table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma)}
         sigma = np.array([each.log_sigma for each in runs.outcomes(table)])
         told = {how: show(f"{how}, intervals refitted", runs, of, sigma) for how, of in errors.items()}
-        OUT.write_text(_toml(table, len(every), sorted(set(generations)), told))
+        OUT.write_text(_toml(table, len(every), _known(every), told))
         print(f"wrote {OUT}")
+
+
+ENOUGH = 10
+"""Runs that use matrix units, from which a generation counts as seen."""
+
+
+def _known(cases: Sequence[TrainingCase]) -> list[str]:
+    """Generations that enough runs were of."""
+    of = [case.cluster.gpu.generation for case in cases if case.cluster and case.precision != "32-bit"]
+    return sorted({name for name in of if of.count(name) >= ENOUGH})
 
 
 def _with_widths(runs: Runs, table: dict[str, Any], held: dict[str, np.ndarray], sigma: np.ndarray) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def test_words_of_precision_are_recipes(word: str, framework: str, recipe: Recip
         ("minimal", Recompute.SELECTIVE, -1),
         ("partial_full_5_layers", Recompute.FULL, 5),
         ("selective_op", Recompute.FULL, 8),
-        ("qkv_proj_offloaded", Recompute.FULL, -1),
+        ("qkv_proj_offloaded", Recompute.FULL, 12),
+        ("save_something", Recompute.FULL, -1),
     ],
 )
 def test_words_of_recomputation(word: str, kind: Recompute, layers: int) -> None:

@@ -125,7 +125,7 @@ def test_a_pipeline_of_one_has_no_bubble() -> None:
 
 
 @given(st.sampled_from(sorted(PLANS)), st.integers(1, 6))
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_a_step_never_falls_with_more_layers(name: str, more: int) -> None:
     plan = PLANS[name]
     few = step(job_of(shape_of(8)), plan, CLUSTER)
@@ -139,7 +139,7 @@ def faster(cluster: Cluster, rates: float, delays: float = 1.0) -> Cluster:
 
 
 @given(st.sampled_from(sorted(PLANS)), st.floats(1.0, 8.0))
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_faster_links_never_slow_a_step(name: str, factor: float) -> None:
     slow = step(job_of(), PLANS[name], CLUSTER)
     fast = step(job_of(), PLANS[name], faster(CLUSTER, factor))
@@ -224,6 +224,16 @@ def test_exchange_of_experts_hides_where_chunks_interleave() -> None:
     both = plan_of(pp=2, dp=32, ep=32, num_microbatches=2, virtual_stages=np.array([1, 2]))
     alone = [step(hides, replace(both, virtual_stages=v), CLUSTER, None, FREE).step_s for v in (1, 2)]
     assert np.asarray(step(hides, both, CLUSTER, None, FREE).step_s).tolist() == alone
+
+
+def test_owners_of_whole_tensors_broadcast_in_turn() -> None:
+    job, turns = job_of(), job_of(framework=Framework(broadcasts_shards=True))
+    for group in (8, 64):
+        plan = plan_of(dp=64, num_microbatches=1, zero_stage=1, shard_group=group)
+        more = step(turns, plan, CLUSTER, None, FREE).step_s - step(job, plan, CLUSTER, None, FREE).step_s
+        assert more == pytest.approx((group - 1) * FREE.broadcast_s)
+    fsdp = plan_of(dp=64, num_microbatches=1, zero_stage=3)
+    assert step(turns, fsdp, CLUSTER, None, FREE).step_s == step(job, fsdp, CLUSTER, None, FREE).step_s
 
 
 def test_stages_as_given_are_priced() -> None:

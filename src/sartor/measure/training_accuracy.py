@@ -234,8 +234,8 @@ def _remarks(found: TrainingAccuracy) -> list[str]:
     if not found.shots:
         return []
     return [
-        f"after {found.shots} runs: two factors (compute, the rest of the step) per source, device and precision, "
-        f"fitted on {found.shots} configurations and judged on the others, mean of {DRAWS} draws"
+        f"after {found.shots} runs: predictions of a source, device and precision move by what {found.shots} of its "
+        f"configurations were off by, those most alike most; judged on the others, mean of {DRAWS} draws"
     ]
 
 

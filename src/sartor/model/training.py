@@ -111,6 +111,9 @@ class Framework:
     dispatch_once: bool = False
     """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
     for each of its experts (NCCL's all-to-all)."""
+    broadcasts_shards: bool = False
+    """ZeRO 1 and 2 divide parameters by whole tensors: after its update every owner broadcasts its own in turn
+    (InternEvo, FairScale's OSS, PyTorch's ZeroRedundancyOptimizer); else equal shards are gathered at once."""
     ep_overlap: bool = False
     """Where chunks interleave, experts' exchange of one microbatch runs beside the compute of another (Megatron's
     ``overlap_moe_expert_parallel_comm``)."""

@@ -52,7 +52,7 @@ TRAINING_LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1| of step times, every row once; bias: median of predicted / "
     "measured - 1. in 80%: runs inside the predicted interval. tau: rank agreement of throughput per device. naive: "
     "MAPE of model FLOPs (a third more with full recomputation) over half of the dense peak. after shots: errors of "
-    "runs not looked at, after two factors were fitted on a few others of the same source, device and precision. "
+    "runs not looked at, after a few others of the same source, device and precision were. "
     "memory: MAPE of peak memory. fits right: share of rows said to fit that ran, or not to that ran out. pairs: "
     "pairs of plans of one model, cluster and batch more than 2% apart that are ordered as measured; regret: "
     "measured time of the plan predicted fastest over the fastest, less 1."

@@ -55,6 +55,9 @@ class TrainingCoefficients:
     bucket_bytes: float = 160e6
     """Gradients that are reduced together: Megatron's default of 40 million fp32 values (its
     ``ddp_bucket_size``; recalled)."""
+    broadcast_s: float = 2e-3
+    """Of each owner of whole tensors that it broadcasts after its update (``Framework.broadcasts_shards``): launches
+    and latencies of its many small messages, one owner after the other."""
     optimizer_factor: float = 1.0
     """Seconds of the optimizer step over its memory traffic's."""
     fixed_step_s: float = 5e-3

@@ -102,6 +102,8 @@ class StageSeconds:
         """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
         zero, window = self.p["zero"], self.t.c.dp_overlap_share * self.forward_s
         seen = self._params().seen_s(window, self.t.job.framework.dp_overlap, self.t.c.sm_contention)
+        if self.t.job.framework.broadcasts_shards:
+            seen = seen + self.t.c.broadcast_s * (np.asarray(self.traffic.dense.shards) - 1)
         return np.where(zero >= 3, self.gather_s, np.where(zero >= 1, seen, 0.0))
 
     def earlier_s(self) -> Any:
