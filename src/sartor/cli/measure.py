@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 def measure(
     context: typer.Context,
     suite: Annotated[
-        str, typer.Option(metavar="quick|full|model MODEL|alignment|waves|layer", help="What to run.")
+        str, typer.Option(metavar="quick|full|model MODEL|alignment|waves|layer|collectives", help="What to run.")
     ] = "quick",
     device: DeviceName = "",
     records: Annotated[
@@ -131,7 +131,15 @@ def _run(
     graph = _graph(model, device, question) if model else None
     with shown_progress() as progress:
         found = run_suite(
-            device, suite, out, graph=graph, resume=resume, budget_s=budget_s, rounds=rounds, progress=progress
+            device,
+            suite,
+            out,
+            graph=graph,
+            resume=resume,
+            budget_s=budget_s,
+            rounds=rounds,
+            progress=progress,
+            collect=_collector(device, suite),
         )
     written = None
     if found.machine and sheet is None:
@@ -248,6 +256,13 @@ def _proposer(gpu: Any, calibration: Path | None, size: Any) -> Callable[[str], 
         return found.search.candidates[0].shape if found.search.candidates else None
 
     return propose
+
+
+def _collector(device: Any, suite: str) -> Callable[[Any, str], Any]:
+    from sartor.measure.bench.collectives import run_collectives
+
+    ranks = max(2, device.facts.num_devices)
+    return lambda cases, date: run_collectives(cases, device.facts, ranks, date=date, suite=suite)
 
 
 def machine_of(found: Any, written: Path | None) -> Any:

@@ -123,7 +123,8 @@ def dtype_of_work(work: Work) -> DType:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
-    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+    text = str(value)
+    return text.removesuffix(".0") if text.replace(".", "", 1).isdigit() else text
 
 
 _LONG_NAMES = {dtype: dtype.value for dtype in DType} | {

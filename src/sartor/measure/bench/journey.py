@@ -13,9 +13,11 @@ from sartor.hardware.calibration import Calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.measure.bench.cases import Case
+from sartor.measure.bench.collectives import collective_cases
 from sartor.measure.bench.compare import Pair, pair_body, pairs, summary
 from sartor.measure.bench.device import Device
 from sartor.measure.bench.machine import is_catalogued, machine_toml, stand_in
+from sartor.measure.bench.record import Row
 from sartor.measure.bench.records_file import RecordsFile
 from sartor.measure.bench.run import Progress, RunResult, Session, run
 from sartor.measure.bench.scale import Scale, look
@@ -63,9 +65,11 @@ def measure(
     rounds: int | None = None,
     date: str = "",
     progress: Callable[[Progress], None] = lambda _: None,
+    collect: Collect | None = None,
 ) -> Measured:
     """Run a suite on a device and append its rows to ``out``. Raises ``InputError``.
 
+    ``collect`` times collectives, where the suite has them and there are several devices (a host: two processes).
     ``budget_s`` stops between cases (default: the suite's own); ``rounds`` is how often each case is visited (default:
     twice on a host, once elsewhere).
     """
@@ -81,7 +85,16 @@ def measure(
         rounds=rounds,
         date=date,
         progress=progress,
+        collect=collect if suite_name == "collectives" or _has_peers(device, suite_name) else None,
     )
+
+
+Collect = Callable[[Sequence[Case], str], list[Row]]
+"""Times collectives in processes of their own; the date goes into the rows."""
+
+
+def _has_peers(device: Device, suite_name: str) -> bool:
+    return suite_name == "full" and device.facts.num_devices > 1
 
 
 def measure_cases(
@@ -95,6 +108,7 @@ def measure_cases(
     rounds: int | None = None,
     date: str = "",
     progress: Callable[[Progress], None] = lambda _: None,
+    collect: Collect | None = None,
 ) -> Measured:
     """The same for any cases, made once the device's scale is known; ``name`` is the rows' ``suite``."""
     started = device.host_s()
@@ -113,6 +127,8 @@ def measure_cases(
             progress=progress,
         )
         result = run(cases, session)
+        if collect is not None:
+            _collectives(collect, session, result)
     return Measured(
         scale=scale,
         suite=name,
@@ -122,6 +138,22 @@ def measure_cases(
         cases=cases,
         machine=_machine(records, session.date, device),
     )
+
+
+def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
+    """Collectives that are not in the file yet, all at once."""
+    facts = session.device.facts
+    on_host = facts.backend == "cpu"
+    cases = collective_cases(max(2, facts.num_devices), small=on_host)
+    due = [case for case in cases if not session.records.visits(case)]
+    rows = collect(due, session.date) if due else []
+    for row in rows:
+        session.records.append(row)
+    result.cases += len(cases)
+    result.kept += len(cases) - len(due)
+    result.measured += len(rows)
+    if len(rows) < len(due):
+        result.skipped["the library has no such collective"] = [case.label for case in due][: len(due) - len(rows)]
 
 
 def _machine(records: RecordsFile, date: str, device: Device) -> str:

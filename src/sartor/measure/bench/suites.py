@@ -21,19 +21,30 @@ from sartor.measure.fit import Products
 from sartor.measure.samples import GRID_M, GRID_NK, GRID_RAGGED, choose
 from sartor.operators import Collective, DType, Gemm, Layout, OperatorGraph
 
-SUITES = ("quick", "full", "model", "alignment", "waves", "layer")
-BUDGET_S = {"quick": 105.0, "full": 560.0, "model": 300.0, "alignment": 560.0, "waves": 560.0, "layer": 300.0}
+SUITES = ("quick", "full", "model", "alignment", "waves", "layer", "collectives")
+BUDGET_S = {
+    "quick": 105.0,
+    "full": 560.0,
+    "model": 300.0,
+    "alignment": 560.0,
+    "waves": 560.0,
+    "layer": 300.0,
+    "collectives": 300.0,
+}
 """When nobody says: quick ends under two minutes with the start of PyTorch, the others under ten."""
 
 
 def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[Case]:
-    """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``."""
+    """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``; collectives
+    are no single device's and have cases of their own (``bench.collectives``)."""
     if name == "model":
         if graph is None:
             raise InputError("--suite", name, "must name a model", "--suite model pythia-70m")
         return model_cases(graph)
     if name not in SUITES:
         raise InputError("--suite", name, f"must be one of {', '.join(SUITES)}", "quick")
+    if name == "collectives":
+        return []
     makers = {"quick": quick, "full": full, "alignment": alignment, "waves": waves, "layer": layer}
     return list(makers[name](scale))
 
