@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sartor import api
-from sartor.search.joint_result import Progress
+from sartor.search import joint_baselines
+from sartor.search.joint_result import Baseline, Progress
 
 Call = Callable[..., Any]
 
@@ -40,6 +41,7 @@ def small(tmp_path: Path) -> list[object]:
 
 
 COUNTS = ["--num-devices", "8", "--global-batch-size", "32", "--microbatch-size", "1,4", "--tp", "1,2"]
+COUNTS += ["--no-baselines", "--executor", "serial"]
 FEW = ["--tp", "1", "--microbatch-size", "4", "--recompute", "none"]
 
 
@@ -122,7 +124,7 @@ def test_several_models_are_weighed(sartor: Call, small: list[object], tmp_path:
 
 @pytest.mark.parametrize(
     ("objective", "per"),
-    [("throughput-per-mm2", "area_mm2"), ("throughput-per-watt", "power_w"), ("throughput-per-dollar", "die_usd")],
+    [("throughput-per-mm2", "area_mm2"), ("throughput-per-watt", "power_w"), ("throughput-per-dollar", "usd")],
 )
 def test_an_objective_is_throughput_over_what_it_says(
     sartor: Call, small: list[object], objective: str, per: str
@@ -213,6 +215,29 @@ def test_a_model_given_twice_is_refused(sartor: Call, small: list[object]) -> No
     assert "must be named apart" in ran.err
 
 
+def test_other_ways_to_choose_are_priced_and_ctrl_c_keeps_those_there_are(
+    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two(*_: Any, **__: Any) -> Iterator[Baseline]:
+        yield Baseline(
+            name="chip, expert placement", ranked=None, evaluations=3, seconds=1.0, note="none fits; t1 p1 d8"
+        )
+        yield Baseline(name="chip, searched placement", ranked=None, evaluations=3, seconds=1.0, note="none fits")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(joint_baselines, "compare", two)
+    ran = sartor(*small, "--baselines", "--json")
+    assert ran.code == 130
+    body = ran.body
+    assert (body["status"], body["interrupted"]) == ("optimal", True)
+    names = [baseline["name"] for baseline in body["baselines"]]
+    assert names == ["chip, expert placement", "chip, searched placement"]
+    assert {"objective", "evaluated", "note", "wall_s"} <= set(body["baselines"][0])
+    text = sartor(*small, "--baselines").out
+    assert "chip: none fits" in text
+    assert "t1 p1" not in text
+
+
 def test_ctrl_c_answers_with_the_best_so_far_and_130(
     sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +247,7 @@ def test_ctrl_c_answers_with_the_best_so_far_and_130(
 
     design = api.design
     monkeypatch.setattr(api, "design", lambda *given, **words: design(*given, **words | {"progress": stop}))
-    ran = sartor(*small, "--no-baselines", "--json")
+    ran = sartor(*small, "--json")
     assert ran.code == 130
     assert ran.body["interrupted"] is True
     assert ran.body["best"]["objective"] <= ran.body["upper_bound"]
@@ -242,7 +267,7 @@ def test_a_time_limit_answers_with_what_there_is(sartor: Call, small: list[objec
 def test_a_study_goes_on_and_refuses_another_question(sartor: Call, small: list[object], tmp_path: Path) -> None:
     words = ["--study", tmp_path / "study.db", "--json"]
     first, again = (sartor(*small, *words).body for _ in range(2))
-    alone = sartor(*small, "--executor", "serial", "--json").body
+    alone = sartor(*small, "--executor", "local", "--json").body
     for body in (first, again, alone):
         for key in ("convergence", "wall_s"):
             del body[key]

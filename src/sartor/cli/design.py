@@ -78,6 +78,12 @@ def design(
         str | None,
         typer.Option("--area-model", metavar="published|die", help="Cores and buffers alone, or the whole die."),
     ] = None,
+    wafer_usd: Annotated[
+        float | None, typer.Option("--wafer-usd", metavar="USD", help="Price of a wafer. [default: by node]")
+    ] = None,
+    hbm_usd_per_gb: Annotated[
+        float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory by the GB. [default: 10]")
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", metavar="SECONDS", help="Answer with the best so far after that.")
     ] = None,
@@ -149,6 +155,8 @@ def design(
             microbatch_sizes=numbers("--microbatch-size", microbatch_size, int),
             recompute=[word.strip() for word in recompute.split(",") if word.strip()],
             area_model=area_model,
+            wafer_usd=wafer_usd,
+            **({} if hbm_usd_per_gb is None else {"hbm_usd_per_gb": hbm_usd_per_gb}),
         )
     write_files(found, html, png)
     if export is not None and study is not None:

@@ -81,6 +81,7 @@ def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False
         "area_mm2": ranked.area_mm2,
         "power_w": ranked.power_w,
         "die_usd": plain(ranked.die_usd),
+        "usd": plain(ranked.usd),
         "plan": {name: None if each is None else plan_body(each, whole=whole) for name, each in details.items()},
         "throughput": {name: 0.0 if each is None else each.outcome.sequences_per_s for name, each in details.items()},
         "objective": ranked.objective,

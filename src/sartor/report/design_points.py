@@ -174,7 +174,7 @@ def _cloud_title(best: Ranked, others: Sequence[tuple[str, Ranked]]) -> str:
     if not others:
         return f"The best point reaches {rate(best.objective)} on {best.area_mm2:,.0f} mm2"
     name, first = others[0]
-    return f"The best point is {against_text(best, first)} {printable(name)}"
+    return f"The best point reaches {against_text(best, first)} of {printable(name)}"
 
 
 # ---------------------------------------------------------------------------------------------------- the winner

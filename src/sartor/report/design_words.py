@@ -42,7 +42,7 @@ UNITS = {
     Objective.THROUGHPUT: "sequences/s",
     Objective.PER_MM2: "sequences/s per mm2",
     Objective.PER_WATT: "sequences/s per W",
-    Objective.PER_DOLLAR: "sequences/s per USD of die",
+    Objective.PER_DOLLAR: "sequences/s per USD of die and memory",
 }
 
 
@@ -163,4 +163,7 @@ PLAN = re.compile(r"^t\d+ p\d+ d\d+|^placement alone$")
 
 def _together(names: list[str]) -> str:
     """Chips once, whatever their placement: ``A100-like``."""
-    return printable(", ".join(dict.fromkeys(name.partition(", ")[0] for name in names)))
+    return printable(", ".join(dict.fromkeys(PLACEMENT.sub("", name) for name in names)))
+
+
+PLACEMENT = re.compile(r", (expert|searched) placement$")

@@ -83,7 +83,9 @@ def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
         ]
         layers.append(
             rows_chart(alt, named)
-            .mark_text(align="right" if late else "left", dx=-9 if late else 9, fontSize=11, color=theme.muted)
+            .mark_text(
+                align="right" if late else "left", dx=-9 if late else 9, fontSize=11, color=theme.muted, limit=250
+            )
             .encode(x=x, y=y, text="words:N")
         )
     return finish(alt, alt.layer(*layers), points.title, frame, height=320)

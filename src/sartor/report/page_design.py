@@ -120,7 +120,7 @@ def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> 
     proved = "proved best" if found.status is DesignStatus.OPTIMAL else f"at most {format_share(found.gap)} below best"
     cards = [
         ("Objective", rate(best.objective), f"{UNITS[asked.objective]}, {proved}"),
-        ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.die_usd:,.0f} USD, {best.power_w:,.0f} W at most"),
+        ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W at most"),
         ("Combinations", f"{found.space_size:,}", f"{found.evaluated:,} points evaluated, the rest ruled out"),
         ("Took", format_seconds(found.seconds), "on this machine"),
     ]
@@ -161,10 +161,10 @@ def _front(answer: DesignAnswer) -> Markup:
                 rate(each.objective),
                 f"{each.area_mm2:,.1f}",
                 f"{each.power_w:,.0f}",
-                f"{each.die_usd:,.0f}",
+                f"{each.usd:,.0f}",
             )
         )
-    heads = ("memory", "objective", "mm2", "W", "USD of die")
+    heads = ("memory", "objective", "mm2", "W", "USD with memory")
     columns = [Column(head="tensor cores + vector cores, buffer", number=False), *(Column(head=head) for head in heads)]
     more = len(answer.front) - MOST_ROWS
     caption = "Evaluated points no other beats in objective, area and power at once"

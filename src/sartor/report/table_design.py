@@ -113,7 +113,7 @@ def baselines_table(answer: DesignAnswer) -> Table:
 
 
 def front_table(front: Sequence[Ranked]) -> Table:
-    table = plain_table("chip", "memory", "objective", "mm2", "W", "USD of die")
+    table = plain_table("chip", "memory", "objective", "mm2", "W", "USD with memory")
     for each in front[:MOST_ROWS]:
         point = each.evaluation.point
         table.add_row(
@@ -122,7 +122,7 @@ def front_table(front: Sequence[Ranked]) -> Table:
             rate(each.objective),
             f"{each.area_mm2:,.1f}",
             f"{each.power_w:,.0f}",
-            f"{each.die_usd:,.0f}",
+            f"{each.usd:,.0f}",
         )
     if len(front) > MOST_ROWS:
         table.add_row(f"{len(front) - MOST_ROWS} more in the JSON", "", "", "", "", "")
