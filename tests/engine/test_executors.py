@@ -58,7 +58,7 @@ def test_workers_killed_on_the_way_are_replaced_and_the_answer_is_the_same(
 
     def kill(progress: Progress) -> None:
         processes = [p for p in getattr(by.beside.executor, "_processes", None) or () if _alive(p)]
-        if processes and len(killed) < 2 and not set(killed) & set(processes):
+        if processes and not killed:
             os.kill(processes[0], signal.SIGKILL)
             killed.append(processes[0])
 
@@ -66,7 +66,7 @@ def test_workers_killed_on_the_way_are_replaced_and_the_answer_is_the_same(
         found = search(tmp_path / "study.db", by, on_progress=kill)
     finally:
         by.close()
-    assert len(killed) == 2
+    assert killed
     assert facts(found) == facts(expected)
     record = read_study(tmp_path / "study.db")
     assert len(record.points) == sum(session.evaluated for session in record.sessions) == expected.evaluated

@@ -159,7 +159,7 @@ def _answers(
         interrupted = any(answer.interrupted for answer in found.values())
         if work and not interrupted:
             timetable, least = found[block].timetable, found[block].lower_bound
-            found[block] = cp_sat.solve_block(block, timetable, least, work, by_work=True)
+            found[block] = cp_sat.solve_block_by_work(block, timetable, least, work)
         elif solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
             ask = cp_sat.solve_block if solver is Solver.CP_SAT else milp.solve_block
             found[block] = ask(block, found[block].timetable, found[block].lower_bound, limit_s)

@@ -29,9 +29,12 @@ WORK_CHUNK = 8192
 MOST_CHUNKS, MOST_POINTS = 8, 32
 """Of a round. Rounds start with one and grow with what has been done, so that little is done in vain."""
 LONGEST_SCHEDULE_S = 4.0
+"""Beyond this a schedule that is still not proved is left with its gap."""
+MORE_TIME = 64.0
+"""Times more for schedules that were not proved at first: one worker's look is followed by that of all, with twice what
+any block has needed, for between the two little is proved."""
 LOOSE = 0.7
 """Splits whose first bound is under this share of the best one's keep it for their second."""
-"""Beyond this a schedule that is still not proved is left with its gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +275,7 @@ class SearchState:
             self.heap = [each for each in self.heap if -each[0] > self.enough()]
             heapq.heapify(self.heap)
         if ranked.bound > max(self.enough(), ranked.objective * (1 + EQUAL)):
-            limit = point.schedule_limit_s * 4
+            limit = point.schedule_limit_s * MORE_TIME
             if limit > LONGEST_SCHEDULE_S:
                 self.given_up = max(self.given_up, ranked.bound)
             else:
