@@ -77,7 +77,7 @@ def searched(
 ) -> Baseline:
     """Placement alone: the best plans on a fixed chip, at the memory with which they are fastest."""
     start = time.perf_counter()
-    points = [_point(question, models, chip.accelerator, memory) for memory in chip.hbm_bytes]
+    points = [point_on(question, models, chip.accelerator, memory) for memory in chip.hbm_bytes]
     ranked = [alone(question, evaluate_point(question, point, store)) for point in points]
     best = _best([each for each in ranked if each.objective > 0])
     return Baseline(
@@ -126,7 +126,8 @@ def _best(ranked: Sequence[Ranked]) -> Ranked | None:
     return max(ranked, key=lambda each: each.objective, default=None)
 
 
-def _point(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
+def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
+    """A chip with one memory as a point, every option of every model with its bound."""
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
     (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
     return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
