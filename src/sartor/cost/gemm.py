@@ -162,14 +162,18 @@ def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, A
     }
     arrays["out_bytes"] = np.float64(out)
     arrays["penalty"] = alignment_penalty(gemm, c)
-    arrays["packed_bytes"] = _packed_bytes(gemm.layout, c, *(arrays[name] for name in ("batch", "m", "n", "k")))
+    arrays["packed_bytes"] = _packed_bytes(gemm, c, *(arrays[name] for name in ("batch", "m", "n", "k")))
     shape = np.broadcast_shapes(*(np.shape(each) for each in arrays.values()))
     return arrays, shape
 
 
-def _packed_bytes(layout: Layout, c: GemmCoefficients, batch: Any, m: Any, n: Any, k: Any) -> Any:
-    second = batch * n * k * (c.pack_tn if layout is Layout.TN else c.pack_nn)
-    return second + batch * m * k * c.pack_nt if layout is Layout.NT else second
+def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Any, m: Any, n: Any, k: Any) -> Any:
+    """Traffic of copies into blocks. A single row in fp32 is a matrix-vector product, which reads weights as they lie
+    (MKL; in bf16 oneDNN copies all the same: docs/measured.md)."""
+    second = batch * n * k * (c.pack_tn if gemm.layout is Layout.TN else c.pack_nn)
+    if gemm.dtype is DType.FP32:
+        second = np.where(m > 1, second, 0.0)
+    return second + batch * m * k * c.pack_nt if gemm.layout is Layout.NT else second
 
 
 def _group_sizes(op: GroupedGemm) -> tuple[Any, Any, Any, Any]:

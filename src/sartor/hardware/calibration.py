@@ -238,7 +238,9 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     general = (_read("kin.toml") or {}).get("general_cores", {}).get(gpu.vendor, "")
     gemm, calibrated, provenance = {}, set(), {}
     for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
-        gemm[each], owner, record = _gemm(gpu.name, kin, widen, each, base["gemm"], general)
+        gemm[each], owner, record = _gemm(
+            gpu.name, kin, widen, each, base.get(f"gemm_{each.value}", base["gemm"]), general
+        )
         provenance[f"gemm.{each.value}"] = record
         if owner == gpu.name:
             calibrated.add(f"gemm.{each.value}")
@@ -359,7 +361,9 @@ def _kin(gpu: str) -> tuple[str, float]:
 def _generation(name: str) -> dict[str, Any]:
     table = _read("generations.toml") or {}
     entry, default = table.get(name, {}), table["default"]
-    return {key: _coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in _SECTIONS.items()}
+    found = {key: _coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in _SECTIONS.items()}
+    own = {key: entry["gemm"] | values for key, values in entry.items() if key.startswith("gemm_")}  # of one dtype
+    return found | {key: _coefficients(GemmCoefficients, default["gemm"] | values) for key, values in own.items()}
 
 
 def _coefficients(kind: type, values: Mapping[str, Any]) -> Any:
