@@ -89,7 +89,7 @@ def whole(times: tuple[BlockTimes, ...], shape: TransformerShape, names: list[st
 # -- one and many -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(
     shape=shapes(),
     exchange=st.sampled_from(ContextParallel),
@@ -148,7 +148,7 @@ def test_blocks_add_up_to_the_estimate_of_the_graph(name: str, recipe: Recipe) -
 
 
 @given(shape=st.one_of(dense_shapes(), moe_shapes()), tp=st.sampled_from((2, 4)), cp=st.sampled_from((1, 2, 4)))
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_ranks_together_do_the_work_of_one_device(shape: TransformerShape, tp: int, cp: int) -> None:
     """But for what is replicated (key/value heads, a router without sequence parallelism) and padding."""
     job = job_of(shape, 64 * cp)
@@ -400,7 +400,7 @@ def test_a_token_goes_to_a_node_once_where_copies_are_made_there() -> None:
 
 
 @given(st.sampled_from((1, 2, 4, 8, 16, 32, 64)), st.sampled_from((1, 2, 4)))
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 def test_sending_once_never_sends_more(ep: int, tp: int) -> None:
     times = [
         block_times(

@@ -116,7 +116,7 @@ def test_experts_over_all_expert_ranks_are_the_experts(name: str, ep: int) -> No
 
 
 @given(plans)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_the_parts_add_up_and_each_figure_holds_the_one_before(plan: TrainingPlan) -> None:
     foot = footprint(_job(), plan, CLUSTER)
     parts = (foot.param_bytes, foot.grad_bytes, foot.optimizer_bytes, foot.stash_bytes, foot.workspace_bytes)
@@ -126,7 +126,7 @@ def test_the_parts_add_up_and_each_figure_holds_the_one_before(plan: TrainingPla
 
 
 @given(plans)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_the_fullest_stage_is_that_of_all_stages(plan: TrainingPlan) -> None:
     every = every_stage(_job(), plan, CLUSTER)
     foot = footprint(_job(), plan, CLUSTER)
@@ -135,7 +135,7 @@ def test_the_fullest_stage_is_that_of_all_stages(plan: TrainingPlan) -> None:
 
 
 @given(plans, st.sampled_from(["gpt3-175b", "llama-3.1-70b"]))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_states_and_kept_activations_never_grow_with_more_devices_stages_or_shards(
     plan: TrainingPlan, name: str
 ) -> None:
@@ -174,7 +174,7 @@ def test_the_stash_grows_as_the_microbatches_in_flight(m: int, tp: int, pp: int)
 
 
 @given(degrees, st.integers(1, 4), st.integers(1, 6), st.sampled_from(list(PipelineSchedule)), st.floats(0.2, 3))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_microbatches_in_flight_are_those_of_the_simulated_pipeline(
     pp: int, virtual: int, groups: int, schedule: PipelineSchedule, ratio: float
 ) -> None:
@@ -189,7 +189,7 @@ def test_microbatches_in_flight_are_those_of_the_simulated_pipeline(
 
 
 @given(st.lists(plans, min_size=1, max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_an_array_of_plans_gives_what_each_gives_alone(many: list[TrainingPlan]) -> None:
     names = ("microbatch_size", "num_microbatches", "zero_stage", "recompute", "schedule")
     fields: dict[str, Any] = {n: np.array([int(getattr(p, n)) for p in many]) for n in names}

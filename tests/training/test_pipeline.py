@@ -118,7 +118,7 @@ def test_interleaving_with_a_heavy_head_is_exact(pp: int, v: int, groups: int, h
     assert closed(ONE_F_ONE_B, chunks, 2 * chunks, 0 * chunks, m) == pytest.approx(exact, rel=1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 5), st.integers(2, 3), st.integers(1, 3), st.data())
 def test_interleaving_uneven_chunks_is_within_a_fifth(pp: int, v: int, groups: int, data: st.DataObject) -> None:
     chunks = np.array(data.draw(st.lists(st.floats(1.0, 1.5), min_size=pp * v, max_size=pp * v))).reshape(pp, v)
