@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
     from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_front import ProvedFront
     from sartor.search.joint_question import DesignQuestion
     from sartor.search.joint_result import JointResult, Ranked
     from sartor.search.plan_next import NextStep
@@ -164,6 +165,8 @@ class DesignAnswer:
     space: AcceleratorSpace
     result: JointResult
     assumptions: tuple[str, ...]
+    proved_front: ProvedFront | None = None
+    """Over the axes that were asked for; None where none was."""
 
     @property
     def best(self) -> Ranked | None:
@@ -171,7 +174,9 @@ class DesignAnswer:
 
     @property
     def front(self) -> tuple[Ranked, ...]:
-        """Evaluated points that no other beats in objective, area and power at once, best first."""
+        """The proved front; without one, evaluated points that no other beats in objective, area and power at once."""
+        if self.proved_front is not None:
+            return self.proved_front.points
         from sartor.search.joint_front import not_dominated
 
         return not_dominated(self.result.ranked)

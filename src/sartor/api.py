@@ -425,6 +425,7 @@ def design(
     time_limit_s: float | None = None,
     tolerance: float = 0.0,
     baselines: bool = True,
+    pareto: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
@@ -439,7 +440,8 @@ def design(
     better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
     be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
-    search beside it (a minute or two). Further words are those of ``search.joint_ask.design_question``: area_mm2,
+    search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w or hbm_bytes, a search for each of
+    some budgets. Further words are those of ``search.joint_ask.design_question``: area_mm2,
     power_w, energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no
     point fits" is an answer.
     """
@@ -447,6 +449,7 @@ def design(
     from sartor.interop.space_file import load_space
     from sartor.search.joint_ask import design_models, design_question
     from sartor.search.joint_baselines import compare
+    from sartor.search.joint_front import check_axes, proved_front
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
@@ -462,6 +465,7 @@ def design(
         **words,
     )
     limit_s = _seconds("time_limit_s", time_limit_s)
+    axes = check_axes(pareto)
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
     result = run_design(
@@ -477,11 +481,15 @@ def design(
     if baselines and result.best is not None and not result.interrupted:
         ways = compare(question, chosen, time_limit_s=min(LONGEST_BASELINE_S, limit_s))
         result = _compared(result, ways, progress)
+    front = None
+    if axes and result.best is not None and not result.interrupted:
+        front = proved_front(question, chosen, axes, time_limit_s=limit_s, on_progress=progress)
     return DesignAnswer(
         readings=readings,
         question=question,
         space=chosen,
         result=result,
+        proved_front=front,
         assumptions=(
             *(
                 f"{reading.shape.name}: {note}"

@@ -133,6 +133,19 @@ def test_an_objective_is_throughput_over_what_it_says(
     assert best["objective"] == pytest.approx(best["throughput"]["small"] / best[per])
 
 
+def test_a_front_over_budgets_is_proved_and_none_of_its_points_beats_another(sartor: Call, small: list[object]) -> None:
+    body = sartor(*small, *FEW, "--pareto", "area_mm2,power_w", "--json").body
+    assert body["pareto_axes"] == ["area_mm2", "power_w"]
+    assert body["pareto_proved"] is True
+    points = [(-each["objective"], each["area_mm2"], each["power_w"]) for each in body["pareto"]]
+    assert len(points) > 1
+    assert points[0][0] == -body["best"]["objective"]
+    for one in points:
+        for other in points:
+            assert one is other or not all(a <= b for a, b in zip(one, other, strict=True))
+    assert "Proved best under each of" in sartor(*small, *FEW, "--pareto", "area_mm2").out
+
+
 def test_budgets_hold(sartor: Call, small: list[object]) -> None:
     free = sartor(*small, "--json").body["best"]
     held = sartor(*small, "--area-mm2", free["area_mm2"] * 0.99, "--hbm-gib", "0.1", "--json").body["best"]
@@ -186,6 +199,7 @@ def test_no_point_that_fits_is_an_answer_with_exit_code_3(
         (["--space", "publishd"], "--space=publishd: must be a named space"),
         (["--space", "none.toml"], "no such file"),
         (["--area-model", "half"], "--area-model=half: must be one of published, die"),
+        (["--pareto", "colour"], "--pareto=colour: must be an axis that can be a budget; nearest: area_mm2"),
         (["--executor", "cloud"], "--executor=cloud: must be serial, local or a scheduler's address"),
         (["--workers", "0"], "--workers=0: must be at least 1"),
         (["--model", "no-such-model"], "model=no-such-model: not in the zoo"),

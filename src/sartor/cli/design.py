@@ -93,6 +93,12 @@ def design(
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
     ] = True,
+    pareto: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes: a search per budget."
+        ),
+    ] = None,
     set_: c.SetField = None,
     study: StudyFile = None,
     executor: ExecutorName = "local",
@@ -142,6 +148,7 @@ def design(
             time_limit_s=time_limit,
             tolerance=tolerance,
             baselines=baselines,
+            pareto=[word.strip() for word in (pareto or "").split(",") if word.strip()],
             set=c.parse_sets(set_),
             study=study,
             executor=executor,

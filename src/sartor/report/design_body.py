@@ -40,6 +40,8 @@ def design_body(answer: DesignAnswer) -> dict[str, Any]:
         "pruned": found.pruned,
         "tightest": found.tightest or None,
         "pareto": [ranked_body(question, each) for each in answer.front],
+        "pareto_axes": None if answer.proved_front is None else list(answer.proved_front.axes),
+        "pareto_proved": answer.proved_front is not None and answer.proved_front.proved,
         "baselines": [baseline_body(question, each) for each in found.baselines],
         "convergence": [progress_body(each) for each in found.trajectory],
         "assumptions": list(answer.assumptions),

@@ -150,6 +150,8 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
     """Evaluated points by area; None where there is one alone."""
     best = answer.best
     ranked = [each for each in answer.result.ranked[:MOST_CLOUD] if each.objective > 0]
+    if answer.proved_front is not None and best is not None:
+        ranked += [each for each in answer.front if each.objective < best.objective]
     others = [(each.name, each.ranked) for each in answer.result.baselines if each.ranked is not None]
     if best is None or len(ranked) + len(others) < 2:
         return None

@@ -134,6 +134,19 @@ def step_parts(time: StepTime) -> list[tuple[str, float]]:
     return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * time.total_s]
 
 
+def front_text(answer: DesignAnswer) -> str:
+    """What the points of the front are."""
+    front = answer.proved_front
+    if front is None:
+        return "Evaluated points no other evaluated point beats in objective, area and power at once"
+    names = " and ".join(FRONT_WORDS[axis] for axis in front.axes)
+    kind = "Proved best" if front.proved else "Best found"
+    return f"{kind} under each of {front.num_budgets} budgets on {names}"
+
+
+FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory"}
+
+
 def against_text(best: Ranked, other: Ranked) -> str:
     """How many times better: ``1.42x``."""
     return f"{best.objective / other.objective:.2f}x" if other.objective else ""

@@ -14,6 +14,7 @@ from sartor.report.design_words import (
     POWER_WORDS,
     UNITS,
     against_text,
+    front_text,
     heading_text,
     headline,
     memory_text,
@@ -167,7 +168,7 @@ def _front(answer: DesignAnswer) -> Markup:
     heads = ("memory", "objective", "mm2", "W", "USD with memory")
     columns = [Column(head="tensor cores + vector cores, buffer", number=False), *(Column(head=head) for head in heads)]
     more = len(answer.front) - MOST_ROWS
-    caption = "Evaluated points no other beats in objective, area and power at once"
+    caption = front_text(answer)
     return table(columns, rows, caption=caption + (f" (and {more} more in the JSON)" if more > 0 else ""), highlight=0)
 
 

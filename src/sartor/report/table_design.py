@@ -13,6 +13,7 @@ from sartor.answers import DesignAnswer
 from sartor.report.design_words import (
     AREA_WORDS,
     against_text,
+    front_text,
     heading_text,
     headline,
     memory_text,
@@ -49,7 +50,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
     if found.baselines:
         parts += [_title("Against other ways to choose"), baselines_table(answer), *notes("Of these", notes_of(answer))]
     if len(answer.front) > 1:
-        parts += [_title("Not beaten in objective, area and power at once"), front_table(answer.front)]
+        parts += [_title(front_text(answer)), front_table(answer.front)]
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
 
 
