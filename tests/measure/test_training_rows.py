@@ -98,7 +98,13 @@ def test_words_of_precision_are_recipes(word: str, framework: str, recipe: Recip
         ("minimal", Recompute.SELECTIVE, -1),
         ("partial_full_5_layers", Recompute.FULL, 5),
         ("selective_op", Recompute.FULL, 8),
-        ("qkv_proj_offloaded", Recompute.FULL, 12),
+        ("6 layers", Recompute.FULL, 6),
+        ("full_12_layers", Recompute.FULL, 12),
+        ("core_attn", Recompute.SELECTIVE, -1),
+        ("moe_act, layernorm", Recompute.NONE, -1),
+        ("mlp", Recompute.FULL, 11),
+        ("every_other_layer", Recompute.FULL, 8),
+        ("qkv_proj_offloaded", Recompute.FULL, 13),
         ("save_something", Recompute.FULL, -1),
     ],
 )
@@ -130,6 +136,17 @@ def test_attention_that_is_not_flash_is_unfused() -> None:
 def test_names_of_devices_are_found_without_their_memory(name: str, known: str) -> None:
     gpu, said = gpu_of(name)
     assert (gpu.name, said) == (known, ())
+
+
+def test_an_exported_device_has_slower_links_alone() -> None:
+    gpu, said = gpu_of("H800-SXM-80GB")
+    assert (gpu.name, gpu.link_bytes_per_s, len(said)) == ("h100_sxm", 200e9, 1)
+
+
+def test_unknown_trainers_on_a_tpu_are_of_jax_kind() -> None:
+    case = training_case(made(gpu="TPUv4", framework="in-house", intra_node="ICI 3D torus", tp=1, pp=1, dp=16))
+    assert case.job is not None
+    assert case.job.framework.name == "maxtext"
 
 
 def test_words_of_a_name_change_the_device() -> None:

@@ -22,6 +22,11 @@ HBM2E_STACK_BYTES = 16 * GIB
 """Eight 16 Gbit dies (JESD235C)."""
 
 
+EXPORTED = {"a800": ("a100", 200e9), "h800": ("h100", 200e9)}
+"""Versions for export: the same chip with NVLink of 400 GB/s, both directions together (NVIDIA's and its partners' A800
+and H800 datasheets, 2022 and 2023; recalled)."""
+
+
 def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
     """The catalogue's device of a row's name: the whole name, or what is left of it without its last words.
 
@@ -29,6 +34,11 @@ def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
     it has none of its own. Raises ``Unexpressed``.
     """
     words = [word for word in re.split(r"[-_ ]+", name.strip()) if word]
+    first = words[0].lower() if words else ""
+    if first in EXPORTED:
+        model, rate = EXPORTED[first]
+        gpu, said = gpu_of("-".join([model, *words[1:]]))
+        return replace(gpu, link_bytes_per_s=rate), (*said, f"{first.upper()} as {gpu.name} with slower NVLink")
     for count in range(len(words), 0, -1):
         try:
             gpu = load_gpu("-".join(words[:count]))

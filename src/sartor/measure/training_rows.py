@@ -141,7 +141,7 @@ def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerSha
 
 def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
     """Whether recomputation and microbatch are the row's own: no guess of ours, nor by its note of another release."""
-    guesses = ("as full", "as four of five", "microbatch not stated")
+    guesses = ("as full", "as four of five", "as two of three", "microbatch not stated")
     guessed = any(guess in phrase for phrase in said for guess in guesses)
     doubted = re.search(r"recompute\b.*\bmay differ", row.get("note", ""))
     return row.get("recompute", "") not in ("", "unknown") and not guessed and not doubted

@@ -5,6 +5,7 @@ A trainer is known by words of its name; one nobody knows is taken for a fused o
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ communication with dependent computation via decomposition")."""
 
 TRAINERS: tuple[Trainer, ...] = (
     Trainer(
-        words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla"),
+        words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
         framework=_JAX,
         zero_stage=3,
         fp8=Recipe.FP8_CURRENT,
@@ -56,7 +57,7 @@ TRAINERS: tuple[Trainer, ...] = (
         zero_stage=1,
     ),
     Trainer(
-        words=("megatron-deepspeed",),
+        words=("megatron-deepspeed", "megatron deepspeed", "neox"),
         framework=Framework(name="megatron-deepspeed", dp_overlap=False),
         zero_stage=1,
         dropout=True,
@@ -85,7 +86,9 @@ TRAINERS: tuple[Trainer, ...] = (
         dropout=True,
     ),
     Trainer(
-        words=("fsdp", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"), framework=_FSDP, zero_stage=3
+        words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
+        framework=_FSDP,
+        zero_stage=3,
     ),
     Trainer(
         words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
@@ -99,8 +102,9 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     """The kind of trainer with the row's own switches, and what was assumed."""
     name = row.get("framework", "").lower()
     found = next((each for each in TRAINERS if any(word in name for word in each.words)), None)
-    said = () if found else ("trainer unknown: taken for one of Megatron's kind",)
-    kind = found or Trainer(words=(), framework=Framework(), zero_stage=1)
+    on_tpu = gpu.vendor.lower() == "google"
+    kind = found or (TRAINERS[0] if on_tpu else Trainer(words=(), framework=Framework(), zero_stage=1))
+    said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
     framework = kind.framework
     if row.get("compile") == "1":
         framework = replace(framework, fused_kernels=True)
@@ -165,22 +169,36 @@ _RECIPES: Mapping[str, Recipe] = {
 def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompute, int, tuple[str, ...]]:
     """What is recomputed, in how many layers per stage (-1: all), and what was assumed."""
     word = row.get("recompute", "").strip().lower()
-    number = re.search(r"(\d+)_?layers?", word)
+    number = re.search(r"(\d+)[ _-]*layers?\b", word)
     if word in ("none", "0", ""):
         return Recompute.NONE, -1, () if word else ("recompute not stated: none",)
     if word == "unknown":
         return Recompute.NONE, -1, ("recompute unknown: none",)
     if number:
         return Recompute.FULL, min(int(number.group(1)), layers_per_stage), ()
-    if word in ("selective_op", "selective_block"):
-        return Recompute.FULL, (layers_per_stage + 1) // 2, (f"{word}: as every second layer in full",)
-    if "qkv_proj" in word:  # 3 of a layer's 12 h x h products at a feed-forward width of 4 h, fewer where it is wider
-        return Recompute.FULL, max(1, layers_per_stage * 4 // 5), (f"{word}: as four of five layers in full",)
-    if word.startswith("partial"):
-        return Recompute.FULL, (layers_per_stage + 1) // 2, (f"{word[:30]}: as every second layer in full",)
-    if word in ("selective_attention", "selective", "minimal") or word.startswith("selective"):
+    if _CHEAP.fullmatch(word):
+        return Recompute.NONE, -1, (f"{word[:30]}: no products again, counted as none",)
+    share, words = next((way for key, way in _PARTLY.items() if key.search(word)), (1.0, ""))
+    if share < 1:
+        return Recompute.FULL, max(1, math.ceil(layers_per_stage * share)), (f"{word[:30]}: as {words} in full",)
+    if word == "minimal" or _CORE.search(word):
         return Recompute.SELECTIVE, -1, ()
     return Recompute.FULL, -1, () if word == "full" else (f"{word[:30]}: as full",)
+
+
+_CHEAP = re.compile(r"((moe_|mlp_)?act(ivation)?|layer_?norm|norm|mla_up_proj|[ ,+])+")
+"""Modules recomputed alone that cost memory traffic or one small product."""
+
+_PARTLY: Mapping[re.Pattern[str], tuple[float, str]] = {
+    re.compile(r"^op$|selective_op|selective_block|every_other"): (0.5, "every second layer"),
+    re.compile(r"qkv_proj"): (0.8, "four of five layers"),
+    re.compile(r"^(moe|mlp|ffn)$"): (2 / 3, "two of three layers"),
+    re.compile(r"^partial"): (0.5, "every second layer"),
+}
+"""Words of what is recomputed, and the share of layers recomputed in full that costs as much: attention's projections
+are 4, and those to queries, keys and values 3, of a layer's 12 h x h products at a feed-forward width of 4 h."""
+
+_CORE = re.compile(r"selective|core_attn|core_attention")
 
 
 def optimizer_of(row: Mapping[str, str]) -> Optimizer:
