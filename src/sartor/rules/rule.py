@@ -26,6 +26,8 @@ from sartor.operators import DType
 Fix: TypeAlias = Mapping[str, int]
 """New values by field: an ``EDITABLE`` field of the shape, or one of ``WORKLOAD_FIELDS`` and ``DIMS_FIELDS``."""
 
+MOST_TP = 2**14
+"""Largest split that is tried in place of one that does not work."""
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len")
 DIMS_FIELDS = ("tp",)
 
@@ -101,8 +103,9 @@ class Context:
 
 
 def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
-    """What was asked, then ever smaller splits that divide it."""
-    for tp in range(int(asked.tp), 0, -1):
+    """What was asked, then ever smaller splits that divide it (no model splits over more than ``MOST_TP``)."""
+    yield asked
+    for tp in range(min(int(asked.tp), MOST_TP), 0, -1):
         if asked.tp % tp == 0:
             yield replace(asked, tp=tp)
             yield replace(asked, tp=tp, ep=1)

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from sartor.model.counts import count_params
 from sartor.model.workload import Phase
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import MOST_TP, Context, Grade, Rule, Suspicion
 
 TRAIN_BYTES_PER_PARAM = 16
 """fp16 weights and gradients, fp32 master weights, momentum and variance (ZeRO, section 3.1)."""
@@ -46,7 +46,7 @@ def wide_tensor_parallel(context: Context) -> Iterator[Suspicion]:
     per_param = TRAIN_BYTES_PER_PARAM if train else context.dtype.bytes
     held = float(count_params(context.shape).total) * per_param / float(dims.pp * dims.ep)
     room = SHARE_OF_MEMORY * context.gpu.hbm_bytes
-    smaller = [t for t in range(1, tp) if tp % t == 0 and held / t <= room]
+    smaller = [t for t in range(1, min(tp, MOST_TP)) if tp % t == 0 and held / t <= room]
     if not smaller:
         return
     yield Suspicion(
