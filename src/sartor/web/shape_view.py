@@ -108,8 +108,8 @@ def sweeps_of(asked: Question, around: Mapping[str, Any]) -> list[dict[str, Any]
 def _one(asked: Question, field: str, around: Any) -> dict[str, Any] | None:
     try:
         return sweep_of(asked, field, None, around)
-    except InputError:
-        return None  # held by the model's structure (head dimension of latent attention): no slider
+    except (InputError, OverflowError):
+        return None  # held by the model's structure (head dimension of latent attention), or beyond counting: no slider
 
 
 def sweep_answer(body: Mapping[str, Any]) -> dict[str, Any]:

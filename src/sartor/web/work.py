@@ -80,6 +80,8 @@ class Answerer:
             return refused(
                 InputError("request", "as given", "needs more memory than there is for it; ask for less at once")
             )
+        except OverflowError:
+            return refused(InputError("request", "as given", "has sizes too large to be counted with (2^63)"))
         except RecursionError:
             return refused(InputError("request", "as given", "is nested too deeply"))
         except Exception as slip:
