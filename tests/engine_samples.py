@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -67,3 +68,13 @@ def facts(result: JointResult) -> tuple[Any, ...]:
     steps = [(p.phase, p.bound, p.incumbent, p.evaluated, p.waiting, p.pruned) for p in result.trajectory]
     counts = (result.evaluated, result.pruned, result.space_size)
     return result.status, result.best, result.upper_bound, result.gap, result.ranked, counts, steps
+
+
+def digest(result: JointResult) -> str:
+    """A short name of all of a result but the clock."""
+    return hashlib.sha256(repr(facts(result)).encode()).hexdigest()
+
+
+def evaluations(result: JointResult) -> int:
+    """How often points were evaluated: a point whose schedules needed more time was so more than once."""
+    return sum(step.phase == "search" for step in result.trajectory)

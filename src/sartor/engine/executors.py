@@ -167,6 +167,7 @@ class Submitting:
         if executor is not None:
             processes = list((getattr(executor, "_processes", None) or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
+            getattr(executor, "_pending_work_items", {}).clear()  # else its thread fails on those cancelled already
             for process in processes:
                 process.terminate()
 

@@ -22,7 +22,7 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPoint:
-    """An evaluated point: ``architecture`` by field, ``outcomes`` by model (None: nothing above what was reached).
+    """An evaluated point, as it was looked at last: ``architecture`` by field, ``outcomes`` by model (None: nothing above what was reached).
 
     ``objective`` is in the question's unit, 0 where the point was found not to beat the incumbent of its time, and no
     plan on it exceeds ``bound``. An outcome has ``name``, ``step_s``, ``tokens_per_s``, ``split`` (microbatch, tensor-
@@ -119,7 +119,8 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     if asked is None:
         raise InputError("scope", scope, "is no search of this study", ", ".join(scopes))
     mine = (asked["id"],)
-    points = connection.execute("SELECT * FROM points WHERE search=? ORDER BY id", mine)
+    last = "SELECT *, max(schedule_limit_s) FROM points WHERE search=? GROUP BY candidate, hbm_bytes ORDER BY min(id)"
+    points = connection.execute(last, mine)
     history = connection.execute("SELECT * FROM history WHERE search=? ORDER BY step", mine)
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     return StudyRecord(
