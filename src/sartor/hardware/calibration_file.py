@@ -1,7 +1,8 @@
 """A calibration of one's own: the TOML that ``sartor calibrate`` writes, read back as what is known of a device.
 
 The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
-Only products are calibrated; the rest stays as the package knows it.
+Products are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
+package knows it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.calibration import Calibration, GemmCoefficients, load_calibration
+from sartor.hardware.calibration import (
+    AttentionCoefficients,
+    Calibration,
+    GemmCoefficients,
+    MemoryBoundCoefficients,
+    load_calibration,
+)
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
@@ -30,6 +37,8 @@ class CalibrationFile:
     dtype: DType
     gemm: GemmCoefficients
     provenance: Mapping[str, Any]
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    """Sections beside the products: ``memory_bound``, ``attention``."""
 
 
 def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
@@ -47,8 +56,9 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
     return replace(
         known,
         gemm=gemm,
-        calibrated=known.calibrated | set(sections),
-        provenance={**known.provenance, **dict.fromkeys(sections, own.provenance)},
+        calibrated=known.calibrated | {*sections, *own.streams},
+        provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
+        **own.streams,
     )
 
 
@@ -70,7 +80,29 @@ def read_calibration_file(path: str | Path) -> CalibrationFile:
         dtype=DType(table["dtype"]),
         gemm=_coefficients(values, path),
         provenance=record if isinstance(record, dict) else {},
+        streams={name: _stream(kind, table[name], path) for name, kind in _STREAMS.items() if name in table},
     )
+
+
+_STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attention": AttentionCoefficients}
+
+
+def _stream(kind: type, values: Any, path: str | Path) -> Any:
+    """Coefficients of a section: numbers of at least 0, and rows of a word or a width and numbers."""
+    known = {each.name for each in fields(kind)}
+    if not isinstance(values, dict):
+        raise InputError("calibration", str(path), "its sections must be tables, as sartor calibrate writes them")
+    out = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InputError(name, value, f"in {path} is no coefficient of {kind.__name__}")
+        rows = value if isinstance(value, list) else [[value]]
+        if not all(
+            isinstance(row, list) and all(isinstance(v, str) or _above(v, 0, equal=True) for v in row) for row in rows
+        ):
+            raise InputError(name, value, f"in {path} must be numbers of at least 0")
+        out[name] = tuple(tuple(row) for row in value) if isinstance(value, list) else value
+    return kind(**out)
 
 
 def _toml(path: Path) -> dict[str, Any]:

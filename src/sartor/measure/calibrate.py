@@ -21,6 +21,7 @@ from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibratio
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.measure.fit import Array, Index, Products, fit, seconds
+from sartor.measure.fit_streams import StreamFit, fit_streams
 from sartor.measure.predictions import known
 from sartor.measure.rows import Unexpressed, dtype_of
 from sartor.measure.samples import choose, regions
@@ -82,6 +83,8 @@ class CalibrationFit:
     remarks: tuple[str, ...] = field(default=())
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Driver and libraries of the records, as far as they say."""
+    streams: Mapping[str, StreamFit] = field(default_factory=dict)
+    """Sections beside the products that the file had rows for and the package no fit."""
 
 
 def calibrate(
@@ -106,7 +109,10 @@ def calibrate(
     _check_units(records, begun)
     if samples is not None and samples < LEAST_ROWS:
         raise InputError("--samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
-    return _fitted(records, begun, donor.name, min(samples or MOST_SAMPLES, len(records.products)), date)
+    found = _fitted(records, begun, donor.name, min(samples or MOST_SAMPLES, len(records.products)), date)
+    own = {**load_calibration(device, found.dtype).gemm, found.dtype: found.coefficients}
+    known_of = replace(load_calibration(device, found.dtype), gemm=own)
+    return replace(found, streams=fit_streams(path, device, known_of))
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:

@@ -47,6 +47,10 @@ def as_toml(found: CalibrationFit) -> str:
     ]
     names = [each.name for each in fields(GemmCoefficients) if each.name != "tiles"]
     lines += [f"{name} = {_number(getattr(found.coefficients, name))}" for name in names]
+    for section, fit in found.streams.items():
+        lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
+        lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
+        lines += [f"{each.name} = {_value(getattr(fit.coefficients, each.name))}" for each in fields(fit.coefficients)]
     return "\n".join(lines) + "\n"
 
 
@@ -69,10 +73,20 @@ def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
         "held_out": dict(found.held_out),
         "before": dict(found.before),
         "catalogue": dict(found.catalogue),
+        "streams": [
+            {"section": name, "rows": fit.rows, "before": fit.before, "fit": fit.after}
+            for name, fit in found.streams.items()
+        ],
         "coverage_80": found.coverage_80,
         "coefficients": {f.name: getattr(c, f.name) for f in fields(c)},
         "remarks": list(found.remarks),
     }
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    return json.dumps(value) if isinstance(value, str) else _number(value)
 
 
 def _inline(errors: Mapping[str, float]) -> str:

@@ -26,7 +26,11 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
         table.add_row(
             words, f"{e['rows']:,}", *(f"{e[name]:.1%}" for name in ("mape", "median", "p90")), f"{e['bias']:.3f}"
         )
-    lines = [f"{body['rows']:,} rows, {body['shapes']:,} shapes, {body['samples']:,} fitted on"]
+    lines = [
+        f"{each['section']}: {each['before']:.0%} before, {each['fit']:.0%} fitted on {each['rows']} rows"
+        for each in body.get("streams", ())
+    ]
+    lines += [f"{body['rows']:,} rows, {body['shapes']:,} shapes, {body['samples']:,} fitted on"]
     lines += [f"80% intervals cover {body['coverage_80']:.0%} of held-out shapes"]
     lines += [f"left out {each['rows']:,} rows: {each['reason']}" for each in body["left_out"]]
     lines += [*body["remarks"], *([f"wrote {body['file']}"] if body["file"] else [])]

@@ -81,7 +81,9 @@ class Buffers:
         pool = self._pools.get(dtype)
         if pool is None or pool.numel() < elements:
             self._pools.pop(dtype, None)
-            self._pools[dtype] = pool = self._filled(dtype, elements)
+            width = self.torch.empty((), dtype=dtype).element_size()
+            usual = int(min(2 * self.rotate_bytes, 0.1 * self._memory_bytes) / width)  # most cases fit: filled once
+            self._pools[dtype] = pool = self._filled(dtype, max(elements, usual))
         return pool
 
     def _filled(self, dtype: Any, elements: int) -> Any:
