@@ -20,7 +20,7 @@ from sartor.placement.plan import Plan
 from sartor.placement.problem import Edge, Layer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S, schedule_problem
 from sartor.schedule.solve import ScheduleCache, solve
-from sartor.search.joint_bounds import bare_problem, in_turn_s, update_s_per_byte
+from sartor.search.joint_bounds import bare_problem, in_turn_s, most_devices, update_s_per_byte
 from sartor.search.joint_parts import ModelParts, Split, model_parts
 from sartor.search.joint_question import DesignQuestion
 
@@ -173,15 +173,18 @@ def evaluate_option(
         step_s=reached.time_per_batch_s,
         layers=layers,
     )
-    limit = question.budgets.energy_j_per_token
-    if limit is not None and joules_per_token(question, point, outcome) > limit:
-        return None, 0.0
-    bound = outcome.sequences_per_s
+    least_s = outcome.step_s
     if any(x.forward_least_s < x.forward_s or x.backward_least_s < x.backward_s for x in layers):
         least = place(placement_problem(question, point, option, parts, layers, least=True), question.terms).plan
         assert least is not None
-        bound = max(bound, question.global_batch_size / least.time_per_batch_s)
-    return outcome, bound
+        least_s = min(least_s, least.time_per_batch_s)
+    bound = question.global_batch_size / least_s
+    limit = question.budgets.energy_j_per_token
+    if limit is None:
+        return outcome, bound
+    if joules_per_token(question, point, option, least_s) > limit:
+        return None, 0.0
+    return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
 
 
 def layer_times(
@@ -283,9 +286,10 @@ def placement_problem(
     )
 
 
-def joules_per_token(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> float:
-    """Energy of a batch over its tokens [J]: what operators move and compute, and static power of all devices."""
-    option, a = outcome.option, point.accelerator
+def joules_per_token(question: DesignQuestion, point: Point, option: Option, step_s: float) -> float:
+    """Energy of a batch over its tokens [J]: what operators move and compute, and static power of all devices there
+    are, busy or not; so of all placements of an option the fastest takes the least."""
+    a = point.accelerator
     model = question.models[option.model]
     parts = parts_of(question, option.model, option.split)
     assert parts is not None
@@ -297,5 +301,5 @@ def joules_per_token(question: DesignQuestion, point: Point, outcome: ModelOutco
                 energy = operator_energy(op, a)
                 dynamic += count * times * float(op.count) * float(energy.total_j - energy.static_j)
     microbatches = question.global_batch_size / option.microbatch_size
-    static = float(static_power_w(a)) * outcome.plan.num_devices * outcome.step_s
+    static = float(static_power_w(a)) * most_devices(question) * step_s
     return (dynamic * option.width * microbatches + static) / (question.global_batch_size * model.seq_len)

@@ -95,7 +95,7 @@ class Budgets:
     hbm_bytes: float | None = None
     """Of one device, at most."""
     energy_j_per_token: float | None = None
-    """Of the devices while they compute, every model, at most."""
+    """Of all devices over a step, their static power included, every model, at most."""
 
     def __post_init__(self) -> None:
         for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):
