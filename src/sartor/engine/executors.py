@@ -166,10 +166,23 @@ class Submitting:
         executor, self.executor = self.executor, None
         if executor is not None:
             processes = list((getattr(executor, "_processes", None) or {}).values())
+            _leave_alone(getattr(executor, "_executor_manager_thread", None))
             executor.shutdown(wait=False, cancel_futures=True)
-            getattr(executor, "_pending_work_items", {}).clear()  # else its thread fails on those cancelled already
             for process in processes:
                 process.terminate()
+
+
+def _leave_alone(thread: threading.Thread | None) -> None:
+    """Say nothing of what a pool's own thread stumbles over when its workers are ended under it: it tells futures that
+    are cancelled already, and Python prints that."""
+    told = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.thread is not thread:
+            told(args)
+
+    if thread is not None:
+        threading.excepthook = hook
 
 
 @dataclass

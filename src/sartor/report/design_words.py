@@ -99,6 +99,8 @@ def headline(answer: DesignAnswer) -> str:
     """The best point, what it reaches and what is proved: one paragraph."""
     best, asked = answer.best, answer.question
     if best is None:
+        if answer.result.interrupted:
+            return "Interrupted before a point was evaluated; with --study, the same command goes on from here."
         return "The time was too short to evaluate one point: give more with --time-limit."
     point = best.evaluation.point
     at = "at 22 nm, as published" if asked.costs.area is AreaModel.PUBLISHED else f"at {point.accelerator.node_nm} nm"
@@ -140,11 +142,15 @@ def front_text(answer: DesignAnswer) -> str:
     if front is None:
         return "Evaluated points no other evaluated point beats in objective, area and power at once"
     names = " and ".join(FRONT_WORDS[axis] for axis in front.axes)
+    if not front.num_budgets:
+        within = f", but for {format_share(front.tolerance)} of the objective" if front.tolerance > 1e-9 else ""
+        kind = "Proved over the whole space" if front.proved else "Best found over the whole space"
+        return f"{kind}: no point beats these in objective, {names}{within}"
     kind = "Proved best" if front.proved else "Best found"
     return f"{kind} under each of {front.num_budgets} budgets on {names}"
 
 
-FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory"}
+FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}
 
 
 def against_text(best: Ranked, other: Ranked) -> str:
