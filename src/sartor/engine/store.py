@@ -120,7 +120,7 @@ class Store:
         there = json.loads(row[1])
         if dumps(there) != dumps(asked):
             name, old, new, others = first_difference(there, asked)
-            more = f" ({others} more differ)" if others else ""
+            more = f" (and {others} more)" if others else ""
             must = f"was made for another question: {name} is {old} there and {new} here{more}"
             raise InputError("--study", str(self.path), must, "a new name")
         return SearchStore(store=self, question=question, search=int(row[0]))

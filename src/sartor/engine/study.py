@@ -22,7 +22,8 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPoint:
-    """An evaluated point, as it was looked at last: ``architecture`` by field, ``outcomes`` by model (None: nothing above what was reached).
+    """An evaluated point, as it was looked at last: ``architecture`` by field, ``outcomes`` by model (None: nothing
+    above what was reached).
 
     ``objective`` is in the question's unit, 0 where the point was found not to beat the incumbent of its time, and no
     plan on it exceeds ``bound``. An outcome has ``name``, ``step_s``, ``tokens_per_s``, ``split`` (microbatch, tensor-
