@@ -129,6 +129,19 @@ def test_lint_prints_in_every_format(sartor, repo_dir: Path, format: str) -> Non
         json.loads(ran.out)
 
 
+def test_what_measurements_moved_is_said_beside_the_formulas_terms(sartor) -> None:
+    words = ("gemm", 4096, 4096, 4096, "--gpu", "h200")
+    body = sartor(*words, "--json").body
+    assert body["residual"] != 1
+    assert body["time_s"] / body["residual"] == pytest.approx(body["tiles"][0]["time_s"], rel=1e-6)
+    assert "Measurements moved the formula's" in sartor(*words).out
+    plain = sartor("gemm", 4096, 4096, 4096, "--gpu", "a100", "--dtype", "fp16", "--json").body
+    assert plain["residual"] is None
+    found = sartor("estimate", "llama-3-8b", "--gpu", "h200", "--json").body
+    moved = sum(o["count"] * o["time_s"] / (o["residual"] or 1) for o in found["operators"])
+    assert found["totals"]["formula_time_s"] == pytest.approx(moved)
+
+
 def test_gemm_is_one_operator_with_the_tiles_considered(sartor) -> None:
     body = sartor("gemm", 2304, 1600, 4096, "--gpu", "a100", "--dtype", "fp16", "--json").body
     assert set(OPERATOR_KEYS) <= set(body)

@@ -53,6 +53,12 @@ class Estimate:
         return self.time_s * np.exp(Z80 * self.log_sigma)
 
     @property
+    def formula_time_s(self) -> Floats:
+        """The total before residuals moved it."""
+        pairs = zip(self.graph.operators, self.costs, strict=True)
+        return sum((op.count * cost.time_s / cost.details.get("residual", 1.0) for op, cost in pairs), 0.0)
+
+    @property
     def source(self) -> Source:
         """The weakest source among operators: a total is calibrated only where every part is."""
         order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)

@@ -65,6 +65,7 @@ def totals_body(answer: ModelEstimate) -> dict[str, Any]:
         "low_s": plain(found.low_s),
         "high_s": plain(found.high_s),
         "source": found.source.value,
+        "formula_time_s": plain(found.formula_time_s),
         "flops": plain(found.matmul_flops),
         "tokens_per_s": plain(found.tokens_per_s),
         "mfu": plain(found.mfu),
@@ -95,6 +96,7 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
         "network_s": plain(cost.network_s),
         "bound_by": cost.bound_by.value,
         **{key: plain(details.get(key)) for key in TILE_KEYS},
+        "residual": plain(details.get("residual")),
         "source": cost.source.value,
     }
 

@@ -23,6 +23,7 @@ from sartor.report.words import (
     interval_text,
     printable,
     short_name,
+    signed_share,
     size_text,
     tile_text,
     workload_text,
@@ -168,6 +169,9 @@ def totals_line(estimate: Estimate) -> RenderableType:
         f"; {format_count(float(estimate.tokens_per_s))} tokens/s; {format_share(float(estimate.mfu))} of dense peak "
         f"(mfu); {float(estimate.matmul_flops) / 1e12:,.3g} TFLOP of products; {estimate.source.value}"
     )
+    moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
+    if abs(moved) >= SMALL_SHARE:
+        text.append(f"; measurements moved the formula by {signed_share(moved)}")
     return Padding(text, (1, 0, 0, 0), expand=False)
 
 

@@ -48,8 +48,17 @@ def gemm_reason(answer: GemmAnswer) -> str:
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work; operand alignment lets the "
         f"main loop run at {format_share(float(d.get('alignment', 1)))}. Terms: {terms}. "
-        f"It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}."
+        f"It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}.{_residual(answer)}"
     )
+
+
+def _residual(answer: GemmAnswer) -> str:
+    """How far what was learned from measurements moved the formula's time, where it does."""
+    factor = answer.cost.details.get("residual")
+    if factor is None:
+        return ""
+    before = format_seconds(float(answer.cost.time_s) / float(factor))
+    return f" Measurements moved the formula's {before} by {signed_share(float(factor) - 1)}; tiles are the formula's."
 
 
 def _ridge(answer: GemmAnswer) -> float:
