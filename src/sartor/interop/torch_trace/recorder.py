@@ -28,6 +28,11 @@ PRODUCTS = {
     "aten::mv": 0, "aten::dot": 0, "aten::addmv": 1,
 }  # fmt: skip
 """Where the first operand of a product stands among the arguments."""
+ELEMENTWISE = {
+    "aten::mul", "aten::add", "aten::sub", "aten::div", "aten::neg", "aten::rsqrt", "aten::pow", "aten::silu",
+    "aten::gelu", "aten::exp", "aten::sigmoid", "aten::tanh", "aten::silu_backward", "aten::gelu_backward",
+}  # fmt: skip
+"""Operators whose output has the shape and dtype of their (contiguous, floating) first operand."""
 OUTSIDE_TORCH = ("/torch/", "/sartor/interop/torch_trace/", "<frozen", "<string>")
 
 
@@ -105,7 +110,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if torch._C._current_graph_task_id() == -1:
             node = torch.autograd._get_sequence_nr() - 1
             self._forward_of_node.setdefault(node, (self._stack[-1], len(self.records)))
-        out = func(*args, **(kwargs or {}))
+        out = _elementwise(name, args, kwargs)
+        if out is None:
+            out = func(*args, **(kwargs or {}))
         if name in FREE or self._views(func):
             if name.startswith(("aten::empty", "aten::new_empty")):
                 self._owner[_storage(out)] = (-1, False)
@@ -159,6 +166,41 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         own = [f for f in frames if not any(part in f.filename for part in OUTSIDE_TORCH)]
         line = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
         return f"operator {self.last_call or 'none yet'} in module {self._stack[-1] or '(the model itself)'}{line}"
+
+
+def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
+    """The output of a plain elementwise operator on tensors without memory, or None where PyTorch must say: its own
+    rules in Python take most of a trace's time."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor) or not _is_plain(first):
+        return None
+    if name == "aten::_to_copy":
+        plain = len(args) == 1 and set(kwargs) == {"dtype"}
+        return torch.empty(first.shape, dtype=kwargs["dtype"], device="meta") if plain else None
+    if name not in ELEMENTWISE or (kwargs and set(kwargs) - {"approximate"}) or not first.is_floating_point():
+        return None
+    for other in args[1:]:
+        if isinstance(other, complex) or (isinstance(other, torch.Tensor) and not _joins(other, first)):
+            return None
+    return torch.empty(first.shape, dtype=first.dtype, device="meta")
+
+
+def _is_plain(tensor: Any) -> bool:
+    return bool(tensor.is_meta and tensor.is_contiguous())
+
+
+def _joins(other: Any, first: Any) -> bool:
+    """Whether an operand leaves the first one's shape and dtype as they are."""
+    if other.dtype != first.dtype or not _is_plain(other):
+        return False
+    return bool(other.shape == first.shape) or (
+        other.dim() <= first.dim() and _spreads(tuple(other.shape), tuple(first.shape))
+    )
+
+
+def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to a larger one and leaves it as it is."""
+    return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
 def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> dict[str, Any]:
