@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sartor.search.joint_front import ProvedFront
     from sartor.search.joint_question import DesignQuestion
     from sartor.search.joint_result import JointResult, Ranked
+    from sartor.search.joint_shapes import ShapeDesign
     from sartor.search.plan_next import NextStep
     from sartor.search.plan_result import PlanSearch, PricedPlan
     from sartor.search.shapes import ShapeSearch
@@ -167,6 +168,8 @@ class DesignAnswer:
     assumptions: tuple[str, ...]
     proved_front: ProvedFront | None = None
     """Over the axes that were asked for; None where none was."""
+    shapes: ShapeDesign | None = None
+    """Shapes of the model's size against chips and plans, where they were asked for."""
 
     @property
     def best(self) -> Ranked | None:

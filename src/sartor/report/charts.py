@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
+from sartor.report.design_shapes import RegretMatrix, draw_regrets
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
 from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_design_cloud, draw_floor_plan
 from sartor.report.draw_plan import (
@@ -45,6 +46,7 @@ FIGURES: Mapping[type, Any] = {
     DesignCloud: draw_design_cloud,
     FloorPlan: draw_floor_plan,
     CoreBars: draw_core_bars,
+    RegretMatrix: draw_regrets,
 }
 """Which function draws which record."""
 

@@ -9,6 +9,7 @@ from sartor.answers import DesignAnswer
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
 from sartor.report.contract import plain, record
+from sartor.report.design_shapes import shapes_body
 from sartor.search.joint_detail import (
     SOURCE,
     ModelDetail,
@@ -43,6 +44,7 @@ def design_body(answer: DesignAnswer) -> dict[str, Any]:
         "pareto_axes": None if answer.proved_front is None else list(answer.proved_front.axes),
         "pareto_proved": answer.proved_front is not None and answer.proved_front.proved,
         "baselines": [baseline_body(question, each) for each in found.baselines],
+        "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
         "convergence": [progress_body(each) for each in found.trajectory],
         "assumptions": list(answer.assumptions),
         "wall_s": found.seconds,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sartor.answers import DesignAnswer
 from sartor.model.training import PipelineSchedule
+from sartor.report.design_shapes import regret_points
 from sartor.report.design_words import (
     AREA_WORDS,
     STEP_WORDS,
@@ -107,6 +108,7 @@ def design_points(answer: DesignAnswer) -> dict[str, Any]:
     found: dict[str, Any] = {
         "convergence": convergence(answer),
         "points": design_cloud(answer),
+        "shapes": None if answer.shapes is None else regret_points(answer.shapes),
         "step": step_bars(details),
         "floor_plan": floor_plan(answer),
     }

@@ -9,6 +9,7 @@ from typing import Any
 from sartor.answers import DesignAnswer
 from sartor.report.charts import FILE, Frame, draw, to_png
 from sartor.report.design_points import design_points
+from sartor.report.design_shapes import shapes_section
 from sartor.report.design_words import (
     AREA_WORDS,
     POWER_WORDS,
@@ -89,6 +90,7 @@ def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
         figure(records, "points", "Diamond: the best point. Squares: other ways to choose. Discs: evaluated points."),
         *([_baselines(answer)] if answer.result.baselines else []),
         _front(answer),
+        *([shapes_section(answer.shapes, figure(records, "shapes"))] if answer.shapes else []),
         element("h2", "The plans, and where their steps go", id="plans"),
         figure(records, "step", "The rule is the 80% interval."),
         _plans(details),

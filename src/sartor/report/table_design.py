@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.answers import DesignAnswer
+from sartor.report.design_shapes import shapes_view
 from sartor.report.design_words import (
     AREA_WORDS,
     against_text,
@@ -49,6 +50,8 @@ def design_view(answer: DesignAnswer) -> RenderableType:
         parts += [_title("Where the area goes"), area_table(answer, answer.best)]
     if found.baselines:
         parts += [_title("Against other ways to choose"), baselines_table(answer), *notes("Of these", notes_of(answer))]
+    if answer.shapes is not None:
+        parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:
         parts += [_title(front_text(answer)), front_table(answer.front)]
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))

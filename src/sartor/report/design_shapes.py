@@ -1,0 +1,187 @@
+"""Shapes, chips and plans against each other: the JSON, the tables and the figure of ``sartor design --shapes``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sartor.hardware.accelerator_catalog import accelerator_fields
+from sartor.model.training import Recompute
+from sartor.report.contract import plain
+from sartor.report.design_words import memory_text, rate, short_chip
+from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_chart
+from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.table_estimate import plain_table
+from sartor.report.words import printable
+from sartor.search.joint_shapes import ShapeDesign
+from sartor.units import format_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegretMatrix:
+    """What every shape loses on every chip against its own best chip [shapes, chips], shares of throughput."""
+
+    title: str
+    shapes: tuple[str, ...]
+    chips: tuple[str, ...]
+    regret: npt.NDArray[np.float64]
+    reached: npt.NDArray[np.float64]
+
+
+def shapes_body(found: ShapeDesign) -> dict[str, Any]:
+    """``shapes`` of the contract: variants, chips, what each reaches on each, and the regrets."""
+    index, most = found.best
+    robust, worst = found.fleet_shape
+    return {
+        "status": found.status.value,
+        "variants": [_variant(found, i) for i in range(len(found.variants))],
+        "chips": [
+            {
+                "name": chip.name,
+                "hbm_bytes": list(chip.hbm_bytes),
+                "fleet_weight": weight,
+                "architecture": {
+                    key: plain(value)
+                    for key, value in accelerator_fields(chip.accelerator).items()
+                    if key not in ("name", "title", "note", "confidence", "sources")
+                },
+            }
+            for chip, weight in zip(found.chips, found.fleet, strict=True)
+        ],
+        "plans": [
+            {
+                "microbatch_size": split.microbatch_size,
+                "tp": split.width,
+                "ep": split.expert_parallel,
+                "recompute": Recompute(recompute).word,
+            }
+            for split, recompute in found.plans
+        ],
+        "sequences_per_s": plain(found.reached),
+        "sequences_per_s_by_plan": plain(found.rates),
+        "chip_regret": plain(found.chip_regret),
+        "shape_regret": plain(found.shape_regret),
+        "plan_regret": plain(found.plan_regret),
+        "best": {"variant": index, "sequences_per_s": most},
+        "chip_for_family": found.chip_for_family,
+        "best_variant_by_chip": plain(found.best_shape),
+        "fleet_variant": {"variant": robust, "regret": worst},
+        "wall_s": found.seconds,
+    }
+
+
+def _variant(found: ShapeDesign, i: int) -> dict[str, Any]:
+    variant, result = found.variants[i], found.results[i]
+    return {
+        "name": variant.name,
+        "changed": {field: [old, new] for field, old, new in variant.changed},
+        "status": result.status.value,
+        "gap": plain(result.gap),
+        "sequences_per_s": float(found.best_rate[i]),
+    }
+
+
+def shapes_view(found: ShapeDesign) -> RenderableType:
+    """What was found in a sentence a line, and the matrix of regrets."""
+    head = Padding(Text("Shapes of the same size", style="bold underline"), (1, 0, 0, 0), expand=False)
+    return Group(head, *(Text(printable(line)) for line in shapes_lines(found)), Text(), regret_table(found))
+
+
+def shapes_lines(found: ShapeDesign) -> list[str]:
+    """The best pair, the best chip for all shapes, the best shape for the chips there are."""
+    index, most = found.best
+    own = next((i for i, each in enumerate(found.variants) if not each.changed), 0)
+    chip, (robust, worst) = found.chips[found.chip_for_family], found.fleet_shape
+    worst_of_chip = float(found.chip_regret[:, found.chip_for_family].max())
+    gain = most / float(found.best_rate[own]) if found.best_rate[own] else 1.0
+    where = "the fleet" if any(found.fleet) else "all of these chips"
+    return [
+        f"Best pair: {found.variants[index].name} on its own best chip, {rate(most)} sequences/s "
+        f"({gain:.2f}x the model as it is on its best chip).",
+        f"Best chip for all shapes: {short_chip(chip.accelerator)} ({chip.name}); no shape loses more than "
+        f"{format_share(worst_of_chip)} on it.",
+        f"Best shape for {where}: {found.variants[robust].name}; it loses at most {format_share(worst)} against the "
+        "best shape of each.",
+    ]
+
+
+def regret_table(found: ShapeDesign) -> Table:
+    """What a shape loses on a chip against its own best chip."""
+    out = plain_table("chip", *(f"shape {i + 1}" for i in range(len(found.variants))))
+    for c, chip in enumerate(found.chips):
+        cells = (
+            format_share(loss) if reached else "no fit"
+            for loss, reached in zip(found.chip_regret[:, c], found.reached[:, c], strict=True)
+        )
+        out.add_row(Text(f"{short_chip(chip.accelerator)} ({printable(chip.name)})"), *cells)
+    out.add_row("seq/s on its best chip", *(rate(float(each)) for each in found.best_rate))
+    for i, variant in enumerate(found.variants):
+        out.add_row(Text(f"shape {i + 1}: {printable(variant.name)}"))
+    return out
+
+
+def regret_points(found: ShapeDesign) -> RegretMatrix:
+    """The matrix as a figure's record."""
+    fits = found.reached > 0
+    least = float(found.chip_regret[:, found.chip_for_family].max())
+    return RegretMatrix(
+        title=f"On the best chip for all shapes none loses more than {format_share(least)}",
+        shapes=tuple(f"{i + 1}: {printable(each.name)}" for i, each in enumerate(found.variants)),
+        chips=tuple(f"{short_chip(each.accelerator)} ({printable(each.name)})" for each in found.chips),
+        regret=np.where(fits, found.chip_regret, np.nan),
+        reached=found.reached,
+    )
+
+
+def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
+    """Cells by shape and chip; the darker, the more is lost; crossed out: does not fit."""
+    alt, theme = altair(), frame.theme
+    rows = [
+        {"shape": shape, "chip": chip, "regret": float(loss) if np.isfinite(loss) else None, "rate": float(reached),
+         "words": f"{100 * loss:.1f}%" if np.isfinite(loss) else "no fit"}
+        for shape, losses, rates in zip(points.shapes, points.regret, points.reached, strict=True)
+        for chip, loss, reached in zip(points.chips, losses, rates, strict=True)
+    ]  # fmt: skip
+    x = alt.X("shape:N", sort=list(points.shapes), title=None, axis=alt.Axis(labelAngle=-20, labelLimit=160))
+    y = alt.Y("chip:N", sort=list(points.chips), title=None, axis=names_axis(alt))
+    colours = alt.Color(
+        "regret:Q",
+        scale=alt.Scale(range=[theme.panel, theme.vermillion], domainMin=0),
+        legend=alt.Legend(orient="top", title="lost", format=".0%", gradientLength=140, direction="horizontal"),
+    )
+    tips = [
+        alt.Tooltip("shape:N"),
+        alt.Tooltip("chip:N"),
+        alt.Tooltip("regret:Q", title="lost", format=".2%"),
+        alt.Tooltip("rate:Q", title="sequences/s", format=",.5~g"),
+    ]
+    cells = rows_chart(alt, rows).mark_rect(stroke=theme.surface, strokeWidth=2).encode(
+        x=x, y=y, color=colours, tooltip=tips
+    )  # fmt: skip
+    words = rows_chart(alt, rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
+    return finish(alt, cells + words, points.title, frame, height=max(34 * len(points.chips), 80))
+
+
+def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
+    """The page's section: sentences, the matrix drawn and as a table."""
+    columns = [Column(head="chip", number=False), Column(head="memory")]
+    columns += [Column(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
+    rows = [
+        (
+            f"{short_chip(chip.accelerator)} ({chip.name})",
+            ", ".join(memory_text(size) for size in chip.hbm_bytes),
+            *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
+        )
+        for c, chip in enumerate(found.chips)
+    ]
+    caption = "Sequences per second of every shape on every chip, placement searched"
+    lines = (element("p", line) for line in shapes_lines(found))
+    head = element("h2", "Shapes of the same size", id="shapes")
+    return join([head, *lines, figure, table(columns, rows, caption=caption)])
