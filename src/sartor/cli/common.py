@@ -32,7 +32,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Path to a Hugging Face config.json or its folder, a zoo name (`sartor catalog models`), or org/name.",
+        help="Path to a Hugging Face config.json or its folder, a graph of `sartor extract`, a zoo name "
+        "(`sartor catalog models`), or org/name.",
         show_default=False,
     ),
 ]
