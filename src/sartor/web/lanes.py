@@ -152,12 +152,11 @@ class Lane:
             self.idle.put_nowait(worker)
 
     async def _ended(self, worker: Worker) -> Reply:
-        """A worker that is gone: killed for what it took, or ended by a slip that its log shows."""
+        """A worker that is gone: killed for what it took, or ended by a library that found no memory (OpenBLAS does)."""
         code = await worker.process.wait() if worker.process else 0
-        if code < 0:
-            must = "needs more memory than there is for it; ask for less at once"
-            return refused(InputError("request", "as given", must))
-        return refused(InputError("sartor", "a worker", f"ended with {code}; the server's log says why"), status=500)
+        print(f"sartor: a worker ended with {code}", file=sys.stderr)
+        must = "ended the process that worked on it, as happens where it needs more memory than there is; ask for less"
+        return refused(InputError("request", "as given", must))
 
     def _too_long(self) -> Reply:
         allowed = f"{self.limits.seconds:g} s"
