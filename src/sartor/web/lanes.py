@@ -152,7 +152,7 @@ class Lane:
             self.idle.put_nowait(worker)
 
     async def _ended(self, worker: Worker) -> Reply:
-        """A worker that is gone: killed for what it took, or ended by a library that found no memory (OpenBLAS does)."""
+        """A worker that is gone: killed for what it took, or ended by a library without memory (OpenBLAS)."""
         code = await worker.process.wait() if worker.process else 0
         print(f"sartor: a worker ended with {code}", file=sys.stderr)
         must = "ended the process that worked on it, as happens where it needs more memory than there is; ask for less"
