@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingPlan
     from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_question import DesignQuestion
     from sartor.search.joint_result import Baseline, JointResult
     from sartor.search.joint_result import Progress as DesignProgress
+    from sartor.search.joint_shapes import Search, ShapeDesign
     from sartor.search.plan_result import PricedPlan
     from sartor.search.plans import Progress
     from sartor.search.quality import QualityGuard
@@ -426,6 +429,8 @@ def design(
     tolerance: float = 0.0,
     baselines: bool = True,
     pareto: Sequence[str] = (),
+    shapes: int = 0,
+    fleet: Mapping[str, float] | None = None,
     set: Mapping[str, Any] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
@@ -440,10 +445,11 @@ def design(
     better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
     be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
-    search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w or hbm_bytes, a search for each of
-    some budgets. Further words are those of ``search.joint_ask.design_question``: area_mm2,
-    power_w, energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model. Raises ``InputError``; "no
-    point fits" is an answer.
+    search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
+    many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
+    name or file -> weight) too. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w,
+    energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
+    ``InputError``; "no point fits" is an answer.
     """
     from sartor.engine.run import run_design
     from sartor.interop.space_file import load_space
@@ -454,8 +460,9 @@ def design(
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
-    shapes = [reading.shape for reading in readings]
-    asked, notes = design_models(shapes, _size("num_devices", num_devices, 1), seq_len, weights, tensor_parallel)
+    asked, notes = design_models(
+        [reading.shape for reading in readings], _size("num_devices", num_devices, 1), seq_len, weights, tensor_parallel
+    )
     question = design_question(
         asked,
         chosen,
@@ -484,12 +491,17 @@ def design(
     front = None
     if axes and result.best is not None and not result.interrupted:
         front = proved_front(question, chosen, axes, time_limit_s=limit_s, on_progress=progress)
+    several = None
+    if shapes and result.best is not None and not result.interrupted:
+        by = partial(run_design, time_limit_s=limit_s, tolerance=tolerance, executor=executor, workers=workers)
+        several = _by_shape(question, chosen, shapes, fleet or {}, partial(by, on_progress=progress))
     return DesignAnswer(
         readings=readings,
         question=question,
         space=chosen,
         result=result,
         proved_front=front,
+        shapes=several,
         assumptions=(
             *(
                 f"{reading.shape.name}: {note}"
@@ -509,6 +521,26 @@ def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: in
     if shape is not None and reading.shape is not None:
         notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
     return notes
+
+
+def _by_shape(
+    question: DesignQuestion, space: AcceleratorSpace, count: int, fleet: Mapping[str, float], search: Search
+) -> ShapeDesign:
+    """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
+    from sartor.hardware.accelerator_catalog import load_accelerator
+    from sartor.search.joint_chips import NamedChip
+    from sartor.search.joint_shapes import search_design_shapes, shape_variants
+
+    model = question.models[0]
+    gpus = [load_gpu(name) for name in ("a100_sxm", "h100_sxm")]
+    variants = shape_variants(model.shape, model.seq_len, gpus, count)
+    chips = []
+    for name, weight in fleet.items():
+        chip = load_accelerator(name)
+        if not weight > 0:
+            raise InputError("--fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
+        chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
+    return search_design_shapes(question, space, variants, chips, search=search)
 
 
 def _compared(

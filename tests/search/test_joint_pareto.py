@@ -34,7 +34,7 @@ def everything() -> list[Ranked]:
 
 
 def rows(points: list[Ranked] | tuple[Ranked, ...], metrics: tuple[str, ...]) -> np.ndarray:  # type: ignore[type-arg]
-    sign = [-1.0 if name == "throughput" else 1.0 for name in metrics]
+    sign = [-1.0 if name == "objective" else 1.0 for name in metrics]
     return np.array([[s * value_of(point, name) for s, name in zip(sign, metrics, strict=True)] for point in points])
 
 
@@ -42,7 +42,7 @@ PAIRS = list(combinations(METRICS, 2))
 
 
 @pytest.mark.parametrize(
-    "metrics", [*PAIRS[:4], PAIRS[4], ("throughput", "area_mm2", "usd"), ("throughput", "power_w", "hbm_bytes")]
+    "metrics", [*PAIRS[:4], PAIRS[4], ("objective", "area_mm2", "usd"), ("objective", "power_w", "hbm_bytes")]
 )
 def test_a_front_is_that_of_all_points(everything: list[Ranked], metrics: tuple[str, ...]) -> None:
     front = pareto_front(QUESTIONS[1], SPACES[1], metrics)
@@ -54,7 +54,7 @@ def test_a_front_is_that_of_all_points(everything: list[Ranked], metrics: tuple[
 
 
 def test_within_a_tolerance_every_point_is_covered_and_fewer_are_evaluated(everything: list[Ranked]) -> None:
-    exact, rough = (pareto_front(QUESTIONS[1], SPACES[1], ("throughput", "area"), tolerance=t) for t in (0.0, 0.5))
+    exact, rough = (pareto_front(QUESTIONS[1], SPACES[1], ("objective", "area"), tolerance=t) for t in (0.0, 0.5))
     assert rough.evaluated <= exact.evaluated
     for point in everything:
         assert any(
@@ -64,18 +64,18 @@ def test_within_a_tolerance_every_point_is_covered_and_fewer_are_evaluated(every
 
 
 def test_a_front_out_of_time_says_what_is_open() -> None:
-    front = pareto_front(QUESTIONS[1], SPACES[1], ("throughput", "power"), time_limit_s=0.0)
+    front = pareto_front(QUESTIONS[1], SPACES[1], ("objective", "power"), time_limit_s=0.0)
     assert not front.complete
     assert front.open_points > 0
 
 
 def test_a_space_beyond_the_budget_has_no_front_and_says_why() -> None:
-    front = pareto_front(question(budgets=Budgets(area_mm2=0.01)), small_space(), ("throughput", "area"))
+    front = pareto_front(question(budgets=Budgets(area_mm2=0.01)), small_space(), ("objective", "area"))
     assert front.points == ()
     assert "area_mm2" in front.why
 
 
-@pytest.mark.parametrize("metrics", [("throughput",), ("throughput", "colour"), METRICS])
+@pytest.mark.parametrize("metrics", [("objective",), ("objective", "colour")])
 def test_metrics_that_make_no_front_are_refused(metrics: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="--pareto"):
         pareto_front(QUESTIONS[1], SPACES[1], metrics)

@@ -52,7 +52,7 @@ def test_no_chip_is_faster_than_the_best_of_the_space_and_no_plan_than_the_searc
 
 
 def test_the_chip_for_all_and_the_shape_for_a_fleet_lose_least(found: ShapeDesign) -> None:
-    worst = found.chip_regret.max(axis=0)
+    worst = found.chip_regret.max(axis=0)[:-1]  # the last chip is the fleet's
     assert worst[found.chip_for_family] == worst.min()
     shape, regret = found.fleet_shape
     there = found.reached[:, -1]

@@ -93,11 +93,19 @@ def design(
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
     ] = True,
+    shapes: Annotated[
+        int | None,
+        typer.Option(
+            "--shapes", metavar="N", parser=c.whole_number, help="Search N shapes of the model's size too, each proved."
+        ),
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(metavar="CHIP[=WEIGHT],...", help="Accelerators that are there already: the best shape for them."),
+    ] = None,
     pareto: Annotated[
         str | None,
-        typer.Option(
-            metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes: a search per budget."
-        ),
+        typer.Option(metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes, usd."),
     ] = None,
     set_: c.SetField = None,
     study: StudyFile = None,
@@ -148,6 +156,8 @@ def design(
             time_limit_s=time_limit,
             tolerance=tolerance,
             baselines=baselines,
+            shapes=shapes_asked(shapes, fleet, model),
+            fleet=fleet_of(fleet),
             pareto=[word.strip() for word in (pareto or "").split(",") if word.strip()],
             set=c.parse_sets(set_),
             study=study,
@@ -193,6 +203,29 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
         from sartor.report.page_design import design_pngs
 
         design_pngs(found, png)
+
+
+def shapes_asked(shapes: int | None, fleet: str | None, models: list[str]) -> int:
+    """How many shapes to search; 0: none was asked for. Raises ``InputError``."""
+    if shapes is None:
+        if fleet is not None:
+            raise InputError("--fleet", fleet, "asks for the best shape, so --shapes must say how many", "--shapes 4")
+        return 0
+    if shapes < 1:
+        raise InputError("--shapes", shapes, "must be a whole number of at least 1", "4")
+    if len(models) > 1:
+        raise InputError("--shapes", shapes, f"asks about one model, and {len(models)} are given", "one --model")
+    return shapes
+
+
+def fleet_of(text: str | None) -> dict[str, float]:
+    """``"tpu_v4_like=3,a100_like"`` -> weights by accelerator."""
+    found: dict[str, float] = {}
+    for word in (text or "").split(","):
+        name, _, weight = word.strip().partition("=")
+        if name:
+            found[name] = numbers("--fleet", weight or "1", float)[0]
+    return found
 
 
 def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

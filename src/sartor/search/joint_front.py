@@ -1,5 +1,5 @@
-"""Fronts of the objective against area, power or memory: the best point under each of a row (or grid) of budgets, every
-one proved.
+"""Fronts of the objective against area, power, price or memory: over a whole space where that is small, else the best
+point under each of a row (or grid) of budgets, every one proved.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint import search_design
-from sartor.search.joint_candidates import Candidates, candidates_of
+from sartor.search.joint_candidates import EQUAL, Candidates, candidates_of
+from sartor.search.joint_pareto import pareto_front
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import DesignStatus, JointResult, Progress, Ranked
 from sartor.search.pareto import is_pareto
 
-AXES = ("area_mm2", "power_w", "hbm_bytes")
-"""What a front may be over beside the objective; all are budgets too."""
+BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
+AXES = (*BUDGETS, "usd")
+"""What a front may be over beside the objective; all but the price are budgets too."""
+WHOLE_POINTS = 400
+"""Points (with a memory each) up to which a front covers the whole space exactly."""
+ROUGHLY = 0.05
+"""Share of the objective within which it covers a larger one, where it must."""
 STEPS = {1: 8, 2: 4, 3: 3}
 """Budgets on each axis, by how many axes there are."""
 
@@ -29,12 +35,15 @@ class ProvedFront:
     """Points none of which another beats in the objective and on the axes at once, best first.
 
     Each is the best point under one of ``num_budgets`` combinations of budgets; ``proved``: every one is optimal there.
+    Without budgets (0) the front is of the whole space: ``proved`` then means that one of its points is as good in
+    everything as any point there is, but for ``tolerance`` of the objective.
     """
 
     axes: tuple[str, ...]
     points: tuple[Ranked, ...]
     num_budgets: int
     proved: bool
+    tolerance: float = 0.0
 
 
 def proved_front(
@@ -45,7 +54,15 @@ def proved_front(
     time_limit_s: float = float("inf"),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> ProvedFront:
-    """The front over one, two or three of ``AXES``; ``time_limit_s`` is that of each search. Raises ``InputError``."""
+    """The front over some of ``AXES``; ``time_limit_s`` is that of each search. Raises ``InputError``.
+
+    Up to `WHOLE_POINTS` points it is exact over the whole space; with the price among the axes of a larger one it is so
+    but for `ROUGHLY` of the objective; else it is made of the best points under budgets.
+    """
+    candidates, why = candidates_of(question, space)
+    small = len(candidates) * len(candidates.hbm_bytes) <= WHOLE_POINTS
+    if not why and axes and (small or "usd" in axes):
+        return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s)
     results = front_over(question, space, axes, steps, time_limit_s, on_progress)
     best = [result.best for result in results if result.best is not None]
     return ProvedFront(
@@ -53,6 +70,19 @@ def proved_front(
         points=not_dominated(best, tuple(axes)),
         num_budgets=len(results),
         proved=all(result.status is DesignStatus.OPTIMAL and not result.interrupted for result in results),
+    )
+
+
+def _of_the_whole(
+    question: DesignQuestion, space: AcceleratorSpace, axes: Sequence[str], tolerance: float, time_limit_s: float
+) -> ProvedFront:
+    found = pareto_front(question, space, ("objective", *axes), tolerance=tolerance, time_limit_s=time_limit_s)
+    return ProvedFront(
+        axes=tuple(axes),
+        points=found.points,
+        num_budgets=0,
+        proved=found.complete and found.schedule_gap <= max(tolerance, EQUAL),
+        tolerance=max(tolerance, found.schedule_gap),
     )
 
 
@@ -69,7 +99,7 @@ def front_over(
 
     Raises ``InputError`` for an axis that is no budget.
     """
-    names = check_axes([axes] if isinstance(axes, str) else axes)
+    names = check_axes([axes] if isinstance(axes, str) else axes, BUDGETS)
     candidates, why = candidates_of(question, space)
     if why or not names:
         return ()
@@ -85,11 +115,11 @@ def front_over(
     return tuple(results)
 
 
-def check_axes(axes: Sequence[str]) -> list[str]:
-    """The axes, each once. Raises ``InputError`` for one that is no budget."""
+def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
+    """The axes, each once. Raises ``InputError`` for one that is none."""
     for axis in axes:
-        if axis not in AXES:
-            raise InputError("--pareto", axis, "must be an axis that can be a budget", ", ".join(AXES))
+        if axis not in known:
+            raise InputError("--pareto", axis, "must be an axis that can be a budget", ", ".join(known))
     return list(dict.fromkeys(axes))
 
 

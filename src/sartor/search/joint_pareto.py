@@ -1,7 +1,7 @@
-"""Fronts over a whole space: every point of it is covered by one of the front, within a stated share of throughput.
+"""Fronts over a whole space: every point of it is covered by one of the front, within a stated share of the objective.
 
-Any two or three of throughput, area, power, price and memory. All but throughput are known of every candidate at
-once; throughput is bounded first (`joint_bounds`), and a point whose bound is already covered is never evaluated.
+Any two or more of objective, area, power, price and memory. All but the objective are known of every candidate at
+once; the objective is bounded first (`joint_bounds`), and a point whose bound is already covered is never evaluated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.search.joint_candidates import EQUAL, Candidates, candidates_of, memory_usd, priced
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_point
-from sartor.search.joint_question import DesignQuestion, Objective
+from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Ranked
 from sartor.search.pareto import is_pareto
 
 Array = npt.NDArray[Any]
 
-METRICS = ("throughput", "area_mm2", "power_w", "usd", "hbm_bytes")
-"""Throughput is to be large, all others small."""
+METRICS = ("objective", "area_mm2", "power_w", "usd", "hbm_bytes")
+"""The objective (throughput, or throughput per something) is to be large, all others small."""
 SCHEDULE_WORK_S = 0.8
 """Work on the proof of a schedule, in the seconds of `schedule.solve`."""
 CHUNK = 256
@@ -36,8 +36,8 @@ CHUNK = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """``points`` by falling throughput. ``complete``: every point of the space is no better in any metric than one of
-    them, but for ``tolerance`` of throughput; else ``open_points`` were not looked at in time."""
+    """``points``, best objective first. ``complete``: every point of the space is no better in any metric than one of
+    them, but for ``tolerance`` of the objective; else ``open_points`` were not looked at in time."""
 
     metrics: tuple[str, ...]
     points: tuple[Ranked, ...]
@@ -56,8 +56,8 @@ class Front:
 
 
 def value_of(ranked: Ranked, metric: str) -> float:
-    """A metric of an evaluated point; throughput is the question's mean in sequences per second."""
-    of = {"throughput": ranked.objective, "hbm_bytes": ranked.evaluation.point.hbm_bytes}
+    """A metric of an evaluated point."""
+    of = {"objective": ranked.objective, "hbm_bytes": ranked.evaluation.point.hbm_bytes}
     return float(of[metric] if metric in of else getattr(ranked, metric))
 
 
@@ -70,14 +70,13 @@ def pareto_front(
     time_limit_s: float = float("inf"),
     on_point: Callable[[Ranked], None] | None = None,
 ) -> Front:
-    """The front of two or three of `METRICS` over every architecture, memory, plan and microbatch of the space.
+    """The front of two or more of `METRICS` over every architecture, memory, plan and microbatch of the space.
 
-    Without throughput nothing needs evaluating but the front itself. Raises ``InputError`` for metrics that are none.
+    Without the objective nothing needs evaluating but the front itself. Raises ``InputError`` for what is no metric.
     """
     names = checked(metrics)
-    asked = replace(question, objective=Objective.THROUGHPUT)
     start = time.perf_counter()
-    candidates, why = candidates_of(asked, space)
+    candidates, why = candidates_of(question, space)
     if why:
         return Front(
             metrics=names,
@@ -89,7 +88,7 @@ def pareto_front(
             seconds=0.0,
             why=why,
         )
-    search = _Search(asked, candidates, names, tolerance)
+    search = _Search(question, candidates, names, tolerance)
     while search.heap and time.perf_counter() - start < time_limit_s:
         found = search.step()
         if found and on_point:
@@ -109,27 +108,26 @@ def pareto_front(
 
 
 def checked(metrics: Sequence[str]) -> tuple[str, ...]:
-    """The metrics' names in full; ``area``, ``power``, ``dollars``, ``hbm`` will do."""
-    short = {"area": "area_mm2", "power": "power_w", "dollars": "usd", "dollar": "usd", "hbm": "hbm_bytes"}
-    names = tuple(dict.fromkeys(short.get(name, name) for name in (str(x).strip().lower() for x in metrics)))
+    """The metrics, each once."""
+    names = tuple(dict.fromkeys(metrics))
     for name in names:
         if name not in METRICS:
-            raise InputError("--pareto", name, "is no metric of a front", "throughput, area, power, dollars, hbm")
-    if len(names) not in (2, 3):
-        raise InputError("--pareto", ",".join(names), "must be two or three metrics", "throughput,area")
+            raise InputError("--pareto", name, "must be a metric of a front", ", ".join(METRICS))
+    if len(names) < 2:
+        raise InputError("--pareto", ",".join(names), "must be two metrics or more", "objective,area_mm2")
     return names
 
 
 class _Search:
-    """Points wait by falling bound of throughput; those that the points evaluated so far cover are dropped."""
+    """Points wait by falling bound of the objective; those that the points evaluated so far cover are dropped."""
 
     def __init__(
         self, question: DesignQuestion, candidates: Candidates, metrics: tuple[str, ...], tolerance: float
     ) -> None:
         self.question, self.candidates, self.tolerance = question, candidates, tolerance
         self.models, self.store = lower_models(question), ScheduleStore()
-        self.by_rate = "throughput" in metrics
-        self.costs = np.stack([self._costs(name) for name in metrics if name != "throughput"], axis=-1)
+        self.by_rate = "objective" in metrics
+        self.costs = np.stack([self._costs(name) for name in metrics if name != "objective"], axis=-1)
         self.values, self.reached = np.zeros((0, self.costs.shape[-1])), np.zeros(0)
         self.points: list[Ranked] = []
         self.evaluated = 0
@@ -140,7 +138,7 @@ class _Search:
         heapq.heapify(self.heap)
 
     def _entry(self, index: int, h: int) -> tuple[float, int, int]:
-        """Where a point stands in the heap: the fastest first, or the cheapest where throughput does not count."""
+        """Where a point stands in the heap: the fastest first, or the cheapest where the objective does not count."""
         first = -self.bounds[h, index] if self.by_rate else np.log(self.costs[h, index]).sum()
         return float(first), index, h
 
@@ -156,14 +154,14 @@ class _Search:
         return np.broadcast_to(of[name], c.hbm_bytes.shape)
 
     def _loose(self) -> Array:
-        """First bounds of every candidate, all models together."""
+        """First bounds [memories, candidates], all models together."""
         memory, everyone = float(self.candidates.hbm_bytes.max()), np.arange(len(self.candidates))
         out = np.zeros((len(self.models), len(everyone)))
         for m, model in enumerate(self.models):
             for parts in model.parts.values():
                 for where, some in self.candidates.of_groups(everyone):
                     out[m, where] = np.maximum(out[m, where], work_rates(self.question, parts, some, memory))
-        return np.asarray(self.question.together(out))
+        return np.asarray(self.question.together(out)) / self.candidates.divisor
 
     def covered(self, index: int, h: int) -> bool:
         """Whether a point evaluated so far is as good in all metrics as this one can be, within the tolerance."""
@@ -203,7 +201,7 @@ class _Search:
         of = np.array([option.model for option, _ in options])
         each = np.stack([rates for _, rates in options])
         best = np.stack([each[of == m].max(axis=0) for m in range(len(self.models))])
-        joint = np.asarray(self.question.together(best))
+        joint = np.asarray(self.question.together(best)) / self.candidates.divisor[:, where]
         self.bounds[:, where] = np.minimum(self.bounds[:, where], joint)
         for column, index in enumerate(few):
             self.rates[index] = [(option, rates[:, column]) for option, rates in options]

@@ -100,8 +100,9 @@ class ShapeDesign:
 
     @property
     def chip_for_family(self) -> int:
-        """The chip on which the shape that loses most loses least."""
-        return int(self.chip_regret.max(axis=0).argmin())
+        """The chip of the space on which the shape that loses most loses least."""
+        of_space = np.asarray(self.fleet) == 0
+        return int(np.where(of_space, self.chip_regret.max(axis=0), np.inf).argmin())
 
     @property
     def best_shape(self) -> Array:
