@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,33 +69,25 @@ def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None)
 
 
 def study_body(record: StudyRecord) -> dict[str, Any]:
-    """The JSON of a study: its question, incumbent, bound, sessions and history; points are for `--export`."""
-    best, bound = record.incumbent, record.bound
-    return {
-        "fingerprint": record.fingerprint,
-        "complete": record.complete,
-        "evaluated": len(record.points),
-        "incumbent": None if best is None else asdict(best),
-        "upper_bound": bound,
-        "gap": None if best is None or bound is None else max(bound / best.objective - 1, 0.0),
-        "seconds": sum(session.seconds for session in record.sessions),
-        "sessions": [asdict(session) for session in record.sessions],
-        "history": [asdict(step) for step in record.history],
-        "question": record.question,
-    }
+    """The JSON of a study, as the page is told it, and what names it and says whether it is at its end."""
+    from sartor.web.study_view import study_body as as_watched
+
+    whole = {"fingerprint": record.fingerprint, "complete": record.complete}
+    seconds = sum(session.seconds for session in record.sessions)
+    return {**as_watched(record), **whole, "seconds": seconds}
 
 
 def _view(record: StudyRecord) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    best, body = record.incumbent, study_body(record)
+    best, seconds = record.incumbent, sum(session.seconds for session in record.sessions)
     table = Table(show_header=False, box=None, pad_edge=False)
     models = ", ".join(model["name"] for model in record.question["models"])
     asked = f"{models} on {record.question['num_devices']:,} devices, batch {record.question['global_batch_size']:,}"
     rows = [
         ("question", f"{asked}, space {record.question['space']['name']}"),
-        ("evaluated", f"{len(record.points):,} points in {len(record.sessions)} sessions, {body['seconds']:.1f} s"),
+        ("evaluated", f"{len(record.points):,} points in {len(record.sessions)} sessions, {seconds:.1f} s"),
         ("best so far", "none" if best is None else f"{best.objective:,.6g} (candidate {best.candidate})"),
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
         ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),

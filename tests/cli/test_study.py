@@ -1,0 +1,129 @@
+"""`sartor design --study` and `sartor study` from the command line: files, words and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor.cli import run
+
+SPACE = """
+num_tensor_cores = [1, 2, 4]
+num_vector_cores = [2, 4]
+array_rows = [64, 128]
+array_cols = [64]
+global_buffer_mib = 8
+hbm_gb = [8, 16]
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """A small question with a study."""
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE)
+    asked = "design --model bert-large --num-devices 8 --global-batch-size 32 --seq-len 128 --tp 1 --microbatch-size 4"
+    return [*asked.split(), "--no-baselines", "--space", str(space), "--study", str(tmp_path / "study.db")]
+
+
+def ask(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:
+    code = run([*words, "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out), err
+
+
+def test_asked_again_it_answers_the_same_bytes_but_for_the_clock(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, first, _ = ask(words, capsys)
+    assert code == 0
+    _, again, _ = ask(words, capsys)
+    assert {**first, "wall_s": 0} == {**again, "wall_s": 0}
+    points = tmp_path / "points.csv"
+    code, record, said = ask(["study", str(tmp_path / "study.db"), "--export", str(points)], capsys)
+    assert code == 0
+    assert record["complete"]
+    assert record["evaluated"] == first["evaluated"]
+    assert record["objective"] == pytest.approx(first["best"]["objective"])
+    assert "points" in said
+    with points.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == first["evaluated"]
+    assert run(["design", "--study", str(tmp_path / "study.db")]) == 0
+    assert "complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (["--num-devices", "16"], "num_devices is 8 there and 16 here"),
+        (["--objective", "throughput-per-watt"], "objective is throughput there and per_watt here"),
+    ],
+)
+def test_another_question_of_the_same_study_exits_with_2(
+    change: list[str], named: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(words, capsys)[0] == 0
+    code, body, said = ask([*words, *change], capsys)
+    assert code == 2
+    assert named in said
+    assert body["error"]["field"] == "--study"
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--executor", "ray"], "must be serial, local"),
+        (["--executor", "tcp://127.0.0.1:9"], "no scheduler answers"),
+        (["--workers", "0"], "must be at least 1"),
+        (["--export", "points.xls"], "must end in .csv or .parquet"),
+        (["--study", "/nowhere/at/all.db"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_done_exits_with_2_before_anything_is_computed(
+    more: list[str], named: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed", reason="extra cluster is not installed")
+    from sartor.engine import dask_workers
+
+    monkeypatch.setattr(dask_workers, "REACH_S", 0.5)
+    assert run([*words, *more]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_an_export_without_a_study_says_what_it_needs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words[:-2], "--export", "points.csv"]) == 2
+    assert "needs the study" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_study_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "notes"
+    file.write_text("notes")
+    assert run(["study", str(file)]) == 2
+    assert "not an SQLite file" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_with_130_and_the_study_is_kept(words: list[str], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from sartor.cli import main; main()", *words, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    study, deadline = tmp_path / "study.db", time.monotonic() + 60
+    while not study.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGINT)
+    out, said = process.communicate(timeout=120)
+    assert process.returncode in (0, 130), said
+    if process.returncode == 130 and out:
+        assert json.loads(out)["status"] in ("feasible", "optimal")
