@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from design_samples import QUESTIONS, SPACES, every_option, question, small_space
+from design_samples import QUESTIONS, every_option, question, small_space
 from sartor.model.edit import edit_fields
 from sartor.model.zoo import load_model
 from sartor.search.accelerator_space import AcceleratorSpace
