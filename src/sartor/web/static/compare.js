@@ -94,7 +94,7 @@ export function compareView({ banner, status }) {
     const names = found.shapes.map((shape) => shape.name);
     const bars = h("div", {});
     sized(bars, (width) => put(bars, whiskers(one, names, width)));
-    const rows = one.totals.map((t, i) => [names[i], seconds(t.time_s), interval(t.low_s, t.high_s), `${t.speedup.toFixed(3)}×`, `${t.speedup_low.toFixed(3)} to ${t.speedup_high.toFixed(3)}`, share(t.mfu), t.source]);
+    const rows = one.totals.map((t, i) => [names[i], seconds(t.time_s), interval(t.low_s, t.high_s), ...(i ? [`${t.speedup.toFixed(3)}×`, `${t.speedup_low.toFixed(3)} to ${t.speedup_high.toFixed(3)}`] : ["1", ""]), share(t.mfu), t.source]);
     const head = ["shape", "time", "80% interval", "speedup", "80% interval", "MFU", "source"].map((label, k) => ({ label, number: k > 0 && k < 6 }));
     return card(`${one.gpu}, ${one.dtype}`, bars, table(`Times on ${one.gpu}`, head, rows), names.length > 1 ? beats(one, names) : null);
   }
