@@ -1,0 +1,106 @@
+"""Accelerator and plan searched together: what bounds and list schedules save, as ratios measured in one run.
+
+    python benchmarks/bench_design.py [MODEL ...]
+
+For GPT-3 175B and BERT large on 1,024 devices over the published grid: seconds of CPU until the proof; what evaluating
+every point would take, from a sample of points evaluated exactly; and of layers on sampled chips the schedule by lists
+against the one CP-SAT proves: time, and how much longer it is. Ends with 1 where pruning saves less than LEAST_RATIO.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from sartor.model.zoo import load_model
+from sartor.schedule.from_graph import schedule_problem
+from sartor.schedule.problem import ScheduleProblem
+from sartor.schedule.solve import solve
+from sartor.search.accelerator_space import published_space
+from sartor.search.joint import search_design
+from sartor.search.joint_bounds import lower_models
+from sartor.search.joint_candidates import Candidates, candidates_of
+from sartor.search.joint_options import options_of
+from sartor.search.joint_point import Point, ScheduleStore, evaluate_point
+from sartor.search.joint_question import DesignModel, DesignQuestion
+
+SEQ_LEN = {"gpt3-175b": 2048, "bert-large": 512}
+POINTS, CHIPS = 6, 8
+LEAST_RATIO = 100.0
+
+
+def main(names: list[str]) -> int:
+    """Print the figures; 1 where the search is less than LEAST_RATIO times as fast as trying every point."""
+    worst = np.inf
+    for name in names or list(SEQ_LEN):
+        shape = load_model(name)
+        tokens = SEQ_LEN.get(name) or min(4096, int(shape.max_positions or 4096))
+        model = DesignModel(name=name, shape=shape, seq_len=tokens)
+        asked = DesignQuestion(models=(model,), num_devices=1024, global_batch_size=4096)
+        worst = min(worst, pruning(asked))
+        schedules(asked)
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
+    return int(worst < LEAST_RATIO)
+
+
+def pruning(asked: DesignQuestion) -> float:
+    """CPU of trying every point over CPU of the search."""
+    space = published_space()
+    cpu = time.process_time()
+    found = search_design(asked, space)
+    search_s = time.process_time() - cpu
+    points = found.evaluated + found.pruned
+    candidates, _ = candidates_of(asked, space)
+    sample = np.random.default_rng(0).integers(0, len(candidates), POINTS)
+    cpu = time.process_time()
+    for point in sampled(asked, candidates, sample):
+        evaluate_point(asked, point, ScheduleStore())
+    every_s = (time.process_time() - cpu) / POINTS * points
+    print(f"{asked.models[0].name}: {found.status.value}, {found.evaluated} of {points:,} points evaluated")
+    print(f"  search {search_s:.1f} s of CPU; every point {every_s / 3600:,.1f} h: ratio {every_s / search_s:,.0f}x")
+    return every_s / search_s
+
+
+def sampled(asked: DesignQuestion, candidates: Candidates, index: np.ndarray) -> list[Point]:
+    """Points with every option that fits, as nobody who prunes would have bounded them."""
+    models, memory, points = lower_models(asked), float(candidates.hbm_bytes.max()), []
+    for i in index.tolist():
+        chip = candidates.accelerator(i)
+        array = replace(chip, num_tensor_cores=np.array([chip.num_tensor_cores]))
+        (options,) = options_of(asked, models, array, np.array([memory]))
+        points.append(Point(index=i, accelerator=chip, hbm_bytes=memory, options=options))
+    return points
+
+
+def schedules(asked: DesignQuestion) -> None:
+    """List schedules against CP-SAT on one layer of the model, both ways, on sampled chips with several cores."""
+    candidates, _ = candidates_of(asked, published_space())
+    (model,) = lower_models(asked)
+    part = next(iter(model.parts.values())).parts[1]
+    chips = [candidates.accelerator(i) for i in np.random.default_rng(1).permutation(len(candidates)).tolist()]
+    several = [chip for chip in chips if min(chip.num_tensor_cores, chip.num_vector_cores) > 1][:CHIPS]
+    for way, graph in (("forward", part.forward), ("backward", part.backward)):
+        rows = [timed(schedule_problem(graph, chip)) for chip in several]
+        lists_s, solver_s, excess, proved = (np.array(column) for column in zip(*rows, strict=True))
+        said = f"{excess.mean():.2%} longer (at most {excess.max():.2%})"
+        proof = f"CP-SAT {1e3 * solver_s.mean():,.0f} ms, {proved.mean():.0%} proved"
+        ratio = f"ratio {solver_s.sum() / lists_s.sum():,.0f}x"
+        print(f"  a layer's {way} on {len(rows)} chips: lists {1e3 * lists_s.mean():.1f} ms, {said}; {proof}; {ratio}")
+
+
+def timed(problem: ScheduleProblem) -> tuple[float, float, float, bool]:
+    """Seconds of either, by how much the list schedule is longer, and whether CP-SAT proved its own."""
+    start = time.perf_counter()
+    lists = solve(problem, 0.0)
+    middle = time.perf_counter()
+    best = solve(problem, 10.0)
+    end = time.perf_counter()
+    return middle - start, end - middle, lists.makespan / best.makespan - 1, not best.gap
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
