@@ -494,7 +494,8 @@ def design(
     several = None
     if shapes and result.best is not None and not result.interrupted:
         by = partial(run_design, time_limit_s=limit_s, tolerance=tolerance, executor=executor, workers=workers)
-        several = _by_shape(question, chosen, shapes, fleet or {}, partial(by, on_progress=progress))
+        by = partial(by, study=study, scope=None, on_progress=progress)
+        several = _by_shape(question, chosen, shapes, fleet or {}, by)
     return DesignAnswer(
         readings=readings,
         question=question,

@@ -146,6 +146,20 @@ def test_another_question_is_refused_with_the_field_and_both_values(
             store.scoped(ASKED, small_space(), 0.0)
 
 
+def test_a_study_may_hold_further_questions_beside_its_own(
+    whole: tuple[Path, JointResult, int], tmp_path: Path
+) -> None:
+    path, other = shutil.copy(whole[0], tmp_path / "study.db"), question(num_devices=4)
+    first = run_design(other, small_space(), study=path, scope=None)
+    assert facts(run_design(other, small_space(), study=path, scope=None)) == facts(first)
+    record = read_study(path)
+    assert len(record.scopes) == 2
+    assert len(record.points) == whole[1].evaluated, "the main search is as it was"
+    assert read_study(path, record.scopes[1]).question["num_devices"] == 4
+    with pytest.raises(InputError, match="is no search of this study"):
+        read_study(path, "mine")
+
+
 def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     with open_study(path, "test") as store:

@@ -26,6 +26,7 @@ def run_design(
     time_limit_s: float = float("inf"),
     tolerance: float = 0.0,
     study: str | Path | None = None,
+    scope: str | None = MAIN,
     executor: str = "serial",
     workers: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -34,7 +35,8 @@ def run_design(
 
     ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
     a Dask scheduler's address; the answer is the same. With ``study`` every result is kept in that file as it comes,
-    and what is in it is not computed again: however the last session ended, this one goes on. ``seconds`` counts all
+    and what is in it is not computed again: however the last session ended, this one goes on; a study may hold further
+    searches beside its main one, under another ``scope`` or (None) one named for its question. ``seconds`` counts all
     sessions. Raises ``InputError`` for a study of another question, damaged or in use, a full disk, and a scheduler
     that does not answer.
     """
@@ -42,7 +44,14 @@ def run_design(
         opened = nullcontext() if study is None else open_study(study, by.name)
         with opened as store:
             return run_search(
-                question, space, by, store, time_limit_s=time_limit_s, tolerance=tolerance, on_progress=on_progress
+                question,
+                space,
+                by,
+                store,
+                scope=scope,
+                time_limit_s=time_limit_s,
+                tolerance=tolerance,
+                on_progress=on_progress,
             )
 
 
@@ -52,7 +61,7 @@ def run_search(
     by: Workers,
     store: Store | None,
     *,
-    scope: str = MAIN,
+    scope: str | None = MAIN,
     time_limit_s: float = float("inf"),
     tolerance: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,

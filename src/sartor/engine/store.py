@@ -107,10 +107,14 @@ class Store:
         return float(row[0])
 
     def scoped(
-        self, question: DesignQuestion, space: AcceleratorSpace, tolerance: float, scope: str = MAIN
+        self, question: DesignQuestion, space: AcceleratorSpace, tolerance: float, scope: str | None = MAIN
     ) -> SearchStore:
-        """The part of the study that is about this question. Raises ``InputError`` if it is about another."""
+        """The part of the study that is about this question; without ``scope`` it is named for the question itself.
+
+        Raises ``InputError`` if the part of that name is about another question.
+        """
         asked = question_dict(question, space, tolerance)
+        scope = scope or f"also {fingerprint(asked)}"
         row = self.connection.execute("SELECT id, question FROM searches WHERE scope=?", (scope,)).fetchone()
         if row is None:
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
