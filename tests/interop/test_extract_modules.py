@@ -133,6 +133,10 @@ def test_a_tied_head_is_counted_once() -> None:
     assert traced_reading(tied).num_params == tied.num_params
 
 
+def test_a_module_that_asks_for_values_while_it_is_made_is_made_on_the_host() -> None:
+    assert [(op.n, op.k) for op in products(traced("AsksWhileMade", "x=4x64"))] == [(128, 64)]
+
+
 def test_prefill_traces_forward_alone() -> None:
     model = traced("with_inputs", phase="prefill")
     assert {op.pass_ for op in model.graph.operators} == {Pass.FORWARD}

@@ -114,6 +114,18 @@ class WrongSizes(nn.Module):
         return self.inner(self.inner(x))
 
 
+class AsksWhileMade(nn.Module):
+    """Learns its widths from a tensor, as drop-path schedules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, last = (int(width) for width in torch.linspace(64, 128, 2).tolist())
+        self.inner = nn.Linear(first, last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
 class NoParameters(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2

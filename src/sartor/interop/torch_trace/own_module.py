@@ -106,13 +106,17 @@ def _call(factory: Any, source: str) -> Any:
     if needed:
         must = f"must be callable without arguments; it wants {', '.join(needed)}: wrap it in a function"
         raise InputError(source, getattr(factory, "__name__", "factory"), must)
+    name = getattr(factory, "__name__", "factory")
     try:
         with torch.device("meta"):
             return factory()
     except Exception as error:
-        raise InputError(
-            source, getattr(factory, "__name__", "factory"), f"fails: {_said(error)}{_line(error)}"
-        ) from error
+        if "meta" not in str(error):
+            raise InputError(source, name, f"fails: {_said(error)}{_line(error)}") from error
+    try:
+        return factory()  # asks its own tensors for values while it is made: on the host, then without memory
+    except Exception as error:
+        raise InputError(source, name, f"fails: {_said(error)}{_line(error)}") from error
 
 
 def _parameters(factory: Any) -> Mapping[str, Any]:
