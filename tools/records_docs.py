@@ -17,7 +17,7 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
-from sartor.measure.bench.records_file import read_rows
+from sartor.measure.bench.records_file import read_rows, row_key
 from sartor.measure.calibrate import LEAST_ROWS, calibrate
 from sartor.report.draw_study import draw_study
 from sartor.report.files import write_atomic
@@ -54,7 +54,7 @@ def page(draw: bool) -> str:
     parts = [INTRO, "" if accelerated else NO_GPU]
     for folder, rows in devices:
         parts += [_device(folder, rows), _products(folder), *_studies(folder, draw), _parity(folder)]
-    return "\n".join(part.strip("\n") for part in parts if part).rstrip() + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part).rstrip() + "\n"
 
 
 def _all_rows(folder: Path) -> list[dict[str, str]]:
@@ -99,7 +99,25 @@ def _products(folder: Path) -> str:
         "Mean of |predicted / measured - 1|. *Held out*: four folds over contiguous regions of weights, each predicted",
         "from a fit without it (`sartor calibrate`); *in 80%*: measurements inside the interval the file then has.",
     )
-    return "\n".join([*lines, "", *words, ""])
+    return "\n".join([*lines, "", *words, *_noise(folder), ""])
+
+
+def _noise(folder: Path) -> list[str]:
+    """How far the same product timed in two files of a folder differs: what no prediction can be better than."""
+    seen: dict[tuple[str, ...], dict[str, float]] = {}
+    for path in sorted(folder.glob("quick*.csv")):
+        for row in read_rows(path):
+            if row["table"] == "gemm" and not int(row["flag"] or 0):
+                seen.setdefault(row_key(row), {})[path.name] = float(row["latency_us"])
+    twice = [sorted(times.values()) for times in seen.values() if len(times) > 1]
+    if len(twice) < LEAST_ROWS:
+        return []
+    apart = sum(times[-1] / times[0] - 1 for times in twice) / len(twice)
+    return [
+        "",
+        f"**Noise.** {len(twice)} products timed again minutes later differ by {apart:.1%} on average: other work ran",
+        "on the machine both times, so errors near that are the machine's, not the model's.",
+    ]
 
 
 def _product_line(folder: Path, path: Path, gpu: str, kind: str) -> str | None:

@@ -37,6 +37,8 @@ class Arm:
     x: float
     """Where it lies on the figure's axis."""
     parts: tuple[tuple[Case, int], ...]
+    work: float = 1.0
+    """What a speedup is per: 1 compares times, an arm's size compares rates."""
     group: str = ""
     """Arms are compared within a group, with the baseline of that group."""
     is_baseline: bool = False
@@ -120,8 +122,10 @@ def swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
     middle = 8 * h // 3
     steps = (-58, -42, -26, -10, -2, -1, 0, 1, 2, 6, 22, 54, 86)
     widths = sorted({middle + step for step in steps} | {-(-middle // m) * m for m in (8, 64, 128, 256)})
-    arms = tuple(Arm(name=str(f), x=f, parts=_both(scale, tokens, f, h), is_baseline=f == middle) for f in widths)
-    question = f"Which feed-forward widths near 8h/3 = {middle} are fast at h={h}?"
+    arms = tuple(
+        Arm(name=str(f), x=f, work=f, parts=_both(scale, tokens, f, h), is_baseline=f == middle) for f in widths
+    )
+    question = f"Which feed-forward widths near 8h/3 = {middle} have a good rate at h={h}?"
     return Study(name="swiglu", question=question, axis="feed-forward width", arms=arms)
 
 
@@ -179,12 +183,13 @@ def waves(scale: Scale, size: Size, propose: Propose) -> Study:
         Arm(
             name=str(n),
             x=n,
+            work=n,
             parts=((Case(work=Gemm(name="wave", m=m, n=n, k=k, dtype=scale.dtype)), 1),),
             is_baseline=n == columns[-1],
         )
         for n in columns
     )
-    question = f"Where does a product of {m} rows start another wave of tiles on {scale.facts.num_sms} units?"
+    question = f"At which columns does the rate of a product of {m} rows fall on {scale.facts.num_sms} units?"
     return Study(name="waves", question=question, axis="columns", arms=arms)
 
 

@@ -1,4 +1,7 @@
-"""A study measured: every arm predicted and timed, and its speedup over the baseline of its group by both."""
+"""A study measured: every arm predicted and timed, and its speedup over the baseline of its group by both.
+
+Arms that do different amounts of work are compared by rate (``Arm.work``), others by time.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,8 @@ def _against(each: ArmResult, base: ArmResult | None) -> ArmResult:
         high_s=each.high_s,
         measured_s=each.measured_s,
         source=each.source,
-        predicted_speedup=base.predicted_s / each.predicted_s,
-        measured_speedup=base.measured_s / each.measured_s,
+        predicted_speedup=base.predicted_s / each.predicted_s * (each.arm.work / base.arm.work),
+        measured_speedup=base.measured_s / each.measured_s * (each.arm.work / base.arm.work),
     )
 
 
