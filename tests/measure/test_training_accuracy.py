@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from measure.made_tables import write_csv
 from measure.training_rows_made import ROW, made
@@ -19,6 +21,7 @@ from sartor.measure.training_predictions import TrainingOutcome, predict_trainin
 from sartor.measure.training_ranking import ranking
 from sartor.measure.training_rows import training_case
 from sartor.measure.training_shots import calibrated
+from sartor.report.accuracy_view import accuracy_view
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,3 +174,13 @@ def test_bad_words_are_one_sentence(tmp_path: Path, call: Callable[..., Any], wo
 def test_a_file_without_any_usable_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no row can be expressed"):
         validate_training(write_csv(tmp_path / "x.csv", [{**ROW, "plan_known": 0}]))
+
+
+def test_names_of_groups_are_read_on_a_narrow_terminal(tmp_path: Path) -> None:
+    rows = [{**ROW, "source": f"laboratory-{i}", "config_hash": str(i)} for i in range(5)]
+    body = training_body(validate_training(write_csv(tmp_path / "x.csv", rows), group_by=["source"], shots=2))
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(accuracy_view(body))
+    told = console.export_text()
+    assert all(told.count(f"laboratory-{i}") >= 1 for i in range(5))
+    assert "fits right" in told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -35,6 +35,9 @@ _FIGURES = {
     "pair_accuracy": "pairs",
     "top1_regret": "regret",
 }
+_OF_RUNS = {"shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "pair_accuracy", "top1_regret"}
+"""Shown in a second table: together they are too wide for a terminal."""
+
 _NO_KEYS = {
     "rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst",
     "memory_rows", "memory_bias", "pairs", "shots_rows", "shots_median_error", "shots_bias",
@@ -84,19 +87,26 @@ def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[Renderab
     mine = [group for group in groups if group["table"] == name]
     return [
         Padding(Text(printable(name), style="bold"), (1, 0, 0, 0)),
-        _figures(mine),
+        *_figures(mine),
         *_worst_views(mine, len(groups)),
     ]
 
 
-def _figures(groups: Sequence[Mapping[str, Any]]) -> Table:
+def _figures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Errors of single predictions, then, where there are any, what was found of choices, memory and calibration."""
     shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
+    for part in (shown.keys() - _OF_RUNS, shown.keys() & _OF_RUNS):
+        if words := {key: word for key, word in shown.items() if key in part}:
+            yield _figures_of(groups, words)
+
+
+def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("group", overflow="fold")
-    for word in ("targets", *shown.values()):
+    table.add_column("group", overflow="fold", min_width=8)
+    for word in ("targets", *words.values()):
         table.add_column(word, justify="right", no_wrap=True)
     for group in groups:
-        table.add_row(Text(name_of(group)), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key in shown))
+        table.add_row(Text(name_of(group)), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key in words))
     return table
 
 
