@@ -2,6 +2,7 @@
 
 python tools/design_docs.py RUNS        # run what RUNS (a folder) does not hold yet, then write the page
 python tools/design_docs.py RUNS --all  # the same, and all models at once
+python tools/design_docs.py RUNS --kept # only what RUNS holds
 Each run is the command that the page shows; RUNS keeps the JSON answers.
 """
 
@@ -52,7 +53,9 @@ model (weight gradients, optimizer step, microbatches, links and memory counted)
 def main() -> None:
     runs = Path(sys.argv[1])
     runs.mkdir(exist_ok=True)
-    answers = {name: answer(runs, name, [name]) for name in MODELS}
+    only_kept = "--kept" in sys.argv
+    names = [name for name in MODELS if not only_kept or (runs / f"{name}.json").is_file()]
+    answers = {name: answer(runs, name, [name]) for name in names}
     together = answer(runs, "all", list(MODELS)) if "--all" in sys.argv else kept(runs / "all.json")
     PAGE.write_text("\n".join(page(answers, together)) + "\n", encoding="utf-8")
 
@@ -106,6 +109,9 @@ def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) ->
     yield "## Why the winner wins\n"
     for name, found in answers.items():
         yield f"- **{name}**: {reason(found)}"
+    missing = [name for name in MODELS if name not in answers]
+    if missing:
+        yield f"\nNot run to the end when this page was written: {', '.join(missing)}."
     yield "\n## Against other ways to choose\n"
     for name, found in answers.items():
         yield f"### {name}\n"
@@ -170,6 +176,7 @@ def reason(found: dict[str, Any]) -> str:
     peak = a["peak_flops_per_s"] / 275.3e12
     lanes = a["num_vector_cores"] * a["vector_lanes"] / 256
     has = f"{peak:.1f}x the multiply-accumulators and {lanes:.0f}x the vector lanes, in {best['area_mm2']:.0f} mm2"
+    has += f" and {best['power_w']:,.0f} W for 279 mm2 and 539 W"
     has += f", with {a['global_buffer_bytes'] / 2**20:.0f} MiB of buffer for 128"
     if searched is None:
         return f"{has}; the TPUv4-like point holds no placement."
