@@ -20,7 +20,8 @@ Made from `src/sartor/hardware/calibration/*.toml` by `tools/calibration_docs.py
 Errors are of rows **held out** of the fit: for products from the tables a fifth of all weights (n, k); for the fp16
 sweeps three of ten contiguous blocks of each; for kernels a fifth of the curves. MAPE is the mean of
 |predicted/measured - 1|, bias the median of predicted/measured. A device that is not listed borrows
-(`kin.toml`, `generations.toml`); how far that carries is in [concepts/intervals.md](concepts/intervals.md).
+(`kin.toml`, `generations.toml`); how far that carries, device by device, is in [kin.md](kin.md), why in
+[concepts/intervals.md](concepts/intervals.md).
 """
 
 

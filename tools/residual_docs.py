@@ -31,9 +31,10 @@ def tables() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for key, record in residual_records().items():
         held, formula = record["held_out"], record["formula"]
-        shares = [formula["mape"], *(held[name] for name in ("mape", "median", "p90", "mape_large"))]
+        shares = [formula["mape"], *(held[name] for name in ("mape", "median", "p90"))]
+        large = _share(held["mape_large"]) if "mape_large" in held else ""
         covered = f"{record['coverage']:.0%}" if "coverage" in record else ""
-        cells = [key, f"{record['rows']:,}", f"{held['rows']:,}", *map(_share, shares), covered]
+        cells = [key, f"{record['rows']:,}", f"{held['rows']:,}", *map(_share, shares), large, covered]
         yield f"| {' | '.join(cells)} |"
     yield "\n## Lent\n"
     yield "| lender | borrower | formula MAPE | MAPE | median |\n|---|---|---|---|---|"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sartor.hardware import calibration as calibration_module
 from sartor.hardware.calibration import calibration_files, load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import DType
@@ -59,3 +60,16 @@ def test_the_docs_page_is_made_from_the_files(repo_dir: Path) -> None:
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert (repo_dir / "docs" / "calibrations.md").read_text(encoding="utf-8") == tool.page()
+
+
+def test_what_is_lent_is_no_more_certain_than_held_out_devices_were() -> None:
+    kin = calibration_module._read("kin.toml")
+    assert kin is not None
+    floors = kin["floors"]["other"]
+    borrowed = load_calibration(load_gpu("l40s"))
+    assert borrowed.gemm[DType.BF16].log_sigma >= floors["gemm.bf16"]
+    assert borrowed.gemm[DType.FP8_BLOCK].log_sigma >= floors["gemm.fp8_block"]
+    lender, near = (load_calibration(load_gpu(name)) for name in ("h200_sxm", "h100_sxm"))
+    assert near.attention.decode_log_sigma == pytest.approx(1.3 * lender.attention.decode_log_sigma)
+    assert near.gemm[DType.BF16].log_sigma == pytest.approx(1.3 * lender.gemm[DType.BF16].log_sigma)
+    assert all(row[-1] >= 0.17 for row in near.collective.kinds)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sartor.cost.attention import attention_cost
 from sartor.cost.gemm import gemm_cost, gemm_costs, roofline_s
 from sartor.cost.gemm_residual import table_length
+from sartor.cost.grouped import grouped_cost
 from sartor.cost.residual import applicable, without_residuals
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
@@ -37,13 +38,14 @@ def factor(gemm: Gemm, gpu: Gpu = H200) -> Any:
 
 @pytest.mark.parametrize("key", residual_records())
 def test_every_residual_fits_the_coefficients_that_ship(key: str) -> None:
-    """After a refit of a calibration: python tools/fit_residual.py SHARED <gpu>.<dtype or part>."""
-    gpu, what = key.rsplit(".", 1)
+    """After a refit of a calibration: python tools/fit_residual.py SHARED <gpu>.<dtype or part>, or of expert layers
+    tools/fit_moe_residual.py SHARED <gpu>."""
     record = residual_records()[key]
-    dtype = None if "part" in record else DType(what)
-    calibration = load_calibration(load_gpu(gpu), dtype)
-    c: Any = calibration.gemm[dtype] if dtype else calibration.attention
-    part = record.get("part", "")
+    gpu, part, family = record["gpu"], record.get("part", ""), key.partition(".moe.")[2]
+    dtype = None if part else DType(key.rsplit(".", 1)[1])
+    calibration = load_calibration(load_gpu(gpu), dtype).with_kernels(family)
+    other: Any = calibration.grouped if part == "grouped" else calibration.attention
+    c: Any = calibration.gemm[dtype] if dtype else other
     assert fingerprint(c) == record["fingerprint"]
     assert applicable(calibration, c, part) is find_residual(c, part) is not None
 
@@ -205,3 +207,30 @@ def test_attention_in_a_grid_equals_the_scalar_call_and_no_peak_is_beaten(
         one = replace(op, batch=int(batch[i]), seq_q=int(seq[j]), seq_kv=int(seq[j]))
         assert many.time_s[i, j] == attention_cost(one, H200, known(H200)).time_s
         assert many.time_s[i, j] >= one.flops / H200.peak_flops_per_s[DType.BF16] * (1 - 1e-12)
+
+
+EXPERTS = GroupedGemm(name="experts", groups=8, rows=4096, n=14336, k=4096)
+
+
+def test_experts_of_inference_are_moved_and_those_of_training_are_not() -> None:
+    calibration = known(H200)
+    moved, plain = (grouped_cost(EXPERTS, H200, c) for c in (calibration, without_residuals(calibration)))
+    assert moved.details["residual"] != 1.0
+    assert moved.time_s == pytest.approx(plain.time_s * moved.details["residual"])
+    assert (moved.compute_s, moved.memory_s) == (plain.compute_s, plain.memory_s)
+    for other in (replace(EXPERTS, apart=True), replace(EXPERTS, pass_=Pass.DGRAD)):
+        assert "residual" not in grouped_cost(other, H200, calibration).details
+        assert (
+            grouped_cost(other, H200, calibration).time_s
+            == grouped_cost(other, H200, without_residuals(calibration)).time_s
+        )
+
+
+@pytest.mark.parametrize("family", ["", "trtllm", "sglang_triton"])
+def test_an_entry_of_many_experts_equals_the_scalar_call_exactly(family: str) -> None:
+    calibration = known(H200).with_kernels(family)
+    rows = np.array([8, 64, 500, 4096, 60000])
+    many = grouped_cost(replace(EXPERTS, rows=rows), H200, calibration)
+    for i, count in enumerate(rows.tolist()):
+        one = grouped_cost(replace(EXPERTS, rows=count), H200, calibration)
+        assert (many.time_s[i], many.log_sigma[i]) == (one.time_s, one.log_sigma)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.grouped_residual import correct_grouped
 from sartor.hardware.calibration import Calibration, Clock, GroupedCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, GroupedGemm, Pass
@@ -35,9 +36,21 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
         return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
     if op.apart:
         return _faster(
-            grouped_cost(replace(op, apart=False), gpu, calibration, clock=clock),
+            _formula_cost(op, gpu, calibration, clock),
             gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0],
         )
+    cost = _formula_cost(op, gpu, calibration, clock)
+    short = np.less(cost.time_s, _SHORT * calibration.grouped.launch_s)
+    peak = peak_flops_per_s(gpu, op.dtype)
+    time_s, sigma, factor = correct_grouped(op, cost.time_s, cost.log_sigma, short, peak, gpu, calibration)
+    if factor is None:
+        return cost
+    details = {**cost.details, "residual": _plain(factor)}
+    return replace(cost, time_s=_plain(time_s), log_sigma=_plain(sigma), details=details)
+
+
+def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """The formula's alone."""
     c = calibration.grouped
     terms = grouped_terms(op, gpu, c, clock_factor(op, calibration, clock))
     time_s = terms["time_s"]

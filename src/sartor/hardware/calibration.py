@@ -309,15 +309,18 @@ def _gemm(
             table = _read(f"{owner}.{each.value}.toml") if owner else None
             if table:
                 found = _coefficients(GemmCoefficients, table["gemm"])
-                return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"]["gemm"]
+                lent = found if owner == gpu else _lent(found, f"gemm.{dtype.value}", widen)
+                return lent, owner, table["provenance"]["gemm"]
     if dtype is DType.FP32 and general:  # general cores of another generation are nearer than one's own matrix units
         table = _read(f"{general}.fp32.toml") or {}
-        return _widened(_coefficients(GemmCoefficients, table["gemm"]), 2.0), "", table["provenance"]["gemm"]
+        lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), f"gemm.{dtype.value}", 3.0)
+        return lent, "", table["provenance"]["gemm"]
     for owner, each in ((gpu, DType.BF16), (gpu, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
         table = _read(f"{owner}.{each.value}.toml") if owner else None
         if table:  # other units, the same memory, launches and tiles
-            found = _widened(_coefficients(GemmCoefficients, table["gemm"]), 2 * (1.0 if owner == gpu else widen))
-            return found, "", table["provenance"]["gemm"]
+            found = _widened(_coefficients(GemmCoefficients, table["gemm"]), 2.0)
+            lent = found if owner == gpu else _lent(found, f"gemm.{dtype.value}", widen)
+            return lent, "", table["provenance"]["gemm"]
     return base, "", {}
 
 
@@ -326,7 +329,7 @@ def _families(gpu: str, kin: str, widen: float) -> dict[str, GroupedCoefficients
         table = (_read(f"{owner}.toml") if owner else None) or {}
         if "grouped_families" in table:
             found = {name: _coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
-            return {name: _widened(each, 1.0 if owner == gpu else widen) for name, each in found.items()}
+            return {name: each if owner == gpu else _lent(each, "grouped", widen) for name, each in found.items()}
     return {}
 
 
@@ -335,16 +338,29 @@ def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[An
         table = _read(f"{owner}.toml") if owner else None
         if table and name in table:
             found = _coefficients(_SECTIONS[name], table[name])
-            return _widened(found, 1.0 if owner == gpu else widen), owner, table["provenance"][name]
+            return found if owner == gpu else _lent(found, name, widen), owner, table["provenance"][name]
     return base, "", {}
 
 
-def _widened(found: Any, factor: float) -> Any:
-    """The same coefficients with every standard deviation ``factor`` times as wide."""
-    wider = {f.name: getattr(found, f.name) * factor for f in fields(found) if f.name.startswith("log_sigma")}
+def _lent(found: Any, section: str, widen: float) -> Any:
+    """Another device's coefficients, at least as uncertain as devices held out of the fits were (docs/kin.md)."""
+    near = "die" if widen <= 1.35 else "generation" if widen < 2.5 else "other"
+    floors = (_read("kin.toml") or {}).get("floors", {}).get(near, {})
+    return _widened(found, widen, {"": floors.get(section, 0.0), "decode_": floors.get(f"{section}.decode", 0.0)})
+
+
+def _widened(found: Any, factor: float, least: Mapping[str, float] | None = None) -> Any:
+    """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``, which may
+    name the beginning of a field."""
+    floors = least or {}
+    wider: dict[str, Any] = {}
+    for each in fields(found):
+        before, sigma, _ = each.name.partition("log_sigma")
+        if sigma:
+            wider[each.name] = max(getattr(found, each.name) * factor, floors.get(before, 0.0))
     for name in _WITH_SIGMA:
         if hasattr(found, name):
-            wider[name] = tuple((*row[:-1], row[-1] * factor) for row in getattr(found, name))
+            wider[name] = tuple((*row[:-1], max(row[-1] * factor, floors.get("", 0.0))) for row in getattr(found, name))
     return replace(found, **wider)
 
 

@@ -1,0 +1,233 @@
+"""Fit the residuals of grouped products to whole fused MoE layers and add them to ``hardware/calibration/residual/``.
+
+Development only (torch, pandas, pyarrow, scipy, the shared data): ``python tools/fit_moe_residual.py SHARED [gpu ...]``.
+One network per device and kernel family, and one for the middle of frameworks. A layer is two products and the rest of
+its kernels; the network moves both products, and their sum with the rest is held to the measured layer. Targets, and
+the quarter of weight shapes held out whole, are tools/fit_grouped.py's. Seeded.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fit_residual
+from fit_grouped import FALLBACKS, GPUS, KEYS, SHAPE, SOURCE, held_out, layers
+from sartor.cost.gemm import peak_flops_per_s
+from sartor.cost.grouped import _SHORT, grouped_terms
+from sartor.cost.grouped_residual import PART, grouped_columns, grouped_features, grouped_floor_s
+from sartor.cost.residual import PANEL, forward
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.residual import Residual, fingerprint, residual_records
+from sartor.measure.rows import kernel_family
+from sartor.operators import DType
+
+WIDTH, LAYERS, BATCH, RATE, DECAY, STEPS = 16, 3, 512, 6e-3, 0.3, 500
+LEAST_GAIN = 0.95
+"""Of the formula's error on shapes held out: what is not below is not worth a network."""
+_LAYER_SIGMA = 0.87
+"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/estimate.py: RHO)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Layers of one device: of both products the formula's time, least time and features; the rest; the target."""
+
+    formula_s: Any
+    """[2, rows]"""
+    floor_s: Any
+    features: Any
+    """[2, features, rows]"""
+    rest_s: Any
+    measured_s: Any
+    held: Any
+    short: Any
+    coefficients: Any
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    torch.set_num_threads(1)
+    every = moe_table(shared)
+    for name in wanted or GPUS:
+        rows = every[every.gpu.astype(str) == name]
+        families = rows.kernel.astype(str).map(kernel_family)
+        known = load_calibration(load_gpu(name))
+        for family in ("", *sorted(set(families))):
+            chosen = rows[families == family] if family else rows[~families.isin(FALLBACKS)]
+            if len(chosen) < 100 or (family and family not in known.grouped_families):
+                continue
+            target = chosen.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
+            put(name, family, rows_of(name, family, target))
+
+
+def moe_table(shared: Path) -> pd.DataFrame:
+    """Rows no source flags, with whether their experts have a gate."""
+    table = pd.read_parquet(shared / "data" / "measured" / "moe_bf16.parquet")
+    table = table[table.flag == 0]
+    plain = table[table.kernel.astype(str).str.contains("nongated")][SHAPE].drop_duplicates().assign(gated=False)
+    table = table.merge(plain, on=SHAPE, how="left")
+    table["gated"] = table.gated.isna()
+    return table
+
+
+def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
+    gpu = load_gpu(name)
+    c = load_calibration(gpu).with_kernels(family).grouped
+    found, peak, count = layers(name, target), peak_flops_per_s(gpu, DType.BF16), len(target)
+    formula, floor, rest = np.empty((2, count)), np.empty((2, count)), np.empty(count)
+    features: Any = None
+    for where, products, seconds in found.parts:
+        rest[where] = seconds
+        for i, op in enumerate(products):
+            columns = grouped_columns(op, where.shape)
+            seen = grouped_features(columns, peak, c.launch_s, gpu)
+            features = np.empty((2, len(seen), count), dtype=np.float32) if features is None else features
+            features[i][:, where] = seen
+            formula[i, where] = grouped_terms(op, gpu, c)["time_s"]
+            floor[i, where] = grouped_floor_s(columns, peak, gpu)
+    return Rows(
+        formula_s=formula,
+        floor_s=floor,
+        features=features,
+        rest_s=rest,
+        measured_s=found.measured_s,
+        held=np.asarray(held_out(target)),
+        short=formula[0] < _SHORT * c.launch_s,
+        coefficients=c,
+    )
+
+
+def put(name: str, family: str, rows: Rows) -> None:
+    """Fit on what is not held out, write down the errors; fit on all, write the network."""
+    key = f"{name}.moe{'.' + family if family else ''}"
+    trial = fit(name, rows, ~rows.held)
+    time_s, formula_s = predict(trial, rows), rows.rest_s + rows.formula_s.sum(axis=0)
+    table = {each: dict(value) for each, value in residual_records().items()}
+    where = f"{name} {family or 'median over frameworks'}"
+    target = _target(rows)
+    least, most = np.quantile(target, [0.001, 0.999])
+    sigmas = sigma_pair(time_s, rows)
+    table[key] = {
+        "gpu": name,
+        "part": PART,
+        "fingerprint": fingerprint(rows.coefficients),
+        "source": f"{SOURCE}, {where}",
+        "date": datetime.date.today().isoformat(),
+        "rows": len(rows.measured_s),
+        "formula": errors(formula_s, rows, rows.held),
+        "held_out": errors(time_s, rows, rows.held),
+        "fitted_on": errors(time_s, rows, ~rows.held),
+        "least": round(float(least), 4),
+        "most": round(float(most), 4),
+        "formula_log_sigma": rows.coefficients.log_sigma,
+        **sigmas,
+        **{f"kin_{each}": round(fit_residual.KIN * value, 4) for each, value in sigmas.items()},
+    }
+    print(key, table[key]["formula"], table[key]["held_out"], flush=True)
+    after, before = table[key]["held_out"], table[key]["formula"]
+    if after["mape"] > LEAST_GAIN * before["mape"] or after["median"] > before["median"]:
+        print(key, "no better than the formula: left out", flush=True)
+        return
+    fit_residual.save(key, fit(name, rows, np.ones_like(rows.held)))
+    fit_residual.write(table)
+    residual_records.__globals__["_table"].cache_clear()
+
+
+def fit(name: str, rows: Rows, where: Any) -> Residual:
+    """Least absolute error (rounded off below 2%) of ln(predicted layer / measured layer)."""
+    torch.manual_seed(0)
+    both = np.concatenate([rows.features[0][:, where], rows.features[1][:, where]], axis=1)
+    mean, scale = both.mean(axis=1, keepdims=True), both.std(axis=1, keepdims=True) + 1e-6
+    z = [torch.tensor(((each[:, where] - mean) / scale).T.copy()) for each in rows.features]
+    formula = torch.tensor(rows.formula_s[:, where] * 1e6, dtype=torch.float32)
+    rest, measured = (torch.tensor(each[where] * 1e6, dtype=torch.float32) for each in (rows.rest_s, rows.measured_s))
+    parts: list[Any] = []
+    for a, b in pairwise([len(mean), *[WIDTH] * LAYERS]):
+        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*parts, torch.nn.Linear(WIDTH, 1))
+    with torch.no_grad():
+        net[-1].weight.mul_(0.1)
+        net[-1].bias.zero_()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.15)
+    least, most = _bounds(rows, where)
+    for _ in range(STEPS):
+        batch = torch.randint(len(rest), (min(BATCH, len(rest)),))
+        moved = [torch.exp(torch.clamp(net(each[batch])[:, 0], least, most)) for each in z]
+        time = rest[batch] + formula[0, batch] * moved[0] + formula[1, batch] * moved[1]
+        loss = torch.nn.functional.smooth_l1_loss(torch.log(time / measured[batch]), torch.zeros_like(time), beta=0.02)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    linear = [part for part in net if isinstance(part, torch.nn.Linear)]
+    half = fit_residual._half
+    seen = np.concatenate([each.numpy().T for each in z], axis=1)
+    return Residual(
+        gpu=name,
+        mean=mean.astype(np.float32),
+        scale=scale.astype(np.float32),
+        low=seen.min(axis=1, keepdims=True),
+        high=seen.max(axis=1, keepdims=True),
+        layers=tuple((half(l.weight.detach().numpy()), half(l.bias.detach().numpy()[:, None])) for l in linear),
+        least=least,
+        most=most,
+        formula_log_sigma=0.0,
+        log_sigma=0.0,
+        log_sigma_small=0.0,
+        kin_log_sigma=0.0,
+        kin_log_sigma_small=0.0,
+    )
+
+
+def _target(rows: Rows) -> Any:
+    """ln of what the products' sum would have to be moved by."""
+    products = rows.formula_s.sum(axis=0)
+    return np.log(np.maximum(rows.measured_s - rows.rest_s, 0.1 * products) / products)
+
+
+def _bounds(rows: Rows, where: Any) -> tuple[float, float]:
+    least, most = np.quantile(_target(rows)[where], [0.001, 0.999])
+    return float(least), float(most)
+
+
+def predict(residual: Residual, rows: Rows) -> Any:
+    """Seconds of every layer."""
+    count = rows.measured_s.size
+    time_s = rows.rest_s.copy()
+    for formula_s, floor_s, features in zip(rows.formula_s, rows.floor_s, rows.features, strict=True):
+        log_factor, trust = forward(residual, np.pad(features, ((0, 0), (0, -count % PANEL)), mode="edge"))
+        factor = np.exp(log_factor * trust, dtype=np.float64)[:count]
+        time_s += np.maximum(formula_s * factor, floor_s)
+    return time_s
+
+
+def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
+    error = np.abs(time_s / rows.measured_s - 1)[where]
+    found = {"mape": error.mean(), "median": np.median(error), "p90": np.quantile(error, 0.9)}
+    return {"rows": int(error.size), **{key: round(float(value), 4) for key, value in found.items()}}
+
+
+def sigma_pair(time_s: Any, rows: Rows) -> dict[str, float]:
+    """Of a product, from what held-out layers missed by: long ones and short ones."""
+    share = 1 - rows.rest_s / time_s
+    missed = np.abs(np.log(time_s / rows.measured_s)) / (_LAYER_SIGMA * np.maximum(share, 0.2))
+    parts = [rows.held & part for part in (~rows.short, rows.short)]
+    used = [part if part.sum() >= 30 else rows.held for part in parts]
+    long, short = (np.quantile(missed[part], 0.8) / 1.2816 for part in used)
+    return {"log_sigma": round(float(long), 4), "log_sigma_small": round(float(short), 4)}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
