@@ -1,6 +1,6 @@
 """Fit the residuals of grouped products to whole fused MoE layers and add them to ``hardware/calibration/residual/``.
 
-Development only (torch, pandas, pyarrow, scipy, the shared data): ``python tools/fit_moe_residual.py SHARED [gpu ...]``.
+Development only (torch, pandas, pyarrow, scipy, the shared data): ``python tools/fit_moe_residual.py SHARED [gpu]``.
 One network per device and kernel family, and one for the middle of frameworks. A layer is two products and the rest of
 its kernels; the network moves both products, and their sum with the rest is held to the measured layer. Targets, and
 the quarter of weight shapes held out whole, are tools/fit_grouped.py's. Seeded.
@@ -180,7 +180,9 @@ def fit(name: str, rows: Rows, where: Any) -> Residual:
         scale=scale.astype(np.float32),
         low=seen.min(axis=1, keepdims=True),
         high=seen.max(axis=1, keepdims=True),
-        layers=tuple((half(l.weight.detach().numpy()), half(l.bias.detach().numpy()[:, None])) for l in linear),
+        layers=tuple(
+            (half(part.weight.detach().numpy()), half(part.bias.detach().numpy()[:, None])) for part in linear
+        ),
         least=least,
         most=most,
         formula_log_sigma=0.0,
