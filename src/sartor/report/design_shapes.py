@@ -20,6 +20,7 @@ from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_ch
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import printable
+from sartor.search.joint_chips import NamedChip
 from sartor.search.joint_shapes import ShapeDesign
 from sartor.units import format_share
 
@@ -105,8 +106,7 @@ def shapes_lines(found: ShapeDesign) -> list[str]:
     return [
         f"Best pair: {found.variants[index].name} on its own best chip, {rate(most)} sequences/s "
         f"({gain:.2f}x the model as it is on its best chip).",
-        f"Best chip for all shapes: {short_chip(chip.accelerator)} ({chip.name}); no shape loses more than "
-        f"{format_share(worst_of_chip)} on it.",
+        f"Best chip for all shapes: {chip_label(chip)}; no shape loses more than {format_share(worst_of_chip)} on it.",
         f"Best shape for {where}: {found.variants[robust].name}; it loses at most {format_share(worst)} against the "
         "best shape of each.",
     ]
@@ -120,11 +120,17 @@ def regret_table(found: ShapeDesign) -> Table:
             format_share(loss) if reached else "no fit"
             for loss, reached in zip(found.chip_regret[:, c], found.reached[:, c], strict=True)
         )
-        out.add_row(Text(f"{short_chip(chip.accelerator)} ({printable(chip.name)})"), *cells)
+        out.add_row(Text(chip_label(chip)), *cells)
     out.add_row("seq/s on its best chip", *(rate(float(each)) for each in found.best_rate))
     for i, variant in enumerate(found.variants):
         out.add_row(Text(f"shape {i + 1}: {printable(variant.name)}"))
     return out
+
+
+def chip_label(chip: NamedChip) -> str:
+    """``16x256x128 + 32x256, 96 MiB (best for all shapes)``."""
+    name = "best for all shapes" if chip.name.endswith("all shapes") else chip.name.replace(" and shape ", ", ")
+    return f"{short_chip(chip.accelerator)} ({printable(name)})"
 
 
 def regret_points(found: ShapeDesign) -> RegretMatrix:
@@ -134,7 +140,7 @@ def regret_points(found: ShapeDesign) -> RegretMatrix:
     return RegretMatrix(
         title=f"On the best chip for all shapes none loses more than {format_share(least)}",
         shapes=tuple(f"{i + 1}: {printable(each.name)}" for i, each in enumerate(found.variants)),
-        chips=tuple(f"{short_chip(each.accelerator)} ({printable(each.name)})" for each in found.chips),
+        chips=tuple(chip_label(each) for each in found.chips),
         regret=np.where(fits, found.chip_regret, np.nan),
         reached=found.reached,
     )
@@ -144,26 +150,23 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
     """Cells by shape and chip; the darker, the more is lost; crossed out: does not fit."""
     alt, theme = altair(), frame.theme
     rows = [
-        {"shape": shape, "chip": chip, "regret": float(loss) if np.isfinite(loss) else None, "rate": float(reached),
+        {"shape": f"shape {i + 1}", "what": shape, "chip": chip,
+         "regret": float(loss) if np.isfinite(loss) else None, "rate": float(reached),
          "words": f"{100 * loss:.1f}%" if np.isfinite(loss) else "no fit"}
-        for shape, losses, rates in zip(points.shapes, points.regret, points.reached, strict=True)
+        for i, (shape, losses, rates) in enumerate(zip(points.shapes, points.regret, points.reached, strict=True))
         for chip, loss, reached in zip(points.chips, losses, rates, strict=True)
     ]  # fmt: skip
-    x = alt.X("shape:N", sort=list(points.shapes), title=None, axis=alt.Axis(labelAngle=-20, labelLimit=160))
+    x = alt.X("shape:N", title=None, axis=alt.Axis(labelAngle=0))
     y = alt.Y("chip:N", sort=list(points.chips), title=None, axis=names_axis(alt))
-    colours = alt.Color(
-        "regret:Q",
-        scale=alt.Scale(range=[theme.panel, theme.vermillion], domainMin=0),
-        legend=alt.Legend(orient="top", title="lost", format=".0%", gradientLength=140, direction="horizontal"),
-    )
+    shade = alt.Opacity("regret:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.9]), legend=None)
     tips = [
-        alt.Tooltip("shape:N"),
+        alt.Tooltip("what:N", title="shape"),
         alt.Tooltip("chip:N"),
         alt.Tooltip("regret:Q", title="lost", format=".2%"),
         alt.Tooltip("rate:Q", title="sequences/s", format=",.5~g"),
     ]
-    cells = rows_chart(alt, rows).mark_rect(stroke=theme.surface, strokeWidth=2).encode(
-        x=x, y=y, color=colours, tooltip=tips
+    cells = rows_chart(alt, rows).mark_rect(stroke=theme.surface, strokeWidth=2, color=theme.vermillion).encode(
+        x=x, y=y, opacity=shade, tooltip=tips
     )  # fmt: skip
     words = rows_chart(alt, rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
     return finish(alt, cells + words, points.title, frame, height=max(34 * len(points.chips), 80))
@@ -175,7 +178,7 @@ def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
     columns += [Column(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
     rows = [
         (
-            f"{short_chip(chip.accelerator)} ({chip.name})",
+            chip_label(chip),
             ", ".join(memory_text(size) for size in chip.hbm_bytes),
             *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
         )
