@@ -16,6 +16,7 @@ from sartor.model.shape import edit
 from sartor.model.training import Framework, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.training.footprint import every_stage
+from sartor.training.stalls import stalled_step
 from sartor.training.step import step
 from sartor.training.timeline import Timeline, timeline
 
@@ -109,3 +110,16 @@ def test_a_mixed_cluster_has_a_timeline() -> None:
     assert found.step_s == pytest.approx(step(JOB, plan, both).step_s, rel=0.02)
     first, second = (next(e.end_s - e.start_s for e in found.of(d) if e.kind == "F") for d in (0, 1))
     assert second > 1.5 * first
+
+
+@pytest.mark.parametrize("m", [8, 16, 48])
+def test_unequal_chunks_stall_as_long_as_simulated(m: int) -> None:
+    uneven = plan_of(4, virtual_stages=4, m=m, stage_layers=(1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0))
+    found = timeline(JOB, uneven, CLUSTER).step_s
+    assert stalled_step(JOB, uneven, CLUSTER).step_s == pytest.approx(found, rel=0.01)
+    assert step(JOB, uneven, CLUSTER).step_s < 0.99 * found
+
+
+def test_equal_chunks_are_priced_in_closed_form() -> None:
+    plan = PLANS["interleaved"]
+    assert stalled_step(JOB, plan, CLUSTER) == step(JOB, plan, CLUSTER)

@@ -51,9 +51,7 @@ def correct_grouped(
 
 def grouped_columns(op: GroupedGemm, shape: tuple[int, ...]) -> dict[str, Array]:
     """Sizes as flat arrays."""
-    return {
-        name: np.broadcast_to(np.asarray(getattr(op, name), dtype=np.float64), shape).reshape(-1) for name in SIZES
-    }
+    return {name: np.broadcast_to(np.asarray(getattr(op, name), dtype=np.float64), shape).reshape(-1) for name in SIZES}
 
 
 def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, launch_s: float, gpu: Gpu) -> Weights:

@@ -3,8 +3,8 @@
 The stages of a pipeline cut a chain: embedding, layers, head. Its split with the least largest load is found by the
 dynamic program of the room ``placement`` over every cut, under the memory each rank has with the microbatches it keeps
 in flight; that is exact for 1F1B without interleaving. Interleaved plans get the same numbers of layers per device,
-spread over their chunks, which is exact where all layers are alike. Every split is then priced as a whole and counts
-only if its step is shorter.
+spread over their chunks. Every split is then priced as a whole, with what unequal chunks wait for each other
+(`training.stalls`), and counts only if its step is shorter.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sartor.search.plan_result import PricedPlan
 from sartor.search.plan_space import Array, plan_at, size_of, to_plan
 from sartor.training.blocks import BlockKind, blocks, layer_order
 from sartor.training.stage_loads import StageLoads, block_loads, held_bytes
+from sartor.training.stalls import has_unequal_chunks, with_stalls
 from sartor.units import ceil_div
 
 BATCH = 8
@@ -55,7 +56,8 @@ def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float
     for start in range(0, min(TRIED, len(bounds)), BATCH):
         if bounds[start] >= best_s * (1 - WORTH):
             break
-        for index, plans in _place(pricer, ranked, np.arange(start, min(start + BATCH, TRIED, len(bounds)))):
+        batch = np.arange(start, min(start + BATCH, TRIED, len(bounds)))
+        for index, plans in _place(pricer, ranked, batch, max(best_s, worst_s)):
             if bounds[index] >= best_s * (1 - WORTH):
                 break
             tried.append(index)
@@ -63,20 +65,24 @@ def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float
             best_s = min([best_s, *(plan.step_s for plan in plans)])
     left = int((np.delete(bounds, tried) < best_s * (1 - WORTH)).sum())
     others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < worst_s), tried))
-    for _, plans in _place(pricer, ranked, others):
+    for _, plans in _place(pricer, ranked, others, worst_s):
         found += plans
     return Placed(plans=tuple(sorted(found, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
 
 
-def _place(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, list[PricedPlan]]]:
-    """Rows one after the other with what placing their layers makes of them; their blocks are priced together."""
+def _place(pricer: Pricer, ranked: Evaluated, index: Array, below_s: float) -> Iterator[tuple[int, list[PricedPlan]]]:
+    """Rows one after the other with what placing their layers makes of them below ``below_s``; their blocks are priced
+    together."""
     if not len(index):
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
     loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration)
     for i, weights in zip(index.tolist(), loads, strict=True):
         plan = plan_at(pricer.job, ranked.rows, i)
-        every = (_priced(pricer, replace(plan, stage_layers=layers)) for layers in splits(pricer, plan, weights))
+        every = [
+            _priced(pricer, replace(plan, stage_layers=each), weights, below_s)
+            for each in splits(pricer, plan, weights)
+        ]
         yield i, [priced for priced in every if priced is not None]
 
 
@@ -87,11 +93,16 @@ def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
     return np.asarray(index[np.sort(first)][:OTHERS])
 
 
-def _priced(pricer: Pricer, plan: TrainingPlan) -> PricedPlan | None:
+def _priced(pricer: Pricer, plan: TrainingPlan, loads: StageLoads, below_s: float) -> PricedPlan | None:
     footprint = pricer.footprint(plan)
     if float(footprint.device_bytes) > pricer.limit_bytes:
         return None
-    return PricedPlan(plan=plan, step=pricer.step(plan), footprint=footprint)
+    step = pricer.step(plan)
+    if step.step_s >= below_s:  # stalls only add to it
+        return None
+    if has_unequal_chunks(plan):
+        step = with_stalls(pricer.job, plan, step, loads)
+    return PricedPlan(plan=plan, step=step, footprint=footprint)
 
 
 def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:

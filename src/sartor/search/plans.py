@@ -88,12 +88,18 @@ def make_pricer(
     footprints: Footprints | None = None,
 ) -> Pricer:
     """The training room's two questions about this job on this cluster."""
-    if steps is None or footprints is None:
-        from sartor.training import footprint as memory
-        from sartor.training import step as time_of
+    from sartor.training import footprint as memory
+    from sartor.training import stalls
+    from sartor.training import step as time_of
 
-        steps, footprints = steps or time_of.step, footprints or memory.footprint
-    return Pricer(job=job, cluster=cluster, steps=steps, footprints=footprints, calibration=calibration)
+    return Pricer(
+        job=job,
+        cluster=cluster,
+        steps=steps or time_of.step,
+        footprints=footprints or memory.footprint,
+        calibration=calibration,
+        alone=steps or stalls.stalled_step,
+    )
 
 
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
