@@ -54,7 +54,7 @@ def test_a_front_is_that_of_all_points(everything: list[Ranked], metrics: tuple[
 
 
 def test_within_a_tolerance_every_point_is_covered_and_fewer_are_evaluated(everything: list[Ranked]) -> None:
-    exact, rough = (pareto_front(QUESTIONS[1], SPACES[1], ("objective", "area"), tolerance=t) for t in (0.0, 0.5))
+    exact, rough = (pareto_front(QUESTIONS[1], SPACES[1], ("objective", "area_mm2"), tolerance=t) for t in (0.0, 0.5))
     assert rough.evaluated <= exact.evaluated
     for point in everything:
         assert any(
@@ -64,13 +64,13 @@ def test_within_a_tolerance_every_point_is_covered_and_fewer_are_evaluated(every
 
 
 def test_a_front_out_of_time_says_what_is_open() -> None:
-    front = pareto_front(QUESTIONS[1], SPACES[1], ("objective", "power"), time_limit_s=0.0)
+    front = pareto_front(QUESTIONS[1], SPACES[1], ("objective", "power_w"), time_limit_s=0.0)
     assert not front.complete
     assert front.open_points > 0
 
 
 def test_a_space_beyond_the_budget_has_no_front_and_says_why() -> None:
-    front = pareto_front(question(budgets=Budgets(area_mm2=0.01)), small_space(), ("objective", "area"))
+    front = pareto_front(question(budgets=Budgets(area_mm2=0.01)), small_space(), ("objective", "area_mm2"))
     assert front.points == ()
     assert "area_mm2" in front.why
 

@@ -111,16 +111,16 @@ def test_what_the_command_line_refuses_is_refused_with_the_very_sentence(
     "damage", ["{", "[]", "null", "", '{"a": NaN}', '{"a": 1, "a": 2}', "{" * 200, '{"model_type": 5}', "<html>"]
 )
 def test_a_config_that_is_damaged_is_refused_as_the_file_would_be(
-    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, damage: str
+    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:  # fmt: skip
-    path = tmp_path / "config.json"
-    path.write_text(damage)
-    code, _, err = commanded(capsys, "estimate", path)
+    monkeypatch.chdir(tmp_path)  # a long path would be shortened in the sentence
+    Path("config.json").write_text(damage)
+    code, _, err = commanded(capsys, "estimate", "config.json")
     assert code == 2
     reply = server.post("/api/estimate", {"config": damage})
     assert reply.status_code == 422
     said = reply.json()["error"]["message"]
-    assert said == err.strip().removeprefix("sartor: ").replace(str(path), "config.json")
+    assert said == err.strip().removeprefix("sartor: ")
 
 
 def test_a_config_is_the_file_it_would_be(server: Any, capsys: pytest.CaptureFixture[str], repo_dir: Path) -> None:
