@@ -12,7 +12,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.measure.bench import probe
 from sartor.measure.bench.fake import FACTS, FakeDevice, roofline_of
 from sartor.measure.bench.journey import measure
-from sartor.measure.bench.machine import cache_bytes, machine_toml
+from sartor.measure.bench.machine import best_rates, cache_bytes, machine_toml
 from sartor.measure.bench.torch_device import catalogue_name, slug
 from sartor.measure.calibrate import calibrate
 from sartor.operators import DType
@@ -36,6 +36,15 @@ def test_records_become_a_datasheet_and_the_datasheet_a_calibration(tmp_path: Pa
 def test_a_machine_without_products_or_streams_is_not_described() -> None:
     with pytest.raises(InputError, match="a product and a streaming kernel"):
         machine_toml([], HOST, "2026-11-21")
+
+
+def test_a_narrow_type_that_is_converted_on_the_way_is_no_peak_of_the_machine() -> None:
+    def row(dtype: str, seconds: float) -> dict[str, object]:
+        product = {"table": "gemm", "dtype": dtype, "batch": 1, "m": 256, "n": 256, "k": 256}
+        return {**product, "latency_us": seconds * 1e6}
+
+    rates = best_rates([row("float32", 1e-3), row("float16", 1.1e-3), row("bfloat16", 1e-4)])
+    assert {kind.value for kind in rates} == {"fp32", "bf16"}
 
 
 def test_the_cache_ends_where_the_rate_of_resident_buffers_steps_down() -> None:

@@ -68,7 +68,8 @@ def machine_toml(rows: Sequence[Row], facts: DeviceFacts, date: str) -> str:
 
 
 def best_rates(rows: Sequence[Row]) -> dict[DType, float]:
-    """FLOP/s of the fastest single product of each type."""
+    """FLOP/s of the fastest single product of each type the device has units for: a narrower type slower than fp32 is
+    converted on the way (fp16 on hosts without it), and no peak of the device."""
     best: dict[DType, float] = {}
     for row in rows:
         if row.get("table") != "gemm" or not float(row.get("latency_us") or 0):
@@ -79,7 +80,8 @@ def best_rates(rows: Sequence[Row]) -> dict[DType, float]:
             continue
         work = 2.0 * _size(row, "batch") * _size(row, "m") * _size(row, "n") * _size(row, "k")
         best[kind] = max(best.get(kind, 0.0), work / (float(row["latency_us"]) * 1e-6))
-    return best
+    fp32 = best.get(DType.FP32, 0.0)
+    return {kind: rate for kind, rate in best.items() if kind.bytes >= DType.FP32.bytes or rate >= fp32}
 
 
 def best_bandwidth(rows: Sequence[Row]) -> float:
