@@ -136,6 +136,7 @@ def test_a_dropped_file_is_read(open_page: Callable[..., Any], pythia: dict[str,
         json.dumps(pythia),
     )
     until(page, "document.querySelector('#field-hidden_size')?.value === '2560'")
+    assert page.locator("#field-num_heads").input_value() == "32"
 
 
 def test_a_drag_moves_everything_and_nothing_jumps(open_page: Callable[..., Any]) -> None:
@@ -241,6 +242,8 @@ def test_a_link_brings_everything_back(open_page: Callable[..., Any], pythia: di
 def test_a_link_that_is_damaged_is_a_sentence_not_a_blank_page(open_page: Callable[..., Any]) -> None:
     page = open_page(path="/#s=nonsense!!")
     until(page, "document.querySelector('#banner').textContent.includes('could not be read')")
+    settled(page)
+    assert page.locator("#field-hidden_size").input_value()
 
 
 def test_downloads_are_the_config_the_report_and_the_json(
