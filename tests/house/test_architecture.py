@@ -55,7 +55,7 @@ def may_import(room: str) -> set[str]:
         return {*CORE, room, "__version__"}
     if room == "api":
         # The journeys start at a file a user names (interop) and a long one runs on workers and a study file (engine).
-        return {*CORE, "interop", "engine", "__version__"}
+        return {*CORE, "api", "interop", "engine", "__version__"}
     return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
 
 

@@ -1,0 +1,31 @@
+"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise, plan, design.
+
+>>> import sartor
+>>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
+>>> dict(advice.search.best_per_gpu["a100_sxm"].changed)["num_heads"]
+(32, 20)
+"""
+
+from sartor.api.designs import design
+from sartor.api.models import Model, read
+from sartor.api.plans import launch, lint_launch, plan
+from sartor.api.questions import ask
+from sartor.api.shapes import advise, answer_question, estimate, gemm, lint
+from sartor.api.words import ClusterLike, GpuLike
+
+__all__ = [
+    "ClusterLike",
+    "GpuLike",
+    "Model",
+    "advise",
+    "answer_question",
+    "ask",
+    "design",
+    "estimate",
+    "gemm",
+    "launch",
+    "lint",
+    "lint_launch",
+    "plan",
+    "read",
+]

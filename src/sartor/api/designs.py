@@ -1,0 +1,166 @@
+"""The journey of a chip: which accelerator and plan go best together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sartor.answers import DesignAnswer
+from sartor.api.models import Model, read
+from sartor.api.words import seconds, size_of
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.model.reading import ModelReading
+from sartor.units import GIB
+
+if TYPE_CHECKING:
+    from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_question import DesignQuestion
+    from sartor.search.joint_result import Baseline, JointResult
+    from sartor.search.joint_result import Progress as DesignProgress
+    from sartor.search.joint_shapes import Search, ShapeDesign
+
+LONGEST_BASELINE_S = 300.0
+"""Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
+
+
+def design(
+    models: Model | Sequence[Model],
+    *,
+    num_devices: int,
+    global_batch_size: int,
+    seq_len: int | Sequence[int] | None = None,
+    weights: Sequence[float] = (),
+    space: str | Path | AcceleratorSpace = "published",
+    hbm_gib: float | None = None,
+    tensor_parallel: Sequence[int] = (1, 2, 4, 8),
+    time_limit_s: float | None = None,
+    tolerance: float = 0.0,
+    baselines: bool = True,
+    pareto: Sequence[str] = (),
+    shapes: int = 0,
+    fleet: Mapping[str, float] | None = None,
+    set: Mapping[str, Any] | None = None,
+    study: str | Path | None = None,
+    executor: str = "serial",
+    workers: int | None = None,
+    progress: Callable[[DesignProgress], None] | None = None,
+    **words: Any,
+) -> DesignAnswer:
+    """Which accelerator and plan go best together: the largest training throughput of a space, with its proof.
+
+    ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
+    are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
+    better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
+    be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
+    ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
+    search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
+    many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
+    name or file -> weight) too. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w,
+    energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
+    ``InputError``; "no point fits" is an answer.
+    """
+    from sartor.engine.run import run_design
+    from sartor.interop.space_file import load_space
+    from sartor.search.joint_ask import design_models, design_question
+    from sartor.search.joint_baselines import compare
+    from sartor.search.joint_front import check_axes, proved_front
+
+    names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
+    readings = tuple(read(name, set) for name in names)
+    chosen = load_space(space) if isinstance(space, str | Path) else space
+    asked, notes = design_models(
+        [reading.shape for reading in readings],
+        size_of("num_devices", num_devices, 1),
+        seq_len,
+        weights,
+        tensor_parallel,
+    )
+    question = design_question(
+        asked,
+        chosen,
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
+        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
+        **words,
+    )
+    limit_s = seconds("time_limit_s", time_limit_s)
+    axes = check_axes(pareto)
+    if not 0 <= tolerance < 1:
+        raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
+    result = run_design(
+        question,
+        chosen,
+        time_limit_s=limit_s,
+        tolerance=tolerance,
+        study=study,
+        executor=executor,
+        workers=workers,
+        on_progress=progress,
+    )
+    if baselines and result.best is not None and not result.interrupted:
+        ways = compare(question, chosen, time_limit_s=min(LONGEST_BASELINE_S, limit_s))
+        result = _compared(result, ways, progress)
+    front = None
+    if axes and result.best is not None and not result.interrupted:
+        front = proved_front(question, chosen, axes, time_limit_s=limit_s, on_progress=progress)
+    several = None
+    if shapes and result.best is not None and not result.interrupted:
+        by = partial(run_design, time_limit_s=limit_s, tolerance=tolerance, executor=executor, workers=workers)
+        by = partial(by, study=study, scope=None, on_progress=progress)
+        several = _by_shape(question, chosen, shapes, fleet or {}, by)
+    return DesignAnswer(
+        readings=readings,
+        question=question,
+        space=chosen,
+        result=result,
+        proved_front=front,
+        shapes=several,
+        assumptions=(
+            *(
+                f"{reading.shape.name}: {note}"
+                for reading in readings
+                for note in (*reading.assumptions, *reading.notes)
+            ),
+            *notes,
+            *chosen.assumptions,
+        ),
+    )
+
+
+def _by_shape(
+    question: DesignQuestion, space: AcceleratorSpace, count: int, fleet: Mapping[str, float], search: Search
+) -> ShapeDesign:
+    """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
+    from sartor.hardware.accelerator_catalog import load_accelerator
+    from sartor.search.joint_chips import NamedChip
+    from sartor.search.joint_shapes import search_design_shapes, shape_variants
+
+    model = question.models[0]
+    gpus = [load_gpu(name) for name in ("a100_sxm", "h100_sxm")]
+    variants = shape_variants(model.shape, model.seq_len, gpus, count)
+    chips = []
+    for name, weight in fleet.items():
+        chip = load_accelerator(name)
+        if not weight > 0:
+            raise InputError("--fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
+        chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
+    return search_design_shapes(question, space, variants, chips, search=search)
+
+
+def _compared(
+    result: JointResult, ways: Iterator[Baseline], progress: Callable[[DesignProgress], None] | None
+) -> JointResult:
+    """The result with other ways to choose, as many as there are before Ctrl-C."""
+    found: list[Baseline] = []
+    try:
+        for way in ways:
+            found.append(way)
+            if progress and result.trajectory:
+                progress(replace(result.trajectory[-1], phase=f"baselines: {way.name}"))
+    except KeyboardInterrupt:
+        return replace(result, baselines=tuple(found), interrupted=True)
+    return replace(result, baselines=tuple(found))

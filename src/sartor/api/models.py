@@ -1,0 +1,54 @@
+"""A model from whatever names it: a file, a folder, a zoo name, a hub id or a graph of ``sartor extract``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sartor.interop.graph_json import is_graph, not_traced, read_traced
+from sartor.interop.hub import fetch_config
+from sartor.interop.huggingface import read_model
+from sartor.model.edit import edit_fields
+from sartor.model.reading import ModelReading
+from sartor.model.zoo import load_model
+
+Model = str | Path | ModelReading
+
+
+def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
+    """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
+    changed by ``set``.
+
+    A path that exists wins over a zoo name; a model already read is taken as it is. Raises ``InputError``.
+    """
+    if isinstance(model, ModelReading):
+        return _changed(model, set)
+    text = str(model)
+    path = Path(text)
+    if is_graph(path):
+        reading = read_traced(path)
+    elif isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
+        reading = read_model(path)
+    elif text.count("/") == 1:
+        reading = read_model(fetch_config(text), name=text.rpartition("/")[2])
+    else:
+        shape = load_model(text)
+        reading = ModelReading(shape=shape, notes=(f"from the zoo: sartor catalog models {text}",))
+    return _changed(reading, set)
+
+
+def _changed(reading: ModelReading, set: Mapping[str, Any] | None) -> ModelReading:
+    if not set:
+        return reading
+    not_traced(reading, "--set")
+    shape, notes = edit_fields(reading.shape, set)
+    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

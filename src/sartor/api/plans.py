@@ -1,0 +1,206 @@
+"""The journeys of a cluster: plan, the files that launch one, and the lint of a launch that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sartor.answers import LaunchAnswer, PlanAnswer
+from sartor.api.models import Model, read
+from sartor.api.words import ClusterLike, device_counts, own_calibration_of, size_of, step_source
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
+
+if TYPE_CHECKING:
+    from sartor.interop.launch_plan import LaunchFiles, LaunchReading
+    from sartor.model.shape import TransformerShape
+    from sartor.model.training import TrainingPlan
+    from sartor.search.plan_result import PricedPlan
+    from sartor.search.plans import Progress
+
+
+def plan(
+    model: Model,
+    cluster: ClusterLike = "dgx-h100",
+    *,
+    num_devices: int | Sequence[int] | None = None,
+    global_batch_size: int,
+    seq_len: int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    top: int = 10,
+    tokens: float = 1e12,
+    set: Mapping[str, Any] | None = None,
+    calibration: str | Path | None = None,
+    progress: Progress | None = None,
+    **job_words: Any,
+) -> PlanAnswer:
+    """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
+
+    ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
+    each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
+    costed. Further words are those of ``training.question.training_job``: dtype, framework, optimizer, attention,
+    context_parallel, routing_skew. Raises ``InputError``; where nothing fits, the answer says what would.
+    """
+    from sartor.search.plan_next import next_steps, roomier
+    from sartor.search.plans import make_pricer, search_plans
+    from sartor.training.question import training_job
+    from sartor.training.run_cost import run_cost
+    from sartor.training.stage_table import stage_table
+
+    reading = read(model, set)
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    counts = device_counts(num_devices, where)
+    where = where.reached(max(counts))
+    own = own_calibration_of(calibration, where)
+    if (traced := reading.shape.traced) is not None:  # what is not said is as it was traced
+        seq_len = seq_len or traced.seq_len
+        job_words = {**job_words, "dtype": job_words.get("dtype") or traced.dtype.value}
+    job, notes = training_job(
+        reading.shape, where.gpus, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
+    )
+    searches = tuple(
+        search_plans(job, where.reached(n), n, fix, top=size_of("top", top, 10), calibration=own, progress=progress)
+        for n in counts
+    )
+    answer = PlanAnswer(
+        reading=reading,
+        job=job,
+        cluster=where,
+        searches=searches,
+        assumptions=(*reading.assumptions, *reading.notes, *notes),
+        source=step_source(where, job.recipe.dtype, own),
+        calibration=own,
+    )
+    best, where = answer.best, answer.search.cluster
+    if best is None:
+        return answer
+    pricer = make_pricer(job, where, own)
+    steps = (best.step_s, best.low_s, best.high_s)
+    return replace(
+        answer,
+        cluster=where,
+        stages=stage_table(job, best.plan, where, own),
+        next_steps=next_steps(pricer, best),
+        roomier=roomier(answer.search, pricer.limit_bytes),
+        cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
+    )
+
+
+def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
+    """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate), and the
+    plan they hold: the fastest that the trainer can be told, where the very best cannot be (said in ``notes``).
+
+    Raises ``InputError`` where no plan of the answer can be told, with the reason of the best one.
+    """
+    from sartor.interop.launch import launch_files, launch_kind
+    from sartor.search.plan_variants import fallback
+
+    word, best, reasons = launch_kind(kind), answer.best, list[InputError]()
+    if best is None:
+        raise InputError("--write", kind, "there is no plan to write: none fits")
+
+    def can(plan: TrainingPlan) -> bool:
+        try:
+            launch_files(word, answer.job, plan, answer.cluster)
+        except InputError as error:
+            reasons.append(error)
+            return False
+        return True
+
+    if can(best.plan):
+        return launch_files(word, answer.job, best.plan, answer.cluster), best
+    others = (*answer.search.top, *answer.front, *_within(answer, NO_DEGREE.get(word.value, ())))
+    other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
+    if other is None:
+        raise reasons[0]
+    made = launch_files(word, answer.job, other.plan, answer.cluster)
+    slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
+    note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
+    return replace(made, notes=(note, *made.notes)), other
+
+
+NO_DEGREE = {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}
+"""Degrees that a trainer's files cannot say: another search keeps to 1 of each where the best plan has more."""
+
+
+def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]:
+    """The best plans with degrees ``absent`` at 1, of each ZeRO stage, as trainers differ in which they have."""
+    from sartor.search.plans import search_plans
+
+    asked = answer.search
+    if any(asked.fixed.get(name, 1) != 1 for name in absent) or not absent:
+        return ()
+    stages = [asked.fixed["zero_stage"]] if "zero_stage" in asked.fixed else [0, 1, 2, 3]
+    held = [{**asked.fixed, **dict.fromkeys(absent, 1), "zero_stage": stage} for stage in stages]
+    found = [
+        search_plans(answer.job, asked.cluster, asked.num_devices, h, calibration=answer.calibration) for h in held
+    ]
+    return tuple(plan for each in found for plan in each.top)
+
+
+def lint_launch(
+    path: str | Path,
+    cluster: str | Path | Cluster,
+    *,
+    model: Model | None = None,
+    num_devices: int | None = None,
+    seq_len: int | None = None,
+    allow: Sequence[str] = (),
+    search: bool = True,
+    calibration: str | Path | None = None,
+) -> LaunchAnswer:
+    """Price an existing launch on a cluster and say what is wasteful in it.
+
+    ``path`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a folder
+    with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and ``seq_len``
+    where it does not say them (given ones win); ``search`` compares with the best plan of as many devices. Raises
+    ``InputError``.
+    """
+    from sartor.interop.launch import read_launch
+    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
+    from sartor.search.plan_result import PricedPlan
+    from sartor.search.plans import search_plans
+    from sartor.training.footprint import usable_bytes
+    from sartor.training.recipes import check_recipe
+    from sartor.training.waterfall import waterfall
+
+    shape = None if model is None else read(model).shape
+    reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
+    job, plan = reading.job(shape, size_of("seq_len", seq_len, 0) or None), reading.plan
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, reading.num_devices)
+    for gpu in found.gpus:
+        check_recipe(job.recipe, gpu)
+    known = own_calibration_of(calibration, found)
+    best = search_plans(job, found, reading.num_devices, calibration=known, top=5) if search else None
+    remedy = None
+    if best is not None and best.best is not None:
+        remedy = best_remedy(best.best.plan)
+    context = PlanContext.of(job, plan, found, known, remedy)
+    return LaunchAnswer(
+        path=str(path),
+        framework=reading.kind.value,
+        job=job,
+        cluster=found,
+        priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint),
+        fits=context.fits,
+        usable_bytes=usable_bytes(found),
+        memory=waterfall(job, plan, found),
+        findings=lint_plan(context, allow=allow),
+        unknown=reading.unknown,
+        ignored=reading.ignored,
+        assumptions=(*_instead(reading, shape, seq_len), *reading.assumptions),
+        search=best,
+        source=step_source(found, job.recipe.dtype, known),
+    )
+
+
+def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: int | None) -> list[str]:
+    """What was given in place of what a launch says."""
+    said = reading.parts.seq_len
+    notes = [f"seq_len={seq_len} as asked; the file says {said}"] if seq_len and said not in (None, 0, seq_len) else []
+    if shape is not None and reading.shape is not None:
+        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
+    return notes

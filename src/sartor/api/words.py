@@ -1,0 +1,95 @@
+"""Words, sizes and paths of a call as the nouns they name; what cannot be is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sartor.cost.cost import Source
+from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+GpuLike = str | Path | Gpu
+ClusterLike = str | Path | Cluster
+
+
+def seconds(field: str, value: float | None) -> float:
+    """A time limit; none is infinite."""
+    if value is None:
+        return float("inf")
+    if not 0 < value < 1e9:
+        raise InputError(field, value, "must be a number of seconds above 0", "600")
+    return float(value)
+
+
+def device_of(gpu: GpuLike) -> Gpu:
+    return gpu if isinstance(gpu, Gpu) else load_gpu(str(gpu))
+
+
+def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
+    return None if path is None else load_own_calibration(path, gpu)
+
+
+def own_calibration_of(path: str | Path | None, cluster: Cluster) -> Calibration | None:
+    """The same for the device of a cluster that the file is of."""
+    if path is None:
+        return None
+    named = read_calibration_file(path).gpu
+    return own_calibration(path, next((gpu for gpu in cluster.gpus if gpu.name == named), cluster.gpu))
+
+
+def word_of(enum: Any, field: str, word: str) -> Any:
+    """A word as the member of an enum it names."""
+    for member in enum:
+        if member.value.lower() == str(word).lower():
+            return member
+    words = ", ".join(member.value for member in enum)
+    raise InputError(field, word, f"must be one of {words}")
+
+
+def size_of(field: str, value: Any, default: int, *, least: int = 1) -> int:
+    """A size in whole units, or its default."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
+        raise InputError(field, value, f"must be an integer from {least} to 2^40", str(default))
+    return value
+
+
+def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
+    """The dtype asked for, if the device has it; bf16 (or fp16 on devices before bf16) when nobody asks."""
+    if dtype is None:
+        return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (not given)",)
+    wanted: DType = word_of(
+        DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
+    )
+    if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # those run as 16-bit products
+        known = ", ".join(d.value for d in gpu.peak_flops_per_s)
+        raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)
+    return wanted, ()
+
+
+def device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[int, ...]:
+    """Numbers of devices to plan for, each of which the cluster has."""
+    total = cluster.total_devices
+    if given is None and not total:
+        raise InputError("num_devices", "not given", f"{cluster.name} has as many as asked for: say how many", "64")
+    wanted = (total,) if given is None else (given,) if isinstance(given, int) else tuple(given)
+    for count in wanted:
+        size_of("num_devices", count, 64)
+        if total and count > total:
+            raise InputError("num_devices", count, f"{cluster.name} has {total} devices", str(total))
+    return tuple(dict.fromkeys(wanted))
+
+
+def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
+    """Calibrated where the device's own products and attention are, as they make most of a step."""
+    known = [own if own and own.gpu == gpu.name else load_calibration(gpu, dtype) for gpu in cluster.gpus]
+    both = {f"gemm.{dtype.value}", "attention"}
+    return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC
