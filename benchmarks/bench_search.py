@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from sartor.hardware.catalog import load_gpu
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.search.evaluate import Evaluator

@@ -21,8 +21,8 @@ from sartor.interop.launch import launch_files, read_launch, save_files, write_l
 from sartor.interop.launch_plan import LaunchFiles, LaunchKind, LaunchReading, canonical, even_stages
 from sartor.interop.simple_yaml import read_yaml
 from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.training import (
     ContextParallel,
     Framework,

@@ -21,17 +21,8 @@ from sartor.model.counts import (
     layer_params,
     layer_runs,
 )
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    MoeFfn,
-    Norm,
-    Run,
-    Stack,
-    TransformerShape,
-    edit,
-)
+from sartor.model.editing import edit
+from sartor.model.shape import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm, Run, Stack, TransformerShape
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sartor.errors import InputError
 from sartor.model.counts import AttentionSquare, count_params, forward_matmul_flops
+from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
@@ -26,7 +27,6 @@ from sartor.model.shape import (
     Stack,
     StateSpaceMixer,
     TransformerShape,
-    edit,
 )
 from sartor.model.training import ContextParallel
 from sartor.model.workload import AttentionKernel, Phase, Workload

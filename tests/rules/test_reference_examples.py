@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.rules.catalog import find_rule

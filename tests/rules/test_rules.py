@@ -13,9 +13,9 @@ from sartor.cost.estimate import estimate
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.edit import edit_fields
+from sartor.model.editing import EDITABLE
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import EDITABLE
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Pass

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sartor.hardware.catalog import load_gpu
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.search.evaluate import Evaluator, look_up

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.search.plan_evaluate import Pricer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.training import Framework, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.search.plan_conditions import structures

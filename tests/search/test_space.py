@@ -10,9 +10,9 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
 from sartor.search.near import FLASH_HEAD_DIMS, build_space

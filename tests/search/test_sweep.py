@@ -10,8 +10,8 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.search.evaluate import Evaluator

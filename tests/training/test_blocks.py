@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 
 from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model, model_names

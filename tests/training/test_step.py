@@ -14,8 +14,9 @@ from cost.cost_samples import calibration_of, faster_gpu, quicker
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.shape import TransformerShape
 from sartor.model.training import Framework, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.training.coefficients import TrainingCoefficients, coefficients_for

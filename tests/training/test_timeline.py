@@ -11,8 +11,8 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.training import Framework, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.training.footprint import every_stage

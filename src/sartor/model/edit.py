@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.model.shape import EDITABLE, TransformerShape, edit
+from sartor.model.editing import EDITABLE, edit
+from sartor.model.shape import TransformerShape
 
 LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1}
 """Sizes beyond which nothing was ever built; other fields stop at 2^24."""

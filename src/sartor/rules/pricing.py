@@ -14,9 +14,10 @@ import numpy as np
 
 from sartor.cost.estimate import Estimate, compare, estimate
 from sartor.errors import InputError
+from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.operators import Pass
 from sartor.rules.catalog import RULES

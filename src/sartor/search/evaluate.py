@@ -18,9 +18,9 @@ import numpy.typing as npt
 from sartor.cost.estimate import Estimate, estimate
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
+from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import edit
 from sartor.model.workload import Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.search.space import Points

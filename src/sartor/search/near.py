@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.model.editing import EDITABLE
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import EDITABLE, AttentionMixer, TransformerShape
+from sartor.model.shape import AttentionMixer, TransformerShape
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.search.frozen import frozen_by_structure
 from sartor.search.quality import QualityGuard

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sartor.cost.estimate import Estimate, compare
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.shape import edit
+from sartor.model.editing import edit
 from sartor.model.workload import Phase, Workload
 from sartor.search.choose import Changes
 from sartor.search.evaluate import Evaluator

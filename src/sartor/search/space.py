@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from sartor.errors import InputError
 from sartor.model.counts import ParamCounts, count_params
+from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.shape import TransformerShape
 from sartor.search.quality import QualityGuard, allowed
 
 IntArray = npt.NDArray[np.int64]

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
+from sartor.model.editing import edit
 from sartor.model.lower import feasible
-from sartor.model.shape import edit
 from sartor.model.workload import Phase, Workload
 from sartor.search.evaluate import Evaluator
 

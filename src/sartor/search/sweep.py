@@ -13,9 +13,9 @@ from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
+from sartor.model.editing import EDITABLE, edit
 from sartor.model.lower import feasible
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import EDITABLE, edit
 from sartor.model.workload import Workload
 from sartor.search.evaluate import Evaluator
 from sartor.search.space import is_coupled

@@ -17,7 +17,8 @@ from sartor.measure.bench.machine import stand_in
 from sartor.measure.bench.scale import Scale
 from sartor.measure.bench.studies import STUDIES, Size, stack_of, study
 from sartor.measure.bench.study_result import study_body, study_results
-from sartor.model.shape import TransformerShape, edit
+from sartor.model.editing import edit
+from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.report.draw_study import study_rows

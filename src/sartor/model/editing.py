@@ -1,0 +1,213 @@
+"""A shape with some of its sizes changed, by one value or by arrays of candidates, as the rest of it must follow."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import (
+    AttentionMixer,
+    DenseFfn,
+    Ffn,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    Mixer,
+    Run,
+    Split,
+    Stack,
+    StateSpaceMixer,
+    TransformerShape,
+    Vectors,
+)
+from sartor.units import Ints
+
+EDITABLE = (
+    "num_layers",
+    "hidden_size",
+    "vocab_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_hidden_size",
+    "num_experts",
+    "experts_per_token",
+    "expert_ffn_hidden_size",
+)
+"""Fields that ``edit`` (and so ``--set`` and the shape search) can change."""
+
+
+def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
+    """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
+
+    Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``, and
+    the rotated share of a head stays what it was;
+    a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads`` is given too.
+    ``num_layers`` keeps the layers that come first (dense ones before the experts) and the mix of the rest.
+    Further linear layers (gates, projections) follow a new ``hidden_size`` on the sides that were as wide.
+
+    Raises `InputError` for a field the model does not have, and, where values are plain integers, for sizes that do
+    not fit each other (heads that key/value heads do not divide, more experts per token than experts).
+    """
+    check_edit(shape, changes)
+    old = shape.main
+    runs = tuple(replace(run, layer=_edit_layer(run.layer, changes)) for run in old.runs)
+    if "hidden_size" in changes:
+        width, wider = old.hidden_size, changes["hidden_size"]
+        runs = tuple(replace(run, layer=_follow_layer(run.layer, width, wider)) for run in runs)
+        old_linears = _follow(old.linears, width, wider)
+        shape = replace(shape, linears=_follow(shape.linears, width, wider))
+    else:
+        old_linears = old.linears
+    if "num_layers" in changes:
+        runs = _rescale(runs, changes["num_layers"])
+    new = replace(old, runs=runs, linears=old_linears, hidden_size=changes.get("hidden_size", old.hidden_size))
+    stacks = tuple(new if stack is old else stack for stack in shape.stacks)
+    return replace(shape, stacks=stacks, vocab_size=changes.get("vocab_size", shape.vocab_size))
+
+
+def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
+    """Refuse changes that make no model: unknown or absent fields, sizes that do not fit each other."""
+    for name, value in changes.items():
+        if name not in EDITABLE:
+            near = difflib.get_close_matches(name, EDITABLE, 2, 0.5)
+            must = f"cannot be set; what can: {', '.join(EDITABLE)}"
+            raise InputError(name, _plain(value), must, " and ".join(near))
+        if _plain(value) is not None and int(value) < 1:
+            raise InputError(name, value, "must be a positive integer")
+        if name not in shape.fields():
+            raise InputError(name, _plain(value), f"this model has none; it has {', '.join(shape.fields())}")
+    if isinstance(shape.attention, LatentAttentionMixer) and (said := {"num_kv_heads", "head_dim"} & set(changes)):
+        name = min(said)
+        raise InputError(name, _plain(changes[name]), "is fixed by latent attention; num_heads can be set")
+    after = {name: _plain(changes.get(name, value)) for name, value in shape.fields().items()}
+    heads, kv_heads = after.get("num_heads"), after.get("num_kv_heads")
+    if shape.num_heads is shape.num_kv_heads or _plain(shape.num_heads) == _plain(shape.num_kv_heads):
+        kv_heads = _plain(changes.get("num_kv_heads", heads))
+    if heads and kv_heads and heads % kv_heads:
+        name = "num_heads" if "num_heads" in changes else "num_kv_heads"
+        below = kv_heads * max(1, heads // kv_heads)
+        if name == "num_heads":
+            raise InputError(
+                name, heads, f"must be a multiple of num_kv_heads {kv_heads}", f"{below} and {below + kv_heads}"
+            )
+        fits = sorted((d for d in range(1, heads + 1) if heads % d == 0), key=lambda d: abs(d - kv_heads))[:2]
+        raise InputError(name, kv_heads, f"must divide num_heads {heads}", " and ".join(map(str, sorted(fits))))
+    experts, chosen = after.get("num_experts"), after.get("experts_per_token")
+    if experts and chosen and chosen > experts:
+        raise InputError("experts_per_token", chosen, f"must be at most num_experts {experts}", str(experts))
+    layers, others = after.get("num_layers"), _layers_beside_the_largest_run(shape.main)
+    if "num_layers" in changes and layers and layers <= others:
+        must = f"must be more than the {others} layers that are unlike the rest"
+        raise InputError("num_layers", layers, must, str(others + 1))
+
+
+def _plain(value: Any) -> int | None:
+    """The value where it is one integer, None where it is an array of candidates."""
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _layers_beside_the_largest_run(stack: Stack) -> int:
+    counts = [_plain(run.count) or 0 for run in stack.runs]
+    return sum(counts) - max(counts, default=0)
+
+
+def _follow_layer(layer: Layer, old: Ints, new: Ints) -> Layer:
+    return replace(
+        layer,
+        linears=_follow(layer.linears, old, new),
+        mixers=tuple(replace(m, projections=_follow(m.projections, old, new)) for m in layer.mixers),
+    )
+
+
+def _follow(linears: tuple[Linear, ...], old: Ints, new: Ints) -> tuple[Linear, ...]:
+    """Linears with each side that is the residual made as wide as it is: the input of one that is split by columns,
+    the output of one split by rows, both of one that is not split."""
+    if not isinstance(old, int):
+        return linears
+    return tuple(
+        replace(
+            x,
+            d_in=new if x.split is not Split.ROW and _plain(x.d_in) == old else x.d_in,
+            d_out=new if x.split in (Split.ROW, Split.REPLICATED) and _plain(x.d_out) == old else x.d_out,
+        )
+        for x in linears
+    )
+
+
+def _edit_layer(layer: Layer, changes: dict[str, Ints]) -> Layer:
+    return replace(
+        layer,
+        mixers=tuple(_edit_mixer(mixer, changes) for mixer in layer.mixers),
+        ffn=None if layer.ffn is None else _edit_ffn(layer.ffn, changes),
+        ffns=tuple(_edit_ffn(part, changes) for part in layer.ffns),
+    )
+
+
+def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
+    if isinstance(mixer, StateSpaceMixer):
+        return mixer
+    heads = changes.get("num_heads", mixer.num_heads)
+    if isinstance(mixer, LatentAttentionMixer):
+        return replace(mixer, num_heads=heads)
+    multi_head = isinstance(mixer.num_heads, int) and mixer.num_heads == mixer.num_kv_heads
+    kv_heads = changes.get("num_kv_heads", heads if multi_head else mixer.num_kv_heads)
+    head_dim = changes.get("head_dim", mixer.head_dim)
+    has_rotary = not (isinstance(mixer.rotary_dim, int) and mixer.rotary_dim == 0)
+    rotary_dim = mixer.rotary_dim * head_dim // mixer.head_dim if has_rotary else 0
+    edited = replace(mixer, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
+    return replace(
+        edited,
+        vectors=tuple(_follow_heads(vector, mixer, edited) for vector in mixer.vectors),
+        projections=tuple(_follow_gate(linear, mixer, edited) for linear in mixer.projections),
+    )
+
+
+def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
+    """Query and key norms keep covering one head or all of them; one sink stays for every query head."""
+    if vector.name == "sinks":
+        return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
+    if vector.name not in ("q_norm", "k_norm"):
+        return vector
+    was, now = (old.num_heads, new.num_heads) if vector.name == "q_norm" else (old.num_kv_heads, new.num_kv_heads)
+    covers_all = isinstance(vector.fixed, int) and vector.fixed % (was * old.head_dim) == 0
+    was, now = (was, now) if covers_all else (1, 1)
+    return replace(vector, fixed=vector.fixed // (was * old.head_dim) * (now * new.head_dim))
+
+
+def _follow_gate(linear: Linear, old: AttentionMixer, new: AttentionMixer) -> Linear:
+    """A gate on attention's output stays as wide as all heads, or as many as there are."""
+    width = _plain(linear.d_out)
+    if linear.name != "gate" or width is None:
+        return linear
+    if width == _plain(old.num_heads * old.head_dim):
+        return replace(linear, d_out=new.num_heads * new.head_dim)
+    return replace(linear, d_out=new.num_heads) if width == _plain(old.num_heads) else linear
+
+
+def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
+    if isinstance(part, DenseFfn):
+        return replace(part, ffn_hidden_size=changes.get("ffn_hidden_size", part.ffn_hidden_size))
+    width = changes.get("expert_ffn_hidden_size", part.expert.ffn_hidden_size)
+    experts = changes.get("num_experts", part.num_experts)
+    return replace(
+        part,
+        num_experts=experts,
+        vectors=tuple(
+            replace(v, fixed=v.fixed // part.num_experts * experts) if v.name == "score_bias" else v
+            for v in part.vectors
+        ),
+        experts_per_token=changes.get("experts_per_token", part.experts_per_token),
+        expert=replace(part.expert, ffn_hidden_size=width),
+    )
+
+
+def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
+    """Layer counts for a new depth: the largest run takes up the difference, the others keep their counts."""
+    largest = max(range(len(runs)), key=lambda i: runs[i].count)
+    others = sum(run.count for i, run in enumerate(runs) if i != largest)
+    return tuple(
+        replace(run, count=num_layers - others, positions=()) if i == largest else run for i, run in enumerate(runs)
+    )
