@@ -420,6 +420,15 @@ _DEBERTA = Encoder(
     around=relative_tables,
     layer_around=relative_projections,
 )
+_XLM = Encoder(
+    token_types=False,
+    pooler=False,
+    transform=False,
+    spare_bias=False,
+    ffn_factor=4,
+    ffn=("none",),
+    own_head=summary_head,
+)
 
 FAMILIES: dict[str, Reader] = {
     **{name: partial(read_encoder, family=row) for name, row in _ROWS.items()},
@@ -427,30 +436,7 @@ FAMILIES: dict[str, Reader] = {
     "deberta": partial(read_deberta, family=replace(_DEBERTA, kv_bias=False)),
     "deberta-v2": partial(read_deberta, family=_DEBERTA),
     "esm": partial(read_esm, family=Encoder(token_types=False)),
-    "xlm": partial(
-        read_xlm,
-        family=Encoder(
-            token_types=False,
-            pooler=False,
-            transform=False,
-            spare_bias=False,
-            ffn_factor=4,
-            ffn=("none",),
-            own_head=summary_head,
-        ),
-    ),
-    "flaubert": partial(
-        read_xlm,
-        family=Encoder(
-            token_types=False,
-            pooler=False,
-            transform=False,
-            spare_bias=False,
-            ffn_factor=4,
-            ffn=("none",),
-            own_head=summary_head,
-        ),
-    ),
+    **dict.fromkeys(("xlm", "flaubert"), partial(read_xlm, family=_XLM)),
     "convbert": partial(
         read_convbert,
         family=Encoder(
