@@ -145,10 +145,25 @@ def test_multipliers_order_by_type() -> None:
     assert areas == sorted(areas)
 
 
-@pytest.mark.parametrize(("name", "die_mm2", "tolerance"), [("a100_like", 826, 0.1), ("h100_like", 814, 0.5)])
-def test_known_dies_within_what_the_docs_say(name: str, die_mm2: float, tolerance: float) -> None:
-    """Die sizes: NVIDIA A100 and H100 whitepapers. docs/concepts/area.md states these errors."""
-    assert die_area(load_accelerator(name)).total_mm2 == pytest.approx(die_mm2, rel=tolerance)
+@pytest.mark.parametrize(("name", "die_mm2", "share"), [("a100_like", 826, 0.52), ("h100_like", 814, 0.61)])
+def test_known_dies_are_covered_as_far_as_the_docs_say(name: str, die_mm2: float, share: float) -> None:
+    """Die sizes: NVIDIA A100 and H100 whitepapers. docs/concepts/area.md says which of their parts are left out."""
+    assert die_area(load_accelerator(name)).total_mm2 / die_mm2 == pytest.approx(share, abs=0.01)
+
+
+def test_the_network_of_an_a100_is_as_large_as_its_source_says() -> None:
+    """LLMCompass: 44.3 million transistors for each of 128 SMs at 96.3 per mm2; 40 of 48 MiB of its buffer are used."""
+    assert die_area(load_accelerator("a100_like")).network_mm2 == pytest.approx(128 * 44.3 / 96.3 * 40 / 48)
+
+
+def test_ports_wider_than_what_the_buffer_delivers_take_no_network() -> None:
+    starved = replace(TPU, num_vector_cores=64, vector_lanes=512, global_buffer_bytes=8 * 2**20)
+    assert starved.delivered_bytes_per_s == starved.global_buffer_bytes_per_s
+    assert die_area(replace(starved, vector_lanes=1024)).network_mm2 == die_area(starved).network_mm2
+    assert TPU.delivered_bytes_per_s == 8 * TPU.tensor_port_bytes_per_s + 2 * TPU.vector_port_bytes_per_s
+    fed = [die_area(replace(TPU, num_vector_cores=n)).network_mm2 for n in (1, 2, 4)]
+    assert fed == sorted(fed)
+    assert fed[0] < fed[1]
 
 
 # -------------------------------------------------------------------------------------------------------------- cost

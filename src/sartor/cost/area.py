@@ -162,7 +162,7 @@ class DieArea:
     """Physical layers and controllers of the memory stacks."""
     links_mm2: Floats
     network_mm2: Floats
-    """On-chip network: each core's port to the global buffer."""
+    """On-chip network between the global buffer and the cores."""
     control_mm2: Floats
     """Instruction sequencing of each vector lane and tensor core."""
     uncore_mm2: Floats
@@ -190,14 +190,14 @@ LINK_25GB = PhyArea(phy_mm2=1.888, controller_mtr=74.632)
 """An NVLink3 of 25 GB/s each way, same source; other link rates in proportion, an assumption (NVLink4 at 25 GB/s
 takes half the PHY: 0.965 mm2)."""
 
-PORT_MTR_PER_BYTE_PER_CYCLE = 44.3 / 64
-"""Million transistors of a core's port to the chip's network: 44.3 for an A100 SM or MI210 CU (LLMCompass), each of
-which moves 64 bytes a cycle (NVIDIA A100 whitepaper; AMD CDNA2 whitepaper)."""
+NETWORK_MTR_PER_BYTE = 44.3 * 128 / (48 * 128)
+"""Million transistors of the chip's network per byte a cycle that it delivers to all cores together: 44.3 for each of
+128 A100 SMs, their ports and their share of the crossbar (LLMCompass), before a buffer of 48 MiB that gives 128 bytes
+a cycle and MiB (NVIDIA A100 whitepaper, 2020). That it grows in proportion is an assumption; ports wider than what the
+buffer can fill are not charged, and wires over the cores are not."""
 LANE_CONTROL_MTR = 0.9962
-"""Million transistors of control per 32-bit vector lane, mean of A100 and MI210 (LLMCompass cost model). GPU cores
-schedule many threads; a statically scheduled core needs less, so this is the high side: see ``VLIW_SHARE``."""
-VLIW_SHARE = 0.25
-"""Control of a statically scheduled lane over a GPU's: an assumption."""
+"""Million transistors of control per 32-bit vector lane, mean of A100 and MI210 (LLMCompass cost model), times the
+accelerator's ``control_share``."""
 TENSOR_CONTROL_LANES = 16
 """A tensor core's sequencer counted as this many lanes' control: an assumption."""
 UNCORE_SHARE = 0.15
@@ -216,8 +216,7 @@ def die_area(accelerator: Accelerator) -> DieArea:
     tensor_sram = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
     vector_sram = a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     lanes = np.asarray(a.num_vector_cores) * a.vector_lanes
-    control = (lanes + a.num_tensor_cores * TENSOR_CONTROL_LANES) * LANE_CONTROL_MTR * VLIW_SHARE
-    port_bytes = (a.num_tensor_cores * (np.asarray(a.array_rows) + a.array_cols) + 3.0 * lanes) * a.dtype.bytes
+    control = (lanes + a.num_tensor_cores * TENSOR_CONTROL_LANES) * LANE_CONTROL_MTR * a.control_share
     parts = {
         "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * mac * logic,
         "lanes_mm2": lanes * lane * logic,
@@ -225,7 +224,7 @@ def die_area(accelerator: Accelerator) -> DieArea:
         "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
         "memory_phys_mm2": _memory_mm2(a),
         "links_mm2": np.asarray(a.num_links) * a.link_bytes_per_s / 25e9 * _interface_mm2(LINK_25GB, node),
-        "network_mm2": port_bytes * PORT_MTR_PER_BYTE_PER_CYCLE / LOGIC_MTR_PER_MM2[node],
+        "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
         "control_mm2": control / LOGIC_MTR_PER_MM2[node],
     }
     parts["uncore_mm2"] = UNCORE_SHARE * sum(parts.values())

@@ -99,16 +99,12 @@ def power(accelerator: Accelerator) -> Power:
     feed = a.num_tensor_cores * (
         (1.0 * np.asarray(a.array_rows) + a.array_cols) * a.dtype.bytes + 2 * a.accumulator_bytes * a.array_cols
     )
-    ports = np.minimum(
-        a.num_tensor_cores * a.tensor_port_bytes_per_s + a.num_vector_cores * a.vector_port_bytes_per_s,
-        a.global_buffer_bytes_per_s,
-    )
     parts = {
         "static_w": static_power_w(a),
         "arrays_w": macs * (mac_energy_pj(a.dtype, node) + _register_pj(a)) * PICO,
         "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
-        "global_buffer_w": ports * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
+        "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
         "links_w": a.network_bytes_per_s * 8 * LINK_PJ_PER_BIT * PICO,
     }

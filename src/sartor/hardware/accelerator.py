@@ -78,6 +78,9 @@ class Accelerator:
     bank_bytes_per_cycle: Floats = 128.0
     """What one MiB of the global buffer delivers per cycle: 5120 bytes of 40 MiB on A100 (NVIDIA A100 whitepaper,
     2020, p. 29). A buffer under 1 MiB counts as one bank."""
+    control_share: float = 0.25
+    """Control of a lane over that of a GPU's, which schedules many threads; a core scheduled ahead of time needs less:
+    a quarter is an assumption."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -160,6 +163,14 @@ class Accelerator:
         return float(rate) if np.ndim(rate) == 0 else rate
 
     @property
+    def delivered_bytes_per_s(self) -> Floats:
+        """What passes between the global buffer and all cores at once: their ports, or the banks if these give less."""
+        tensor, vector = self.tensor_port_bytes_per_s, self.vector_port_bytes_per_s
+        ports = self.num_tensor_cores * tensor + self.num_vector_cores * vector
+        rate = np.minimum(ports, self.global_buffer_bytes_per_s)
+        return float(rate) if np.ndim(rate) == 0 else rate
+
+    @property
     def network_bytes_per_s(self) -> Floats:
         """All links, one direction."""
         return 1.0 * self.num_links * self.link_bytes_per_s
@@ -191,7 +202,7 @@ _COUNTS = (
     "global_buffer_bytes",
     "num_stacks",
 )
-_RATES = ("clock_hz", "link_bytes_per_s", "accumulator_bytes", "bank_bytes_per_cycle")
+_RATES = ("clock_hz", "link_bytes_per_s", "accumulator_bytes", "bank_bytes_per_cycle", "control_share")
 ARRAY_FIELDS = (
     *_COUNTS,
     "clock_hz",

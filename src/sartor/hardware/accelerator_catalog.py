@@ -109,6 +109,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "link_gb_per_s": ("link_bytes_per_s", GIGA),
     "link_latency_us": ("link_latency_s", MICRO),
     "bank_bytes_per_cycle": ("bank_bytes_per_cycle", 1),
+    "control_share": ("control_share", 1),
     "node_nm": ("node_nm", 1),
 }
 """File key -> (field, factor to SI)."""
