@@ -97,7 +97,10 @@ def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
 
 
 def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
-    return _gemm(words, {**sizes, "batch": 1}, gpu)
+    """Searches for the best rate time the product alone: narrow operands come narrow, nothing quantizes them first."""
+    dtype = dtype_of(words["dtype"])
+    gemm = Gemm(name="gemm", **{name: sizes[name] for name in "mnk"}, dtype=dtype, quantized=dtype.bytes < 2)
+    return Work(operators=(gemm,))
 
 
 # ------------------------------------------------------------------------------------------- attention
@@ -351,7 +354,7 @@ ASSUMED: Mapping[str, str] = {
     "power-law loads as expected of their draw; router and top-k are not in a row",
     "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager",
     "layer_and_model": "",
-    "max_matmul": "TN; sustained clock",
+    "max_matmul": "TN; sustained clock; narrow operands come quantized",
 }
 
 READERS: Mapping[str, Callable[[Words, Sizes, Gpu], Work]] = {
