@@ -91,6 +91,17 @@ SetField = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
 ]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences a step over all devices."),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write one offline page with figures (extra `report`)."),
+]
+PngFolder = Annotated[
+    Path | None, typer.Option("--png", metavar="DIR", help="Write each figure as a PNG (extra `report`).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON to a file as well.")]
 

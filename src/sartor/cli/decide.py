@@ -46,12 +46,8 @@ def advise(
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
     calibration: c.CalibrationFile = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
-    ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
-    ] = None,
+    html: c.HtmlFile = None,
+    png: c.PngFolder = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import design_options as o
 from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
 from sartor.errors import InputError
 
@@ -27,97 +28,37 @@ def register(app: typer.Typer) -> None:
 
 
 def design(
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="MODEL", help="A model to be trained, as everywhere. May be repeated."),
-    ] = None,
-    num_devices: Annotated[
-        int | None, typer.Option("--num-devices", metavar="N", parser=c.whole_number, help="Equal devices.")
-    ] = None,
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--global-batch-size", metavar="B", parser=c.whole_number, help="Sequences a step over all devices."
-        ),
-    ] = None,
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len", metavar="S[,S...]", help="Tokens a sequence, or one per model. [default: 4096 or the longest]"
-        ),
-    ] = None,
-    space: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="A name from `sartor catalog spaces`, or a TOML file.")
-    ] = "published",
-    objective: Annotated[
-        str,
-        typer.Option(
-            metavar="WORD", help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar."
-        ),
-    ] = "throughput",
-    mean: Annotated[
-        str, typer.Option(metavar="geometric|arithmetic", help="How several models become one number.")
-    ] = "geometric",
-    weights: Annotated[
-        str | None, typer.Option(metavar="W,W,...", help="Weights of the models in that mean. [default: equal]")
-    ] = None,
-    area_mm2: Annotated[float | None, typer.Option("--area-mm2", metavar="A", help="Largest die.")] = None,
-    power_w: Annotated[float | None, typer.Option("--power-w", metavar="P", help="Most power of a device.")] = None,
-    hbm_gib: Annotated[float | None, typer.Option("--hbm-gib", metavar="M", help="Most memory of a device.")] = None,
-    energy_j_per_token: Annotated[
-        float | None, typer.Option("--energy-j-per-token", metavar="J", help="Most energy of a token, all devices.")
-    ] = None,
-    microbatch_size: Annotated[
-        str, typer.Option("--microbatch-size", metavar="N,...", help="Sequences at a time to choose from.")
-    ] = "1,2,4,8",
-    tensor_parallel: Annotated[
-        str, typer.Option("--tp", metavar="T,...", help="Tensor-parallel widths to choose from.")
-    ] = "1,2,4,8",
-    recompute: Annotated[str, typer.Option(metavar="none,full", help="Recomputation to choose from.")] = "none,full",
-    area_model: Annotated[
-        str | None,
-        typer.Option("--area-model", metavar="published|die", help="Cores and buffers alone, or the whole die."),
-    ] = None,
-    wafer_usd: Annotated[
-        float | None, typer.Option("--wafer-usd", metavar="USD", help="Price of a wafer. [default: by node]")
-    ] = None,
-    hbm_usd_per_gb: Annotated[
-        float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory by the GB. [default: 10]")
-    ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Answer with the best so far after that.")
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(metavar="SHARE", help="Stop when nothing can be better by more: 0.01 is 1%.")
-    ] = 0.0,
-    baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
-    ] = True,
-    shapes: Annotated[
-        int | None,
-        typer.Option(
-            "--shapes", metavar="N", parser=c.whole_number, help="Search N shapes of the model's size too, each proved."
-        ),
-    ] = None,
-    fleet: Annotated[
-        str | None,
-        typer.Option(metavar="CHIP[=WEIGHT],...", help="Accelerators that are there already: the best shape for them."),
-    ] = None,
-    pareto: Annotated[
-        str | None,
-        typer.Option(metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes, usd."),
-    ] = None,
+    model: o.Models = None,
+    num_devices: o.NumDevices = None,
+    global_batch_size: c.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    space: o.Space = "published",
+    objective: o.Objective = "throughput",
+    mean: o.Mean = "geometric",
+    weights: o.Weights = None,
+    area_mm2: o.AreaMm2 = None,
+    power_w: o.PowerW = None,
+    hbm_gib: o.HbmGib = None,
+    energy_j_per_token: o.EnergyJPerToken = None,
+    microbatch_size: o.MicrobatchSize = "1,2,4,8",
+    tensor_parallel: o.TensorParallel = "1,2,4,8",
+    recompute: o.Recompute = "none,full",
+    area_model: o.AreaModel = None,
+    wafer_usd: o.WaferUsd = None,
+    hbm_usd_per_gb: o.HbmUsdPerGb = None,
+    time_limit: o.TimeLimit = None,
+    tolerance: o.Tolerance = 0.0,
+    baselines: o.Baselines = True,
+    shapes: o.Shapes = None,
+    fleet: o.Fleet = None,
+    pareto: o.Pareto = None,
     set_: c.SetField = None,
     study: StudyFile = None,
     executor: ExecutorName = "local",
     workers: NumWorkers = None,
     export: ExportFile = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
-    ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
-    ] = None,
+    html: c.HtmlFile = None,
+    png: c.PngFolder = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:

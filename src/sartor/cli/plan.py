@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import plan_options as o
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
 
@@ -21,89 +21,31 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="As everywhere; may be left out where --launch says the sizes."),
-    ] = None,
-    cluster: Annotated[
-        str,
-        typer.Option("--cluster", metavar="CLUSTER", help="A name from `sartor catalog clusters`, or a TOML file."),
-    ] = "dgx-h100",
-    num_devices: Annotated[
-        str | None,
-        typer.Option("--num-devices", metavar="N[,N...]", help="Devices; several numbers ask for the front over them."),
-    ] = None,
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--global-batch-size", metavar="B", parser=c.whole_number, help="Sequences a step over all devices."
-        ),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(
-            "--seq-len", metavar="S", parser=c.whole_number, help="Tokens a sequence. [default: 4096 or the longest]"
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Recipe: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... [default: bf16 where there is one]"),
-    ] = None,
-    microbatch_size: Annotated[
-        int | None,
-        typer.Option("--microbatch-size", metavar="N", parser=c.whole_number, help="Hold the microbatch at N."),
-    ] = None,
-    fix: Annotated[
-        list[str] | None,
-        typer.Option("--fix", metavar="AXIS=VALUE,...", help="Hold axes of the plan: `--fix tp=8,recompute=none`."),
-    ] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Trainer: megatron, torchtitan, deepspeed, fsdp, maxtext, ... [default: --write's, else megatron]",
-        ),
-    ] = None,
-    optimizer: Annotated[str, typer.Option(metavar="adam|sgd|muon", help="Whose states are held.")] = "adam",
+    model: o.Model = None,
+    cluster: o.Cluster = "dgx-h100",
+    num_devices: o.NumDevices = None,
+    global_batch_size: c.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    dtype: o.Dtype = None,
+    microbatch_size: o.MicrobatchSize = None,
+    fix: o.Fix = None,
+    framework: o.Framework = None,
+    optimizer: o.Optimizer = "adam",
     attention: c.AttentionName = "flash",
-    context_parallel: Annotated[
-        str, typer.Option(metavar="ring|all_to_all|all_gather", help="How context parallelism exchanges.")
-    ] = "ring",
-    routing_skew: Annotated[float, typer.Option(help="Largest expert's tokens over the mean.")] = 1.0,
-    tokens: Annotated[str, typer.Option(metavar="N", help="Token budget to cost: 1T, 300B, 1.5e12.")] = "1T",
-    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="How many plans to show.")] = 10,
+    context_parallel: o.ContextParallel = "ring",
+    routing_skew: o.RoutingSkew = 1.0,
+    tokens: o.Tokens = "1T",
+    top: o.Top = 10,
     set_: c.SetField = None,
     calibration: c.CalibrationFile = None,
-    write: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            "--write",
-            metavar="TRAINER DIR",
-            help="Write the best plan's launch files: megatron, torchtitan, deepspeed or accelerate, and a folder.",
-        ),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --write replace files that differ.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one offline page with figures (extra `report`).")
-    ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each figure as a PNG (extra `report`).")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one step as a trace for https://ui.perfetto.dev.")
-    ] = None,
-    launch: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Price and lint an existing launch instead: Megatron script, torchtitan TOML."
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="With --launch: leave out a rule. May be repeated.")
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option(metavar="error|warn|info|never", help="With --launch: exit with 1 at this grade or above.")
-    ] = "never",
+    write: o.Write = None,
+    overwrite: o.Overwrite = False,
+    html: c.HtmlFile = None,
+    png: c.PngFolder = None,
+    trace: o.Trace = None,
+    launch: o.Launch = None,
+    allow: o.Allow = None,
+    fail_on: o.FailOn = "never",
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:

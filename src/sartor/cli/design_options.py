@@ -1,0 +1,87 @@
+"""The options of ``sartor design`` that no other command has: what each is called, takes, and says of itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="MODEL", help="A model to be trained, as everywhere. May be repeated."),
+]
+NumDevices = Annotated[
+    int | None, typer.Option("--num-devices", metavar="N", parser=c.whole_number, help="Equal devices.")
+]
+SeqLen = Annotated[
+    str | None,
+    typer.Option(
+        "--seq-len", metavar="S[,S...]", help="Tokens a sequence, or one per model. [default: 4096 or the longest]"
+    ),
+]
+Space = Annotated[
+    str, typer.Option("--space", metavar="NAME|FILE", help="A name from `sartor catalog spaces`, or a TOML file.")
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        "--objective",
+        metavar="WORD",
+        help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar.",
+    ),
+]
+Mean = Annotated[
+    str, typer.Option("--mean", metavar="geometric|arithmetic", help="How several models become one number.")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="W,W,...", help="Weights of the models in that mean. [default: equal]"),
+]
+AreaMm2 = Annotated[float | None, typer.Option("--area-mm2", metavar="A", help="Largest die.")]
+PowerW = Annotated[float | None, typer.Option("--power-w", metavar="P", help="Most power of a device.")]
+HbmGib = Annotated[float | None, typer.Option("--hbm-gib", metavar="M", help="Most memory of a device.")]
+EnergyJPerToken = Annotated[
+    float | None, typer.Option("--energy-j-per-token", metavar="J", help="Most energy of a token, all devices.")
+]
+MicrobatchSize = Annotated[
+    str, typer.Option("--microbatch-size", metavar="N,...", help="Sequences at a time to choose from.")
+]
+TensorParallel = Annotated[str, typer.Option("--tp", metavar="T,...", help="Tensor-parallel widths to choose from.")]
+Recompute = Annotated[str, typer.Option("--recompute", metavar="none,full", help="Recomputation to choose from.")]
+AreaModel = Annotated[
+    str | None,
+    typer.Option("--area-model", metavar="published|die", help="Cores and buffers alone, or the whole die."),
+]
+WaferUsd = Annotated[
+    float | None, typer.Option("--wafer-usd", metavar="USD", help="Price of a wafer. [default: by node]")
+]
+HbmUsdPerGb = Annotated[
+    float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory by the GB. [default: 10]")
+]
+TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", metavar="SECONDS", help="Answer with the best so far after that.")
+]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", metavar="SHARE", help="Stop when nothing can be better by more: 0.01 is 1%.")
+]
+Baselines = Annotated[
+    bool, typer.Option("--baselines/--no-baselines", help="Price other ways to choose beside the best.")
+]
+Shapes = Annotated[
+    int | None,
+    typer.Option(
+        "--shapes", metavar="N", parser=c.whole_number, help="Search N shapes of the model's size too, each proved."
+    ),
+]
+Fleet = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet", metavar="CHIP[=WEIGHT],...", help="Accelerators that are there already: the best shape for them."
+    ),
+]
+Pareto = Annotated[
+    str | None,
+    typer.Option("--pareto", metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes, usd."),
+]
