@@ -6,6 +6,7 @@ it run, not measured by this project; those marked *fitted* name the rows they w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -43,7 +44,9 @@ class MemoryHabits:
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
-    """Whole layers of gathered weights at once under ZeRO 3: the one at work and the one fetched ahead."""
+    """Whole layers of gathered weights at once under ZeRO 3: what is at work, and as much again fetched ahead."""
+    most_gathered: float = math.inf
+    """Parameters held gathered from which none is fetched ahead of what is at work."""
     layers_graded: float = 1.0
     """Layers of whole gradients at once under ZeRO 3."""
     narrow_primary: bool = False
@@ -75,6 +78,7 @@ _DEEPSPEED = MemoryHabits(
     gathers_input=False,
     keeps_outputs=True,
     layers_gathered=2 / 3,
+    most_gathered=1e9,
     layers_graded=1 / 3,
     buffer_bytes=3e9,
 )
@@ -82,7 +86,8 @@ _DEEPSPEED = MemoryHabits(
 gradients are cast and laid end to end at the step, two fp32 copies; reduce and gather buckets of 5e8 elements each, the
 first one twice (``reduce_bucket_size``, ``allgather_bucket_size``, ``contiguous_gradients``: DeepSpeed's defaults,
 recalled). Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix, the largest of
-which is a third of a layer (4 h^2 of 12 h^2 where f = 4h)."""
+which is a third of a layer (4 h^2 of 12 h^2 where f = 4h), and none ahead of its use beyond 1e9 parameters
+(``stage3_max_live_parameters``: DeepSpeed's default, recalled)."""
 
 _FSDP = MemoryHabits(
     wide_weights=True,

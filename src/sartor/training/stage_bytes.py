@@ -320,7 +320,9 @@ def _gathered(
     )
     grads = (width + job.framework.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(parts, held, single_expert=False)
-    whole = layer * (habits.layers_gathered * width + habits.layers_graded * grads) + outer * width
+    most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
+    weights = np.minimum(layer * habits.layers_gathered, most)
+    whole = weights * width + layer * habits.layers_graded * grads + outer * width
     return np.where(np.greater_equal(plan.zero_stage, 3), whole, 0.0)
 
 
