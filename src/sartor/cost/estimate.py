@@ -8,6 +8,7 @@ correlation ``RHO`` between any two of a family and none between families, a tot
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -104,7 +105,23 @@ def estimate(
     >>> estimate(lower(workload, dims), load_gpu("h100_sxm")).time_s        # doctest: +SKIP
     """
     known = calibration or load_calibration(gpu)
-    operators = graph.operators
+    costs = operator_costs(
+        graph.operators, gpu, known, clock=clock, details=details, sigma_factor=sigma_factor, cluster=cluster
+    )
+    return Estimate(graph=graph, gpu=gpu, costs=costs, time_s=total_s(graph.operators, costs))
+
+
+def operator_costs(
+    operators: Sequence[Operator],
+    gpu: Gpu,
+    known: Calibration,
+    *,
+    clock: Clock = Clock.SUSTAINED,
+    details: bool = True,
+    sigma_factor: float = 1.0,
+    cluster: Cluster | None = None,
+) -> tuple[Cost, ...]:
+    """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
     products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
     gemms = [op for op in operators if isinstance(op, Gemm)]
     costs: dict[int, Cost] = dict(
@@ -119,15 +136,15 @@ def estimate(
             costs[i] = memory_bound_cost(op, gpu, known)
         elif isinstance(op, Collective):
             costs[i] = collective_cost(op, gpu, known, cluster)
-    ordered = tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))
-    return Estimate(graph=graph, gpu=gpu, costs=ordered, time_s=_total(operators, ordered))
+    return tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))
 
 
 def _widen(cost: Cost, factor: float) -> Cost:
     return cost if factor == 1.0 else replace(cost, log_sigma=cost.log_sigma * factor)
 
 
-def _total(operators: tuple[Operator, ...], costs: tuple[Cost, ...]) -> Floats:
+def total_s(operators: Sequence[Operator], costs: Sequence[Cost]) -> Floats:
+    """Seconds of all operators, each as often as it runs."""
     total: Floats = _add([cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)])
     return total
 

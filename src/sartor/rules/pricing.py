@@ -12,14 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.estimate import Estimate, compare, estimate
+from sartor.cost.estimate import Estimate, compare
+from sartor.cost.together import estimates
 from sartor.errors import InputError
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
-from sartor.operators import Pass
+from sartor.operators import OperatorGraph, Pass
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
 
@@ -60,23 +61,33 @@ _NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0))
 def price(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
     """A finding for every suspicion, in the order given; opportunities that gain nothing are left out."""
     wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *_some(s.paced_by))]
-    offers = price_fixes(context, wanted)
+    remedies = [s.remedy for _, s in suspicions if s.remedy is not None]
+    offers, remedied = _price(context, wanted, remedies)
     heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
     findings = (
-        _finding(context, rule, suspicion, _choose(context, suspicion, offers, heard)) for rule, suspicion in suspicions
+        _finding(context, rule, suspicion, _choose(context, suspicion, offers, remedied, heard))
+        for rule, suspicion in suspicions
     )
     return tuple(finding for finding in findings if finding is not None)
 
 
-def price_fixes(context: Context, fixes: Iterable[Fix]) -> dict[Key, Offer]:
-    """Offers by fix. Fixes the model cannot run with are left out."""
+def _price(
+    context: Context, fixes: Iterable[Fix], remedies: Sequence[TransformerShape]
+) -> tuple[dict[Key, Offer], dict[int, Offer]]:
+    """Offers by fix, without those the model cannot run with, and by (the identity of) remedy: one pass for all."""
     groups: dict[tuple[str, ...], dict[Key, Fix]] = {}
     for fix in fixes:
         groups.setdefault(tuple(sorted(fix)), {})[key_of(fix)] = fix
-    offers: dict[Key, Offer] = {}
-    for group in groups.values():
-        offers |= _price_group(context, list(group.values()))
-    return offers
+    changes = [change for group in groups.values() for change in _changes(context, list(group.values()))]
+    plain = [_whole(context, shape) for shape in remedies]
+    prices = _relative(context, [*changes, *plain])
+    offers = {
+        key: offer
+        for change, priced in zip(changes, prices, strict=False)
+        for key, offer in _by_fix(change, priced).items()
+    }
+    remedied = (Offer(relative=float(ratio), spread=float(spread)) for ratio, spread in prices[len(changes) :])
+    return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
 
 
 def key_of(fix: Fix) -> Key:
@@ -84,20 +95,39 @@ def key_of(fix: Fix) -> Key:
     return tuple(sorted(fix.items()))
 
 
-def _price_group(context: Context, fixes: list[Fix]) -> dict[Key, Offer]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A workload with some fields changed to arrays, one entry a fix; none where it is another shape altogether."""
+
+    fixes: tuple[Fix, ...]
+    workload: Workload
+    dims: ParallelDims
+    of_shape: bool
+    graph: OperatorGraph
+
+
+def _changes(context: Context, fixes: list[Fix]) -> list[_Change]:
+    """Fixes of the same fields as one change; one by one where some of them cannot be."""
     columns = {name: np.array([fix[name] for fix in fixes]) for name in fixes[0]}
     try:
         workload, split, of_shape = changed(context.workload, context.priced_dims, columns)
-        priced = _offers(context, workload, split, of_shape)
+        graph = lower(workload, split)
     except InputError:
-        if len(fixes) == 1:
-            return {}
-        return {key: offer for fix in fixes for key, offer in _price_group(context, [fix]).items()}
-    fits = feasible(workload.shape, split)
-    relative, spread, fits = (np.broadcast_to(each, (len(fixes),)) for each in (*priced, fits))
+        return [] if len(fixes) == 1 else [change for fix in fixes for change in _changes(context, [fix])]
+    return [_Change(fixes=tuple(fixes), workload=workload, dims=split, of_shape=bool(of_shape), graph=graph)]
+
+
+def _whole(context: Context, shape: TransformerShape) -> _Change:
+    workload, dims = replace(context.workload, shape=shape), context.priced_dims
+    return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims))
+
+
+def _by_fix(change: _Change, priced: tuple[Any, Any]) -> dict[Key, Offer]:
+    fits = feasible(change.workload.shape, change.dims)
+    relative, spread, fits = (np.broadcast_to(each, (len(change.fixes),)) for each in (*priced, fits))
     return {
         key_of(fix): Offer(relative=float(relative[i]), spread=float(spread[i]))
-        for i, fix in enumerate(fixes)
+        for i, fix in enumerate(change.fixes)
         if fits[i]
     }
 
@@ -113,15 +143,19 @@ def changed(
     return replace(workload, shape=shape, **of_workload), replace(dims, **of_dims), frozenset(of_shape)
 
 
-def _offers(context: Context, workload: Workload, dims: ParallelDims, shape_fields: frozenset[str]) -> tuple[Any, Any]:
-    """Relative device-seconds per token at equal work, and the interval's factor."""
-    before = context.baseline
-    after = estimate(lower(workload, dims), context.gpu, context.calibration, details=False)
+def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any]]:
+    """Of each change: device-seconds per token over the baseline's at equal work, and the interval's factor."""
+    after = estimates([change.graph for change in changes], context.gpu, context.calibration)
+    return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
+
+
+def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any]:
+    before, dims = context.baseline, change.dims
     # The optimizer runs once a step, however the step is cut into microbatches: a larger one does not dilute it.
     once_s = _optimizer_s(after) * (after.graph.tokens / before.graph.tokens - 1.0)
     time = _per_token(after, after.time_s + once_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
-    less_work = np.maximum(1.0, 1.0 / work) if shape_fields else 1.0
+    less_work = np.maximum(1.0, 1.0 / work) if change.of_shape else 1.0
     compared = compare(before, after)
     return time * less_work, compared.high / compared.speedup
 
@@ -136,12 +170,16 @@ def _per_token(of: Estimate, amount: Any, dims: ParallelDims) -> Any:
 
 
 def _choose(
-    context: Context, suspicion: Suspicion, offers: Mapping[Key, Offer], heard: set[tuple[str, int]]
+    context: Context,
+    suspicion: Suspicion,
+    offers: Mapping[Key, Offer],
+    remedied: Mapping[int, Offer],
+    heard: set[tuple[str, int]],
 ) -> _Choice:
     if suspicion.blocking:
         return replace(_NO_CHOICE, fix=_first_that_helps(context, suspicion, heard))
     if suspicion.remedy is not None:
-        return _remedy(context, suspicion.remedy)
+        return _Choice(fix={}, offer=remedied[id(suspicion.remedy)])
     paced = offers.get(key_of(suspicion.paced_by)) if suspicion.paced_by else None
     reference = paced.relative if paced else 1.0
     runnable = [fix for fix in suspicion.fixes if key_of(fix) in offers]
@@ -159,12 +197,6 @@ def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[s
     """Where nothing runs there is nothing to be faster than: the nearest fix, one that breaks no other rule if any."""
     clean = (fix for fix in suspicion.fixes if not _breaks(context, fix, suspicion, heard))
     return next(clean, next(iter(suspicion.fixes), {}))
-
-
-def _remedy(context: Context, shape: TransformerShape) -> _Choice:
-    workload = replace(context.workload, shape=shape)
-    relative, spread = _offers(context, workload, context.priced_dims, frozenset())
-    return _Choice(fix={}, offer=Offer(relative=float(relative), spread=float(spread)))
 
 
 def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[str, int]]) -> bool:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.cost.together import estimates
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit
-from sartor.model.lower import feasible
+from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
-from sartor.search.evaluate import Evaluator
+from sartor.operators import OperatorGraph
 from sartor.search.space import is_coupled
 
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len", "context_len")
@@ -36,6 +37,18 @@ class Sweep:
     tokens: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """A sweep laid out and lowered, not yet priced: its operators over all values, and which of those can be."""
+
+    field: str
+    asked: int
+    values: npt.NDArray[np.int64]
+    possible: npt.NDArray[np.bool_]
+    workload: Workload
+    graph: OperatorGraph
+
+
 def sweep(
     workload: Workload,
     gpus: Sequence[Gpu],
@@ -51,25 +64,53 @@ def sweep(
     adapts, and values that leave none are infeasible); key/value heads of a multi-head model stay equal to its heads.
     Raises ``InputError`` for a field there is not.
     """
+    return price_sweeps([lay(workload, dims, field=field, values=values)], gpus, calibrations)[0]
+
+
+def lay(
+    workload: Workload,
+    dims: ParallelDims | None = None,
+    *,
+    field: str,
+    values: Sequence[int] | npt.NDArray[np.int64],
+) -> Laid:
+    """A sweep before it is priced: words as in ``sweep``. Raises ``InputError``."""
     numbers = np.asarray(values, dtype=np.int64)
     if numbers.ndim != 1 or not len(numbers) or numbers.min() < 1:
         raise InputError("values", values, "must be a list of positive integers")
-    evaluator = Evaluator(dims=dims or ParallelDims(), calibrations=calibrations or {})
+    split = dims or ParallelDims()
     varied, possible, asked = _varied(workload, field, numbers)
-    mask = possible & np.asarray(feasible(varied.shape, evaluator.dims))
-    graph = evaluator.graph(varied)
-
-    def whole(value: Any) -> Any:
-        return np.broadcast_to(np.asarray(value), numbers.shape)
-
-    return Sweep(
+    return Laid(
         field=field,
         asked=asked,
         values=numbers,
-        time_s={gpu.name: np.where(mask, evaluator.price(graph, gpu).time_s, np.inf) for gpu in gpus},
-        num_params=whole(count_params(varied.shape).total),
-        matmul_flops=whole(graph.matmul_flops),
-        tokens=whole(varied.tokens),
+        possible=possible & np.asarray(feasible(varied.shape, split)),
+        workload=varied,
+        graph=lower(varied, split),
+    )
+
+
+def price_sweeps(
+    laid: Sequence[Laid], gpus: Sequence[Gpu], calibrations: Mapping[str, Calibration] | None = None
+) -> list[Sweep]:
+    """Sweeps with their times: all of them in one pass through the cost model for each device."""
+    known = calibrations or {}
+    found = {gpu.name: estimates([each.graph for each in laid], gpu, known.get(gpu.name)) for gpu in gpus}
+    return [_sweep(each, {name: answers[i].time_s for name, answers in found.items()}) for i, each in enumerate(laid)]
+
+
+def _sweep(laid: Laid, time_s: Mapping[str, Any]) -> Sweep:
+    def whole(value: Any) -> Any:
+        return np.broadcast_to(np.asarray(value), laid.values.shape)
+
+    return Sweep(
+        field=laid.field,
+        asked=laid.asked,
+        values=laid.values,
+        time_s={name: np.where(laid.possible, seconds, np.inf) for name, seconds in time_s.items()},
+        num_params=whole(count_params(laid.workload.shape).total),
+        matmul_flops=whole(laid.graph.matmul_flops),
+        tokens=whole(laid.workload.tokens),
     )
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sartor import api
 from sartor.answers import Lint, ModelEstimate, Question
 from sartor.errors import InputError
+from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
@@ -20,7 +21,7 @@ from sartor.report import contract
 from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
 from sartor.rules.rule import Context, run_rules
-from sartor.search.sweep import WORKLOAD_FIELDS, Sweep, sweep
+from sartor.search.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.units import largest_power_of_two_dividing
 from sartor.web.asked import gpu_of, model_of, question_of
 
@@ -101,13 +102,14 @@ def _sizes(answer: Any) -> dict[str, Any]:
 
 
 def sweeps_of(asked: Question, around: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A sweep of every field of the shape that can be swept, in the shape's order."""
-    return [one for field in asked.workload.shape.fields() if (one := _one(asked, field, around.get(field)))]
+    """A sweep of every field of the shape that can be swept, in the shape's order: priced in one pass."""
+    laid = [one for field in asked.workload.shape.fields() if (one := _laid(asked, field, around.get(field)))]
+    return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked))]
 
 
-def _one(asked: Question, field: str, around: Any) -> dict[str, Any] | None:
+def _laid(asked: Question, field: str, around: Any) -> Laid | None:
     try:
-        return sweep_of(asked, field, None, around)
+        return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around))
     except (InputError, OverflowError):
         return None  # held by the model's structure (head dimension of latent attention), or beyond counting: no slider
 
@@ -115,21 +117,25 @@ def _one(asked: Question, field: str, around: Any) -> dict[str, Any] | None:
 def sweep_answer(body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of POST /api/sweep. Raises ``InputError``."""
     asked = api.ask(model_of(body), gpu_of(body["gpu"]), **question_of(body))
-    return sweep_of(asked, body["field"], body["values"])
+    field, values = body["field"], body["values"]
+    wanted = _values(asked, field, None) if values is None else _given(field, values)
+    found = sweep(asked.workload, [asked.gpu], asked.dims, field=field, values=wanted, calibrations=_known(asked))
+    return _sweep_body(asked, found)
 
 
-def sweep_of(asked: Question, field: str, values: Sequence[int] | None, around: Any = None) -> dict[str, Any]:
+def _known(asked: Question) -> dict[str, Calibration]:
+    return {asked.gpu.name: asked.calibration} if asked.calibration else {}
+
+
+def _sweep_body(asked: Question, found: Sweep) -> dict[str, Any]:
     """One field's sweep: arrays by value, None where a value cannot be, and the nearest better values."""
-    wanted = _values(asked, field, around) if values is None else _given(field, values)
-    found = sweep(asked.workload, [asked.gpu], asked.dims, field=field, values=wanted,
-                  calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None)  # fmt: skip
     time_s = found.time_s[asked.gpu.name]
     return {
-        "field": field,
+        "field": found.field,
         "asked": found.asked,
-        "values": plain(found.values),
+        "values": found.values.tolist(),
         "time_s": rounded(time_s),
-        "num_params": plain(found.num_params),
+        "num_params": np.asarray(found.num_params).tolist(),
         "flops": rounded(found.matmul_flops),
         "better": better_values(found, time_s),
     }
@@ -137,7 +143,12 @@ def sweep_of(asked: Question, field: str, values: Sequence[int] | None, around: 
 
 def rounded(values: Any, digits: int = 7) -> list[float | None]:
     """Floats to seven digits, which is what a picture needs; infinities as None."""
-    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]
+    numbers = np.asarray(values, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        places = digits - 1 - np.floor(np.log10(np.abs(numbers)))
+        up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+        short = np.where(numbers == 0, 0.0, np.rint(numbers * up / down) / up * down)
+    return [value if is_finite else None for value, is_finite in zip(short.tolist(), np.isfinite(numbers), strict=True)]
 
 
 def _given(field: str, values: Sequence[int]) -> Integers:

@@ -1,0 +1,114 @@
+"""Several graphs priced in one pass: operators of one kind, whatever graph they are of, are one array-valued operator.
+
+Graphs that differ in one size each (a sweep of every field, the fixes of every rule) share most operators: an operator
+that two of them hold alike is priced once. An entry of an array equals the single call to the last bit, so these times
+are those of ``estimate``, graph by graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import Estimate, operator_costs, total_s
+from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
+
+Key: TypeAlias = tuple[Any, ...]
+
+
+def estimates(
+    graphs: Sequence[OperatorGraph], gpu: Gpu, calibration: Calibration | None = None, *, sigma_factor: float = 1.0
+) -> list[Estimate]:
+    """Each graph's estimate: total and, per operator, time [s] and its spread; terms and tiles are left out.
+
+    Sizes may be arrays, of another length in every graph. Words as in ``estimate``.
+    """
+    known = calibration or load_calibration(gpu)
+    rows = [[_key(op) for op in graph.operators] for graph in graphs]
+    distinct = {
+        key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
+    }
+    costs = _priced(distinct, gpu, known, sigma_factor)
+    return [_estimate(graph, gpu, [costs[key] for key in row]) for graph, row in zip(graphs, rows, strict=True)]
+
+
+def _estimate(graph: OperatorGraph, gpu: Gpu, costs: Sequence[Cost]) -> Estimate:
+    return Estimate(graph=graph, gpu=gpu, costs=tuple(costs), time_s=total_s(graph.operators, costs))
+
+
+def _priced(distinct: dict[Key, Operator], gpu: Gpu, known: Calibration, sigma_factor: float) -> dict[Key, Cost]:
+    groups: dict[Key, dict[Key, Operator]] = {}
+    for key, op in distinct.items():
+        groups.setdefault((type(op), *(getattr(op, name) for name in _NAMES[type(op)].words)), {})[key] = op
+    shapes = {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in distinct.items()}
+    joined = [_joined(list(group.values()), [shapes[key] for key in group]) for group in groups.values()]
+    whole = operator_costs(joined, gpu, known, details=False, sigma_factor=sigma_factor)
+    found: dict[Key, Cost] = {}
+    for group, cost in zip(groups.values(), whole, strict=True):
+        found |= _parted(cost, {key: shapes[key] for key in group})
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Fields of an operator that its cost depends on: numbers, which may be arrays, and the rest."""
+
+    sizes: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def _names(kind: type) -> _Names:
+    used = [each for each in fields(kind) if each.name not in ("name", "count", "part")]
+    sizes = tuple(each.name for each in used if each.type in ("Ints", "Floats"))
+    return _Names(sizes=sizes, words=tuple(each.name for each in used if each.name not in sizes))
+
+
+_NAMES: dict[type, _Names] = {kind: _names(kind) for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)}
+
+
+def _sizes(op: Operator) -> list[Any]:
+    return [getattr(op, name) for name in _NAMES[type(op)].sizes]
+
+
+def _key(op: Operator) -> Key:
+    """The same for operators that cost the same; an array is the same as itself alone."""
+    words = (getattr(op, name) for name in _NAMES[type(op)].words)
+    return (type(op), *words, *(id(v) if isinstance(v, np.ndarray) else v for v in _sizes(op)))
+
+
+def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) -> Operator:
+    """Operators that differ in sizes alone as one, its sizes flat arrays (numbers where they are the same in all)."""
+    if len(operators) == 1:
+        return operators[0]
+    changed: dict[str, Any] = {}
+    for name in _NAMES[type(operators[0])].sizes:
+        values = [getattr(op, name) for op in operators]
+        if any(isinstance(v, np.ndarray) for v in values) or len(set(values)) > 1:
+            changed[name] = np.concatenate(
+                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
+            )
+    return replace(operators[0], **changed)
+
+
+def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
+    """Each operator's own time and spread out of those of the joined one."""
+    if len(shapes) == 1:
+        return {key: Cost(time_s=cost.time_s, log_sigma=cost.log_sigma, source=cost.source) for key in shapes}
+    stops = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()
+    time_s, sigma = (np.broadcast_to(each, (stops[-1],)) for each in (cost.time_s, cost.log_sigma))
+    found, start = {}, 0
+    for (key, shape), stop in zip(shapes.items(), stops, strict=True):
+        own = (_shaped(each[start:stop], shape) for each in (time_s, sigma))
+        found[key] = Cost(**dict(zip(("time_s", "log_sigma"), own, strict=True)), source=cost.source)
+        start = stop
+    return found
+
+
+def _shaped(values: Any, shape: tuple[int, ...]) -> Any:
+    return values.reshape(shape) if shape else float(values[0])
