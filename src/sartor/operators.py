@@ -251,8 +251,15 @@ class Attention:
     """Absorbed multi-head latent attention: keys and values are one tensor of width ``head_dim``."""
     count: Ints = 1
     dtype: DType = DType.BF16
+    kv_dtype: DType | None = None
+    """Of cached keys and values, where they are kept narrower than ``dtype``; None: as wide."""
     pass_: Pass = Pass.FORWARD
     part: Part = Part.LAYER
+
+    @property
+    def kv_element(self) -> float:
+        """Bytes of one element of the keys and values read."""
+        return (self.kv_dtype or self.dtype).bytes
 
     @property
     def pairs(self) -> Floats:
@@ -270,7 +277,7 @@ class Attention:
     def bytes_moved(self) -> Floats:
         q_and_out = 1.0 * self.num_heads * self.seq_q * (self.head_dim + self.v_head_dim)
         kv_width = self.head_dim if self.latent else self.head_dim + self.v_head_dim
-        kv = 1.0 * self.num_kv_heads * self.seq_kv * kv_width
+        kv = 1.0 * self.num_kv_heads * self.seq_kv * kv_width * self.kv_element / self.dtype.bytes
         # Backward reads q, k, v, out, dout and writes dq, dk, dv: each side about twice the forward, plus one more.
         factor = 1.0 if self.pass_ is Pass.FORWARD else 2.0
         return factor * self.batch * self.dtype.bytes * (q_and_out + kv)

@@ -55,6 +55,28 @@ def test_throughput_is_the_prefill_and_steps_of_a_full_batch(tmp_path: Path) -> 
     assert predicted(tmp_path, longer) > found.predicted_s, "a prompt shared by fewer tokens costs more per token"
 
 
+QWEN = {"L": 48, "h": 2048, "a": 32, "kv": 4, "head_dim": 128, "d_ff": 6144, "gated": 1, "vocab": 151936,
+        "experts": 128, "topk": 8, "moe_d_ff": 768}  # fmt: skip
+LOAD = {**ROW, "mode": "offline_max_throughput", "isl": 1000, "osl": 1000, "output_tokens_per_s": 5000}
+
+
+def test_a_cache_in_8_bits_is_read_in_half_the_time_of_one_in_16(tmp_path: Path) -> None:
+    """Of the attention of a full batch, nearly; weights and products are the 8-bit ones'."""
+    row = {**LOAD, "gpu": "H100-SXM-80GB", "weight_dtype": "fp8", "isl": 128, "osl": 4096}
+    (found,) = validate_inference(write_csv(tmp_path / "x.csv", [row])).rows
+    kv_bytes = 2 * 32 * 8 * 128 * (128 + 4096 // 2) * found.batch
+    step_s = found.predicted_s * found.batch
+    assert kv_bytes / 3.35e12 < step_s < 2 * kv_bytes / 3.35e12
+
+
+def test_experts_over_a_slow_network_are_served_with_heads_apart_unless_the_row_says_not(tmp_path: Path) -> None:
+    row = {**LOAD, **QWEN, "model": "a mixture", "gpu": "RTX-PRO-6000-Blackwell-Server-96GB", "weight_dtype": "fp4"}
+    rows = [{**row, "tp": 8, "attention_dp": said} for said in ("", "1", "0")]
+    chosen, apart, split = validate_inference(write_csv(tmp_path / "x.csv", rows)).rows
+    assert chosen.predicted_s == apart.predicted_s < split.predicted_s
+    assert apart.batch > split.batch, "keys and values of four heads are held once, not on all eight devices"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

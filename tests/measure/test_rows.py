@@ -45,10 +45,14 @@ def test_a_phase_has_its_mask(phase: str, causal: bool) -> None:
     assert op.v_head_dim == 128
 
 
-def test_attention_with_narrower_keys_is_not_expressed() -> None:
+def test_a_generation_step_reads_narrower_keys_and_nothing_else_does() -> None:
+    sizes = {"batch": 8, "heads": 32, "kv_heads": 8, "head_dim": 128, "seq_q": 1, "seq_kv": 4096, "window": 0}
     words = {"dtype": "bfloat16", "kv_dtype": "fp8", "phase": "generation", "causal": ""}
+    narrow, wide = (only("attention", words | {"kv_dtype": each}, sizes) for each in ("fp8", "bfloat16"))
+    assert narrow.bytes_moved / wide.bytes_moved == pytest.approx(0.5, abs=0.01)
+    assert narrow.flops == wide.flops
     with pytest.raises(Unexpressed, match="kv_dtype fp8"):
-        work_of("attention", words, {}, GPU)
+        work_of("attention", words | {"phase": "context"}, sizes, GPU)
 
 
 @pytest.mark.parametrize(("tp", "ep"), [(1, 1), (4, 1), (1, 8), (2, 4)])

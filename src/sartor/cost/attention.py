@@ -81,7 +81,7 @@ def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> t
     per_sm = blocks / gpu.num_sms
     compute = per_sm * steps * step + np.maximum(per_sm, 1.0) * c.decode_block_s
     kv_width = np.asarray(op.head_dim) if op.latent else np.asarray(op.head_dim) + op.v_head_dim
-    kv_bytes = op.batch * kv_heads * reach * kv_width * op.dtype.bytes
+    kv_bytes = op.batch * kv_heads * reach * kv_width * op.kv_element
     rest = 1.0 * op.batch * op.num_heads * np.asarray(op.seq_q) * (op.head_dim + op.v_head_dim) * op.dtype.bytes
     memory = (kv_bytes + rest) / (c.decode_hbm_share * gpu.hbm_bytes_per_s)
     return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap

@@ -2,7 +2,8 @@
 
 Tables hold three kernels in 16-bit types, values as wide as keys: a causal prefill of whole sequences, one new token
 against a cache, and an encoder without a mask. There alone the formula is moved; backward, latent attention, chunks of
-a prefill and speculation keep its time.
+a prefill and speculation keep its time. A cache in 8 bits is moved as one in 16 bits of the same sizes would be: no
+table holds one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from sartor.cost.residual import Array, Mask, applicable, correct
 from sartor.hardware.calibration import AttentionCoefficients, Calibration
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.residual import Weights
+from sartor.hardware.residual import Residual, Weights
 from sartor.operators import Attention, Pass, attention_pairs
 
 PARTS = ("context", "encoder", "generation")
@@ -25,6 +26,9 @@ SHORTEST = 9
 
 HEAD_STEP = 64
 """Causal tables hold head dimensions in multiples of 64; others are seen as the next one."""
+
+WINDOW_REACH = 2
+"""How many times beyond the windows seen at its head dimension a kernel may lie."""
 
 _SHORT = 8
 """Kernels shorter than so many launches have an interval of their own."""
@@ -42,8 +46,11 @@ def correct_attention(
     factor = None
     times, sigmas, sizes = time_s.reshape(-1).copy(), np.array(sigma, dtype=np.float64).reshape(-1), _sizes(op, time_s)
     for part in PARTS:
-        residual, where = applicable(calibration, c, part), np.flatnonzero(_runs(part, op, sizes))
-        if residual is None or not where.size:
+        residual = applicable(calibration, c, part)
+        if residual is None:
+            continue
+        where = np.flatnonzero(_runs(part, op, sizes) & _windows_known(residual, sizes))
+        if not where.size:
             continue
         columns = {name: values[where] for name, values in sizes.items()}
         formula_s, launch_s = times[where], launch_of(part, c)
@@ -53,7 +60,7 @@ def correct_attention(
             columns,
             lambda block, part=part: attention_features(part, block, peak_flops_per_s, gpu, c),  # type: ignore[misc]
             formula_s,
-            attention_floor_s(part, columns, peak_flops_per_s, gpu),
+            attention_floor_s(part, columns, peak_flops_per_s, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
         )
@@ -90,10 +97,13 @@ def attention_features(
     return np.concatenate([logs, flags])
 
 
-def attention_floor_s(part: str, block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu) -> Array:
-    """Least time the datasheet allows: FLOPs at peak, and bytes beyond what L2 can hold at HBM's rate."""
+def attention_floor_s(
+    part: str, block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu, kv_share: float = 1.0
+) -> Array:
+    """Least time the datasheet allows: FLOPs at peak, and bytes beyond what L2 can hold at HBM's rate; ``kv_share``:
+    bytes of a cached element over an element's."""
     _, kv_bytes, rest_bytes, flops = _work(part, *(block[name] for name in SIZES))
-    memory = np.maximum(kv_bytes + rest_bytes - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s
+    memory = np.maximum(kv_share * kv_bytes + rest_bytes - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s
     least: Array = np.maximum(flops / peak_flops_per_s, memory)
     return least
 
@@ -116,6 +126,16 @@ def _sizes(op: Attention, like: Array) -> dict[str, Array]:
         name: np.broadcast_to(np.asarray(value, dtype=np.float64), like.shape).reshape(-1)
         for name, value in values.items()
     }
+
+
+def _windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
+    """Whether rows with such a window were fitted on: those of another head dimension say nothing (a network that knew
+    256 with 1024 keys alone was 18 times off with 128 of them)."""
+    dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]
+    known: Mask = window == 0
+    for seen, least, most in residual.windows:
+        known |= (dim == seen) & (window * WINDOW_REACH >= least) & (window <= most * WINDOW_REACH)
+    return known
 
 
 def _runs(part: str, op: Attention, sizes: Mapping[str, Array]) -> Mask:

@@ -116,12 +116,12 @@ _PHASES = {
 
 def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     dtype = dtype_of(words["dtype"])
-    kv = words.get("kv_dtype", "")
-    if kv != "" and dtype_of(kv) is not dtype:
-        raise Unexpressed(f"kv_dtype {kv}: attention here has one element type for queries, keys and values")
+    kv = dtype_of(words["kv_dtype"]) if words.get("kv_dtype", "") != "" else dtype
     phase = _PHASES.get(str(words["phase"]).lower())
     if phase is None:
         raise Unexpressed(f"phase {str(words['phase'])[:20]}: must be context, generation or encoder")
+    if kv is not dtype and phase != "generation":
+        raise Unexpressed(f"kv_dtype {kv.value}: only a generation step reads keys and values from a cache of its own")
     causal = {"true": True, "false": False}.get(str(words.get("causal", "")).lower(), phase != "encoder")
     return Work(
         operators=(
@@ -137,6 +137,7 @@ def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
                 causal=causal,
                 window=sizes["window"],
                 dtype=dtype,
+                kv_dtype=None if kv is dtype else kv,
                 pass_=_pass(words),
             ),
         )

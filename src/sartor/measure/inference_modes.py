@@ -1,0 +1,274 @@
+"""One row of an inference table: what its mode is taken to mean, the passes it ran, and their predicted time.
+
+Modes and columns: data/end_to_end/README.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sartor.cost.estimate import Estimate, estimate
+from sartor.cost.gemm import peak_flops_per_s
+from sartor.errors import InputError
+from sartor.hardware.calibration import Clock, load_calibration
+from sartor.hardware.gpu import Gpu
+from sartor.measure.inference_shapes import shape_of
+from sartor.measure.predictions import known
+from sartor.measure.rows import Unexpressed
+from sartor.model.counts import count_params
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.operators import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    DType,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    OperatorGraph,
+)
+
+ASSUMED = {
+    "prefill_forward": "one pass over batch x isl tokens; fp32 rows ran eager PyTorch with unfused attention",
+    "decode_batch1": "one step in the middle of the generation: context isl + osl / 2",
+    "layer_prefill": "one layer, no embedding or head; attention as products and a softmax",
+    "layer_decode": "as layer_prefill, at the end of the generation: context isl + osl",
+    "offline_max_throughput": "batch as large as memory allows (0.9 of it, less weights; keys and values of isl + osl "
+    "tokens, kept and read in 8 bits where weights are narrower than 16), at most 2048 a device; every sequence is "
+    "prefilled once and then decodes osl steps at context isl + osl / 2; tensor parallel over tp devices, or, with "
+    "experts and unless attention_dp says which, every device with sequences of its own and a share of the experts, "
+    "whichever is faster; no time between steps",
+}
+"""What the words of a mode are taken to mean."""
+
+MEMORY_SHARE = 0.9
+"""Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
+
+MAX_BATCH = 2048
+"""TensorRT-LLM's default for the most sequences at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRow:
+    """One row's outcome; ``reason`` says why there is no prediction."""
+
+    words: Mapping[str, str]
+    measured_s: float = float("nan")
+    """Seconds of a pass or step; for throughput, seconds per output token of all devices together."""
+    predicted_s: float = float("nan")
+    log_sigma: float = float("nan")
+    roofline_s: float = float("nan")
+    source: str = ""
+    batch: int = 0
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted_s / self.measured_s
+
+
+def outcome(row: Mapping[str, str]) -> InferenceRow:
+    try:
+        return _predict(row)
+    except Unexpressed as why:
+        return InferenceRow(words=row, reason=str(why))
+    except InputError as why:
+        return InferenceRow(words=row, reason=f"{why.field}: {why.must}")
+
+
+_DTYPES = {
+    "bf16": DType.BF16,
+    "fp16": DType.FP16,
+    "fp32": DType.FP32,
+    "fp8": DType.FP8,
+    "fp4": DType.NVFP4,
+    "nvfp4": DType.NVFP4,
+    "int8": DType.INT8_WO,
+    "int4": DType.INT4_WO,
+}
+"""``int8`` and ``int4`` of the collection are weight-only (gpt-fast); int8 products are called otherwise."""
+
+
+def _predict(row: Mapping[str, str]) -> InferenceRow:
+    mode = row["mode"]
+    if mode not in _MODES:
+        raise Unexpressed(f"mode {mode[:30]}: must be one of {', '.join(_MODES)}")
+    dtype = _DTYPES.get(row["weight_dtype"].lower())
+    if dtype is None:
+        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(_DTYPES)}")
+    gpu = known(row["gpu"])
+    if int(_number(row, "pp", 1)) > 1:
+        raise Unexpressed("pp above 1: a pipeline is not one device's graph")
+    found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
+    return found
+
+
+def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dtype: DType, **sizes: Any) -> Workload:
+    eager = dtype is DType.FP32 or row["mode"].startswith("layer")
+    kernel = AttentionKernel.UNFUSED if eager else AttentionKernel.FLASH
+    return Workload(shape=shape, phase=phase, dtype=dtype, attention_kernel=kernel, **sizes)
+
+
+def _estimate(
+    workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims | None = None, *, whole: bool = True
+) -> Estimate:
+    """One pass on one device of the group, tensor parallel unless ``dims`` says else; short runs at the boost clock."""
+    graph = lower(workload, dims or ParallelDims(tp=_whole(row, "tp", 1)))
+    if not whole:
+        layers = tuple(op for op in graph.operators if op.part.value == "layer")
+        graph = OperatorGraph(operators=layers, tokens=graph.tokens)
+    if row["mode"] == "offline_max_throughput":
+        graph = replace(graph, operators=tuple(_served(op, workload) for op in graph.operators))
+    return estimate(graph, gpu, load_calibration(gpu, workload.dtype), clock=Clock.BOOST, details=False)
+
+
+def _cache_dtype(weights: DType) -> DType:
+    """What a server at full load keeps keys and values in (``ASSUMED``)."""
+    return DType.FP8 if weights.bytes < 2 else weights
+
+
+def _served(op: Operator, workload: Workload) -> Operator:
+    """The operator as a server at full load runs it: keys and values read from the cache as they are kept, and tokens
+    sent to every device once, gathered and summed, where that is less than to every expert they chose."""
+    if isinstance(op, Attention) and workload.phase is Phase.DECODE:
+        return replace(op, kv_dtype=_cache_dtype(workload.dtype))
+    if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL:
+        moe = workload.shape.moe_ffn
+        once = op.message_bytes * op.group_size / int(moe.experts_per_token) if moe else op.message_bytes
+        kind = CollectiveKind.ALL_GATHER if op.name.startswith("dispatch") else CollectiveKind.REDUCE_SCATTER
+        return replace(op, kind=kind, message_bytes=once) if once < op.message_bytes else op
+    return op
+
+
+def _done(
+    row: Mapping[str, str], measured_s: float, found: Sequence[tuple[Estimate, float]], batch: int, per: float = 1.0
+) -> InferenceRow:
+    """A row whose time is a weighted sum of passes, over ``per``."""
+    time_s = sum(float(each.time_s) * weight for each, weight in found) / per
+    spread = sum(float(each.time_s * each.log_sigma) * weight for each, weight in found) / per
+    return InferenceRow(
+        words=row,
+        measured_s=measured_s,
+        predicted_s=time_s,
+        log_sigma=spread / time_s,
+        roofline_s=sum(_roofline_s(each) * weight for each, weight in found) / per,
+        source=found[0][0].source.value,
+        batch=batch,
+    )
+
+
+def _roofline_s(found: Estimate) -> float:
+    total = 0.0
+    for op in found.graph.operators:
+        compute = op.flops / peak_flops_per_s(found.gpu, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
+        total += float(max(compute, op.bytes_moved / found.gpu.hbm_bytes_per_s) * op.count)
+    return total
+
+
+def _prefill(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
+    batch = _whole(row, "batch", 1)
+    workload = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=batch, seq_len=_whole(row, "isl"))
+    found = _estimate(workload, row, gpu, whole=not row["mode"].startswith("layer"))
+    return _done(row, _measured_ms(row, "latency_ms", "ttft_ms"), [(found, 1.0)], batch)
+
+
+def _decode(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
+    batch, layer = _whole(row, "batch", 1), row["mode"].startswith("layer")
+    out = _whole(row, "osl", 0)
+    context = _whole(row, "isl", 0) + (out if layer else out // 2)
+    workload = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=context)
+    found = _estimate(workload, row, gpu, whole=not layer)
+    return _done(row, _measured_ms(row, "tpot_ms", "latency_ms"), [(found, 1.0)], batch)
+
+
+def _measured_ms(row: Mapping[str, str], *names: str) -> float:
+    for name in names:
+        if row.get(name, "") != "" and _number(row, name) > 0:
+            return _number(row, name) / 1e3
+    raise Unexpressed(f"none of {', '.join(names)} is given")
+
+
+def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
+    """Seconds per output token of the whole group, spread over its devices the faster way that is allowed."""
+    if _whole(row, "osl") < 1 or _number(row, "output_tokens_per_s") <= 0:
+        raise Unexpressed("osl or output_tokens_per_s is not above 0")
+    found = [_at_full_load(row, gpu, dtype, shape, dims) for dims in _ways(row, shape)]
+    return min(found, key=lambda each: each.predicted_s)
+
+
+def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]:
+    """Heads and experts split over the group, or each device with sequences of its own and the experts shared out;
+    what ``attention_dp`` says, else both."""
+    tp = _whole(row, "tp", 1)
+    split, apart = ParallelDims(tp=tp), ParallelDims(ep=tp)
+    if tp == 1 or shape.moe_ffn is None or int(shape.moe_ffn.num_experts) % tp:
+        return [split]
+    said = row.get("attention_dp", "").lower()
+    return {"": [split, apart], "0": [split], "false": [split], "no": [split]}.get(said, [apart])
+
+
+def _at_full_load(
+    row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape, dims: ParallelDims
+) -> InferenceRow:
+    """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own."""
+    isl, osl = _whole(row, "isl"), _whole(row, "osl")
+    batch, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
+    step = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=isl + osl // 2)
+    together = max(1, min(batch, 8192 // max(isl, 1)))  # prefills run in chunks of about 8192 tokens (engine default)
+    fill = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=together, seq_len=max(isl, 1))
+    found = [(_estimate(step, row, gpu, dims), osl / batch), (_estimate(fill, row, gpu, dims), 1 / together)]
+    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, batch * groups, per=osl * groups)
+
+
+def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int, dims: ParallelDims) -> int:
+    """Sequences of one device, or of a group that splits their heads, whose keys and values fit beside the weights."""
+    tp = int(dims.tp)
+    counted = count_params(shape)
+    shared_out = int(counted.routed_expert)
+    weights = (float(counted.total - shared_out) / tp + shared_out / int(dims.ep * dims.tp)) * dtype.bytes
+    element = _cache_dtype(dtype).bytes
+    attention = shape.attention
+    if attention is None or not hasattr(attention, "num_kv_heads"):
+        raise Unexpressed("attention whose cache size is not heads x head_dim")
+    heads = max(1, math.ceil(int(attention.num_kv_heads) / tp))
+    per_token = 2 * int(shape.num_layers) * heads * int(attention.head_dim) * element
+    free = MEMORY_SHARE * gpu.hbm_bytes - weights
+    batch = int(free // (per_token * length))
+    if batch < 1:
+        raise Unexpressed("weights and one sequence do not fit in memory")
+    return min(batch, MAX_BATCH)
+
+
+_MODES: Mapping[str, Any] = {
+    "prefill_forward": _prefill,
+    "layer_prefill": _prefill,
+    "decode_batch1": _decode,
+    "layer_decode": _decode,
+    "offline_max_throughput": _throughput,
+}
+
+
+def _number(row: Mapping[str, str], name: str, default: float | None = None) -> float:
+    text = row.get(name, "")
+    if text == "" and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise Unexpressed(f"{name} is not a number") from None
+    if not math.isfinite(value) or value < 0:
+        raise Unexpressed(f"{name} is not a number of at least 0")
+    return value
+
+
+def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = _number(row, name, default)
+    if value != int(value) or value > 2**40:
+        raise Unexpressed(f"{name} is not a whole number")
+    return int(value)
