@@ -110,6 +110,14 @@ def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any
     }
 
 
+def windows_of(sizes: pd.DataFrame) -> Any:
+    """(head_dim, least, most) sliding window per head dimension that has any."""
+    spans = (
+        sizes.reindex(columns=["head_dim", "window"]).query("window > 0").groupby("head_dim").window.agg(["min", "max"])
+    )
+    return spans.reset_index().to_numpy(dtype=np.float32)
+
+
 def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
     """Rows of ``gpu`` seen with the coefficients of ``owner``: its shares and seconds, the gpu's own datasheet."""
     if what in PARTS:
@@ -229,6 +237,7 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         log_sigma_small=0.0,
         kin_log_sigma=0.0,
         kin_log_sigma_small=0.0,
+        windows=windows_of(rows.sizes[where]),
     )
 
 
@@ -299,6 +308,8 @@ def borrowed(shared: Path, name: str, trial: Residual, table: dict[str, Any]) ->
 
 def save(name: str, residual: Residual) -> None:
     arrays: dict[str, Any] = {key: getattr(residual, key) for key in ("mean", "scale", "low", "high")}
+    if residual.windows.size:
+        arrays["windows"] = residual.windows
     for i, (weight, bias) in enumerate(residual.layers):
         arrays |= {f"weight_{i}": weight.astype(np.float16), f"bias_{i}": bias.astype(np.float16)}
     np.savez_compressed(OUT / f"{name}.npz", **arrays)

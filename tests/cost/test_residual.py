@@ -196,6 +196,17 @@ def test_prefill_is_moved_and_attention_that_no_table_holds_is_not() -> None:
         assert attention_cost(op, H200, known(H200)).time_s == plain.time_s
 
 
+@pytest.mark.parametrize(("head_dim", "window", "moved"), [(256, 1024, True), (256, 128, False), (96, 128, True)])
+def test_a_window_unlike_any_measured_at_its_head_dimension_keeps_the_formula_s_time(
+    head_dim: int, window: int, moved: bool
+) -> None:
+    """GB200's rows hold windows of 1024 at head dimension 256, of 128 at 64, 128 (which 96 is seen as) and 192."""
+    gpu = load_gpu("gb200")
+    size = {"batch": 4, "num_heads": 32, "num_kv_heads": 8, "seq_q": 8192, "seq_kv": 8192}
+    op = Attention(name="a", **size, head_dim=head_dim, v_head_dim=head_dim, causal=True, window=window)
+    assert ("residual" in attention_cost(op, gpu, known(gpu)).details) is moved
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 16), st.integers(1, 12), st.sampled_from([64, 80, 96, 128, 192, 256]), st.sampled_from([0, 4096]))
 def test_attention_in_a_grid_equals_the_scalar_call_and_no_peak_is_beaten(

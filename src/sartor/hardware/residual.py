@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -45,6 +45,9 @@ class Residual:
     kin_log_sigma: float
     """The same where a device of the same die borrows coefficients and residual."""
     kin_log_sigma_small: float
+    windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
+    """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
+    have none."""
 
 
 def find_residual(coefficients: Any, part: str = "") -> Residual | None:
@@ -109,6 +112,7 @@ def _load(key: str) -> Residual:
         log_sigma_small=record["log_sigma_small"],
         kin_log_sigma=record["kin_log_sigma"],
         kin_log_sigma_small=record["kin_log_sigma_small"],
+        **({"windows": arrays["windows"]} if "windows" in arrays else {}),
     )
 
 
