@@ -92,6 +92,8 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
                 continue
         elif not state.waiting():
             return
+        while sharper := state.next_blunt():
+            state.sharpen(sharper, done([each.task for each in sharper]))
         for result in done(state.point_tasks()):
             state.add(result)
 

@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,9 @@ MORE_TIME = 64.0
 """Times more for schedules that were not proved at first: one worker's look is followed by that of all, with twice what
 any block has needed, for between the two little is proved."""
 LOOSE = 0.7
-"""Splits whose first bound is under this share of the best one's keep it for their second."""
+"""Splits whose first bound is under this share of the best one's keep it until the candidate is next in line."""
+MOST_BLUNT = 512
+"""Candidates of a round that have such splits bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,13 @@ class Chunk:
     rates: Array
     tasks: tuple[PlanTask, ...]
     fills: tuple[tuple[slice, Array], ...]
+
+
+class Sharper(NamedTuple):
+    """A second bound that was spared, and the options whose bounds it gives."""
+
+    rows: slice
+    task: PlanTask
 
 
 @dataclass
@@ -70,6 +79,8 @@ class SearchState:
     """Points evaluated before that wait, or are in flight, once more."""
     rates: dict[int, Array] = field(default_factory=dict)
     """Second bounds [options, memories] of candidates worth a look."""
+    blunt: dict[int, Array] = field(default_factory=dict)
+    """Which options [options] of such a candidate have their first bound still."""
     schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
     given_up: float = 0.0
     """Largest bound of a point whose schedules nobody proves in time."""
@@ -188,29 +199,78 @@ class SearchState:
             worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
             rates[row : row + each] = mine
             if len(worth):
-                few = index[worth]
-                some = tuple(candidates.of_groups(few))
-                tasks.append(PlanTask(model=m, split=split, index=few, candidates=some, hbm_bytes=hbm[:, worth]))
+                tasks.append(self._plan_task(row, index[worth]))
                 fills.append((slice(row, row + each), worth))
         return Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
 
     def keep(self, chunks: Sequence[Chunk], results: Iterator[Result]) -> None:
         """Remember which candidates of the chunks are worth a look now that their second bounds are known."""
-        of_model = np.array([option.model for option in self.options])
         for chunk in chunks:
             rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
+            blunt = np.ones((len(rates), len(index)), dtype=bool)
             for rows, columns in chunk.fills:
                 rates[rows, :, columns] = np.asarray(next(results))
+                blunt[rows, columns] = False
             rates = np.where(hbm > 0, rates, 0.0)
-            best = np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
-            joint = np.asarray(self.question.together(best)) / self.candidates.divisor[:, index]
+            joint = self._joint(rates, index)
             self._drop(joint)
             for h, c in zip(*np.nonzero(joint > self.enough()), strict=True):
                 heapq.heappush(self.heap, (-float(joint[h, c]), int(index[c]), int(h)))
-                self.rates[int(index[c])] = rates[:, :, c]
+                self.rates[int(index[c])], self.blunt[int(index[c])] = rates[:, :, c], blunt[:, c]
             self.bounded = chunk.end
             self.rounds += chunk is chunks[-1]
             self.report("bounds")
+
+    def _best(self, rates: Array) -> Array:
+        """Of every model [models, ...] from options [options, ...]."""
+        of_model = np.array([option.model for option in self.options])
+        return np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
+
+    def _joint(self, rates: Array, index: Array) -> Array:
+        """The objective's bound [memories, candidates] from those of options [options, memories, candidates]."""
+        return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
+
+    def next_blunt(self) -> list[Sharper]:
+        """What the best waiting candidates were spared so far: the second bound of splits with poor first ones."""
+        if not self.waiting() or self.heap[0][1] not in self.blunt:
+            return []
+        first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
+        index, each = np.array(list(first)), len(self.question.recomputes)
+        rates = np.stack([self.rates[i] for i in first], axis=2)
+        blunt = np.stack([self.blunt.pop(i) for i in first], axis=1)
+        best, out = self._best(rates), []
+        for row in range(0, len(self.options), each):
+            m = self.options[row].model
+            mine = rates[row : row + each].max(axis=0)
+            joint = np.asarray(self.question.together(np.concatenate([best[:m], mine[None], best[m + 1 :]])))
+            hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
+            few = index[hopeful & blunt[row]]
+            if len(few):
+                out.append(Sharper(slice(row, row + each), self._plan_task(row, few)))
+        return out
+
+    def _plan_task(self, row: int, index: Array) -> PlanTask:
+        """The second bound of candidates for the split of an option."""
+        return PlanTask(
+            model=self.options[row].model,
+            split=self.options[row].split,
+            index=index,
+            candidates=tuple(self.candidates.of_groups(index)),
+            hbm_bytes=self.candidates.hbm_bytes[:, index],
+        )
+
+    def sharpen(self, sharper: Sequence[Sharper], results: Iterable[Result]) -> None:
+        """Waiting points with what their spared splits reach at most."""
+        for each, result in zip(sharper, results, strict=True):
+            for k, i in enumerate(each.task.index.tolist()):
+                self.rates[i][each.rows] = np.minimum(self.rates[i][each.rows], np.asarray(result)[:, :, k])
+        changed = {i for each in sharper for i in each.task.index.tolist()}
+        at = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
+        heap = [(max(b, -float(at[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
+        self._drop(np.array([-b for b, _, _ in heap]))
+        self.heap = [each for each in heap if -each[0] > self.enough()]
+        heapq.heapify(self.heap)
+        self.report("bounds")
 
     def _drop(self, bounds: Array) -> None:
         """Of bounds that leave too little hope, keep the largest: the answer is proved no better than that."""
