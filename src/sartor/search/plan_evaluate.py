@@ -43,8 +43,6 @@ class Pricer:
     steps: Steps
     footprints: Footprints
     calibration: Calibration | None = None
-    alone: Steps | None = None
-    """Step of a single plan where it counts more than ``steps`` does for many (stalls between unequal chunks)."""
 
     @property
     def limit_bytes(self) -> float:
@@ -53,9 +51,6 @@ class Pricer:
 
     def step(self, plan: TrainingPlan) -> StepEstimate:
         return self.steps(self.job, plan, self.cluster, self.calibration)
-
-    def step_alone(self, plan: TrainingPlan) -> StepEstimate:
-        return (self.alone or self.steps)(self.job, plan, self.cluster, self.calibration)
 
     def footprint(self, plan: TrainingPlan) -> Footprint:
         return self.footprints(self.job, plan, self.cluster)

@@ -34,7 +34,7 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
         other = replace(pricer, job=changed)
         if float(other.footprint(new_plan).device_bytes) > pricer.limit_bytes:
             continue
-        step_s = float(other.step_alone(new_plan).step_s)
+        step_s = float(other.step(new_plan).step_s)
         speedup = changed.tokens_per_step / step_s / now
         if speedup >= 1 + WORTH:
             found.append(NextStep(change=words, speedup=speedup, step_s=step_s))

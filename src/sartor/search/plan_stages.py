@@ -3,8 +3,7 @@
 The stages of a pipeline cut a chain: embedding, layers, head. Its split with the least largest load is found by the
 dynamic program of the room ``placement`` over every cut, under the memory each rank has with the microbatches it keeps
 in flight; that is exact for 1F1B without interleaving. Interleaved plans get the same numbers of layers per device,
-spread over their chunks. Every split is then priced as a whole, with what unequal chunks wait for each other
-(`training.stalls`), and counts only if its step is shorter.
+spread over their chunks. Every split is then priced as a whole, and counts only if its step is shorter.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from sartor.search.plan_front import KEYS, chosen, order
 from sartor.search.plan_result import PricedPlan
 from sartor.search.plan_space import Array, plan_at, size_of, to_plan
 from sartor.training.blocks import BlockKind, blocks, layer_order
+from sartor.training.results import StepEstimate
 from sartor.training.stage_loads import StageLoads, block_loads, held_bytes
-from sartor.training.stalls import has_unequal_chunks, with_stalls
+from sartor.training.step import step_each
 from sartor.units import ceil_div
 
 BATCH = 8
@@ -77,13 +77,24 @@ def _place(pricer: Pricer, ranked: Evaluated, index: Array, below_s: float) -> I
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
     loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration)
-    for i, weights in zip(index.tolist(), loads, strict=True):
-        plan = plan_at(pricer.job, ranked.rows, i)
-        every = [
-            _priced(pricer, replace(plan, stage_layers=each), weights, below_s)
-            for each in splits(pricer, plan, weights)
-        ]
+    of_row = [
+        [replace(plan, stage_layers=each) for each in splits(pricer, plan, weights)]
+        for plan, weights in zip((plan_at(pricer.job, ranked.rows, i) for i in index.tolist()), loads, strict=True)
+    ]
+    every_plan = [plan for placed in of_row for plan in placed]
+    steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration))
+    for i, placed in zip(index.tolist(), of_row, strict=True):
+        every = [_fitting(pricer, plan, next(steps), below_s) for plan in placed]
         yield i, [priced for priced in every if priced is not None]
+
+
+def _fitting(pricer: Pricer, plan: TrainingPlan, step: StepEstimate, below_s: float) -> PricedPlan | None:
+    if step.step_s >= below_s:
+        return None
+    footprint = pricer.footprint(plan)
+    if float(footprint.device_bytes) > pricer.limit_bytes:
+        return None
+    return PricedPlan(plan=plan, step=step, footprint=footprint)
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
@@ -91,18 +102,6 @@ def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
     keys = np.stack([ranked.rows[name][index] for name in KEYS])
     _, first = np.unique(keys, axis=1, return_index=True)
     return np.asarray(index[np.sort(first)][:OTHERS])
-
-
-def _priced(pricer: Pricer, plan: TrainingPlan, loads: StageLoads, below_s: float) -> PricedPlan | None:
-    footprint = pricer.footprint(plan)
-    if float(footprint.device_bytes) > pricer.limit_bytes:
-        return None
-    step = pricer.step(plan)
-    if step.step_s >= below_s:  # stalls only add to it
-        return None
-    if has_unequal_chunks(plan):
-        step = with_stalls(pricer.job, plan, step, loads)
-    return PricedPlan(plan=plan, step=step, footprint=footprint)
 
 
 def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:

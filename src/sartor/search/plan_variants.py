@@ -11,7 +11,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.search.plan_result import PricedPlan
 from sartor.training.footprint import footprint, usable_bytes
-from sartor.training.stalls import stalled_step
+from sartor.training.step import step
 
 
 def fallback(
@@ -61,6 +61,6 @@ def _priced(
         memory = footprint(job, plan, cluster)
         if float(memory.device_bytes) > usable_bytes(cluster):
             return None
-        return PricedPlan(plan=plan, step=stalled_step(job, plan, cluster, calibration), footprint=memory)
+        return PricedPlan(plan=plan, step=step(job, plan, cluster, calibration), footprint=memory)
     except InputError:
         return None

@@ -89,7 +89,6 @@ def make_pricer(
 ) -> Pricer:
     """The training room's two questions about this job on this cluster."""
     from sartor.training import footprint as memory
-    from sartor.training import stalls
     from sartor.training import step as time_of
 
     return Pricer(
@@ -98,7 +97,6 @@ def make_pricer(
         steps=steps or time_of.step,
         footprints=footprints or memory.footprint,
         calibration=calibration,
-        alone=steps or stalls.stalled_step,
     )
 
 

@@ -110,6 +110,9 @@ class _MixedSeconds(StageSeconds):
         own: FloatArray = stacked[self.rows.pool, np.arange(shape[0])]
         return own
 
+    def blocks_s(self) -> FloatArray:
+        return np.concatenate([each.blocks_s() for each in self.of_pools])
+
     def evened_s(self, busy: FloatArray) -> Any:
         """All work at the first pool's pace, over stages that each do as much more of it as their pool is faster."""
         alone = [s.forward_s + s.backward_s + s.wgrad_s for s in self.of_pools]

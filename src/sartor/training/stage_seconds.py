@@ -52,12 +52,26 @@ class StageSeconds:
         stages: FloatArray = summed(self.counts, of_blocks)[:, self.at]
         return stages
 
+    def blocks_s(self) -> FloatArray:
+        """Forward and backward of one microbatch through every block [K, plans], part of the layers recomputed; weights
+        gathered layer by layer not counted."""
+        t, kind = self.t.seconds, self.p["recompute"]
+        layers = self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
+        share = np.where(kind == Recompute.FULL, self._share(np.array([layers]))[0], 0.0)
+        again = np.where(kind == Recompute.SELECTIVE, t.selective_s[:, self.at], 0.0)
+        again = again + share * (t.full_s * self.t.is_layer[:, None])[:, self.at]
+        return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + again)
+
+    def _share(self, layers: Any) -> Any:
+        """Of stages with so many ``layers`` [R], the share that is recomputed [R, plans]."""
+        some = self.p["recompute_layers"]
+        return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
+
     def _recomputed_s(self) -> Any:
-        kind, some = self.p["recompute"], self.p["recompute_layers"]
+        kind = self.p["recompute"]
         if not np.any(kind):
             return 0.0
-        layers = self.rows.counts @ self.t.is_layer
-        share = np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
+        share = self._share(self.rows.counts @ self.t.is_layer)
         full = share * self._sum(self.t.seconds.full_s * self.t.is_layer[:, None])
         selective = self._sum(self.t.seconds.selective_s)
         return np.where(kind == Recompute.FULL, full, np.where(kind == Recompute.SELECTIVE, selective, 0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,15 @@ from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.training.blocks import BlockKind, blocks
 from sartor.training.coefficients import TrainingCoefficients
 from sartor.training.distinct import distinct_rows
 from sartor.training.mixed import known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
 from sartor.training.orders import check_schedule
 from sartor.training.pipeline import PipelineWork, pipeline_time
 from sartor.training.results import StepEstimate
-from sartor.training.stages import StageRows, stage_rows
+from sartor.training.stages import StageRows, stage_counts, stage_rows
+from sartor.training.stalls import Chunks, stall_s
 from sartor.training.tables import PlanTables, plan_columns, plan_tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -55,17 +57,46 @@ def step(
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
     pools = pools_of(cluster)
-    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    tables = [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
+    tables = _tables(job, columns, cluster, calibration, coefficients)
     out = {name: np.empty(columns["tp"].size) for name in _PARTS}
-    for rows, where in _groups(job, plan, columns, pools):
-        for name, value in _price(tables, rows, {k: v[where] for k, v in columns.items()}, where).items():
+    for stages, where in _groups(job, plan, columns, pools):
+        for name, value in _price(tables, stages, {k: v[where] for k, v in columns.items()}, where).items():
             out[name][where] = value
     single = shape == ()
     return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in out.items()})
 
 
+def step_each(
+    job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Cluster, calibration: Calibration | None = None
+) -> list[StepEstimate]:
+    """`step` of single plans with ``stage_layers`` of their own; what they share is priced once."""
+    if not plans:
+        return []
+    of_each = [plan_columns(plan)[0] for plan in plans]
+    columns = {name: np.concatenate([each[name] for each in of_each]) for name in of_each[0]}
+    pools, tables = pools_of(cluster), _tables(job, columns, cluster, calibration, None)
+    found = []
+    for index, (plan, own) in enumerate(zip(plans, of_each, strict=True)):
+        ((stages, _),) = _groups(job, plan, own, pools)
+        parts = _price(tables, stages, own, np.array([index]))
+        found.append(StepEstimate(**{name: float(value[0]) for name, value in parts.items()}))
+    return found
+
+
 _PARTS = tuple(field.name for field in fields(StepEstimate))
+
+
+def _tables(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    cluster: Cluster,
+    calibration: Calibration | None,
+    coefficients: TrainingCoefficients | None,
+) -> list[PlanTables]:
+    """Of every pool."""
+    pools = pools_of(cluster)
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    return [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
 
 
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
@@ -81,7 +112,7 @@ def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
 
 def _groups(
     job: TrainingJob, plan: TrainingPlan, columns: dict[str, IntArray], pools: Sequence[Cluster]
-) -> Iterator[tuple[StageRows, IntArray]]:
+) -> Iterator[tuple[_Stages, IntArray]]:
     """Plans that share their stages, a few thousand at a time."""
     per_stage = columns["tp"] * columns["cp"] * columns["dp"]
     wanted = [columns["pp"], columns["virtual"], per_stage if len(pools) > 1 else np.ones_like(per_stage)]
@@ -91,13 +122,35 @@ def _groups(
     for pp, virtual, size, start, end in zip(
         pps.tolist(), virtuals.tolist(), sizes.tolist(), [0, *ends[:-1]], ends, strict=True
     ):
-        rows = stage_rows(job.shape, pp, virtual, plan.stage_layers, pools_of_stages(pools, job, pp, size))
+        stages = _stages(job, pp, virtual, plan.stage_layers, pools_of_stages(pools, job, pp, size), len(pools))
         for first in range(start, end, CHUNK):
-            yield rows, order[first : min(first + CHUNK, end)]
+            yield stages, order[first : min(first + CHUNK, end)]
 
 
-def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray], where: IntArray) -> dict[str, Any]:
-    """Parts of the step of plans that share ``rows``; they add up to ``step_s``."""
+class _Stages(NamedTuple):
+    """The distinct devices of a pipeline, and its chunks where they hold unequal numbers of layers."""
+
+    rows: StageRows
+    chunks: Chunks | None
+
+
+def _stages(
+    job: TrainingJob, pp: int, virtual: int, given: tuple[int, ...] | None, in_pool: IntArray, pools: int
+) -> _Stages:
+    rows = stage_rows(job.shape, pp, virtual, given, in_pool)
+    if pp == 1 or virtual == 1:
+        return _Stages(rows, None)
+    counts = stage_counts(job.shape, pp, virtual, given)
+    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # a block counts apart in every pool
+    apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
+    is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
+    chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
+    return _Stages(rows, chunks if chunks.unequal else None)
+
+
+def _price(tables: Sequence[PlanTables], stages: _Stages, p: dict[str, IntArray], where: IntArray) -> dict[str, Any]:
+    """Parts of the step of plans that share ``stages``; they add up to ``step_s``."""
+    rows, chunks = stages
     t = tables[0]
     s, c, m = stage_seconds(tables, rows, p, where), t.c, p["microbatches"]
     hidden = c.p2p_overlap_share if t.job.framework.p2p_overlap else None
@@ -110,6 +163,7 @@ def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray]
         hidden_share=hidden,
     )
     pipe = pipeline_time(work, m, p["schedule"])
+    stalled = np.zeros(m.size) if chunks is None else stall_s(chunks, s.blocks_s(), m)
 
     def of_slowest(values: FloatArray) -> FloatArray:
         taken: FloatArray = m * np.take_along_axis(values, pipe.slowest[None], axis=0)[0]
@@ -120,11 +174,11 @@ def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray]
     dp = layerwise_s + s.exchange_s()
     optimizer = s.optimizer_s()
     devices = p["tp"] * p["pp"] * p["dp"] * p["cp"]
-    jitter = c.jitter * np.sqrt(2 * np.log(devices)) * (pipe.time_s + optimizer)
+    jitter = c.jitter * np.sqrt(2 * np.log(devices)) * (pipe.time_s + stalled + optimizer)
     parts = {
         "compute_s": pipe.busy_s - tp - ep - cp - host - layerwise_s,
         "tp_s": tp,
-        "pp_bubble_s": pipe.bubble_s,
+        "pp_bubble_s": pipe.bubble_s + stalled,
         "pp_transfer_s": pipe.transfer_s,
         "dp_exposed_s": dp,
         "ep_s": ep,
@@ -141,7 +195,7 @@ def _price(tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray]
     busy = s.forward_s + s.backward_s + s.wgrad_s
     return {
         **parts,
-        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)),
+        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0),
         "step_s": step_s,
         "log_sigma": np.sqrt((deviation / step_s) ** 2 + c.step_sigma**2),
         "model_flops": flops,
