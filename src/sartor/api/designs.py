@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,12 @@ from sartor.units import GIB
 
 if TYPE_CHECKING:
     from sartor.search.accelerator_space import AcceleratorSpace
+    from sartor.search.joint_chips import NamedChip
+    from sartor.search.joint_front import NamedSearch
+    from sartor.search.joint_keep import Keep
     from sartor.search.joint_question import DesignQuestion
-    from sartor.search.joint_result import Baseline, JointResult
     from sartor.search.joint_result import Progress as DesignProgress
-    from sartor.search.joint_shapes import Search, ShapeDesign
-
-LONGEST_BASELINE_S = 300.0
-"""Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
+    from sartor.search.joint_shapes import ShapeDesign
 
 
 def design(
@@ -63,104 +62,91 @@ def design(
     energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
     ``InputError``; "no point fits" is an answer.
     """
-    from sartor.engine.run import run_design
+    from sartor.engine.whole import Beside, run_whole
     from sartor.interop.space_file import load_space
-    from sartor.search.joint_ask import design_models, design_question
-    from sartor.search.joint_baselines import compare
-    from sartor.search.joint_front import check_axes, proved_front
+    from sartor.search.joint_front import check_axes
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
-    asked, notes = design_models(
-        [reading.shape for reading in readings],
-        size_of("num_devices", num_devices, 1),
-        seq_len,
-        weights,
-        tensor_parallel,
-    )
-    question = design_question(
-        asked,
-        chosen,
-        num_devices=num_devices,
-        global_batch_size=global_batch_size,
-        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
-        **words,
-    )
-    limit_s = seconds("time_limit_s", time_limit_s)
-    axes = check_axes(pareto)
+    memory = {"hbm_bytes": None if hbm_gib is None else hbm_gib * GIB}
+    sizes = {"num_devices": num_devices, "global_batch_size": global_batch_size}
+    question, notes = _asked(readings, chosen, seq_len, weights, tensor_parallel, {**sizes, **memory, **words})
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
-    result = run_design(
+    by_shape = partial(_by_shape, question, chosen, shapes, _fleet(fleet or {})) if shapes else None
+    found = run_whole(
         question,
         chosen,
-        time_limit_s=limit_s,
+        Beside(baselines=baselines, axes=check_axes(pareto), shapes=by_shape),
+        time_limit_s=seconds("time_limit_s", time_limit_s),
         tolerance=tolerance,
         study=study,
         executor=executor,
         workers=workers,
         on_progress=progress,
     )
-    if baselines and result.best is not None and not result.interrupted:
-        ways = compare(question, chosen, time_limit_s=min(LONGEST_BASELINE_S, limit_s))
-        result = _compared(result, ways, progress)
-    front = None
-    if axes and result.best is not None and not result.interrupted:
-        front = proved_front(question, chosen, axes, time_limit_s=limit_s, on_progress=progress)
-    several = None
-    if shapes and result.best is not None and not result.interrupted:
-        by = partial(run_design, time_limit_s=limit_s, tolerance=tolerance, executor=executor, workers=workers)
-        by = partial(by, study=study, scope=None, on_progress=progress)
-        several = _by_shape(question, chosen, shapes, fleet or {}, by)
     return DesignAnswer(
         readings=readings,
         question=question,
         space=chosen,
-        result=result,
-        proved_front=front,
-        shapes=several,
-        assumptions=(
-            *(
-                f"{reading.shape.name}: {note}"
-                for reading in readings
-                for note in (*reading.assumptions, *reading.notes)
-            ),
-            *notes,
-            *chosen.assumptions,
-        ),
+        result=found.result,
+        proved_front=found.front,
+        shapes=found.shapes,
+        assumptions=(*_said_of(readings), *notes, *chosen.assumptions),
     )
 
 
-def _by_shape(
-    question: DesignQuestion, space: AcceleratorSpace, count: int, fleet: Mapping[str, float], search: Search
-) -> ShapeDesign:
-    """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
+def _asked(
+    readings: Sequence[ModelReading],
+    space: AcceleratorSpace,
+    seq_len: int | Sequence[int] | None,
+    weights: Sequence[float],
+    tensor_parallel: Sequence[int],
+    words: Mapping[str, Any],
+) -> tuple[DesignQuestion, tuple[str, ...]]:
+    """The question, and what was assumed of its models."""
+    from sartor.search.joint_ask import design_models, design_question
+
+    devices = size_of("num_devices", words["num_devices"], 1)
+    shapes = [reading.shape for reading in readings]
+    asked, notes = design_models(shapes, devices, seq_len, weights, tensor_parallel)
+    return design_question(asked, space, **words), tuple(notes)
+
+
+def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:
+    """What was read into the models' files."""
+    return tuple(
+        f"{reading.shape.name}: {note}" for reading in readings for note in (*reading.assumptions, *reading.notes)
+    )
+
+
+def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
+    """Accelerators that are there already, with their weights. Raises ``InputError``."""
     from sartor.hardware.accelerator_catalog import load_accelerator
     from sartor.search.joint_chips import NamedChip
+
+    chips = []
+    for name, weight in fleet.items():
+        chip = load_accelerator(name)
+        if not (weight > 0 and isfinite(weight)):
+            raise InputError("--fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
+        chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
+    return chips
+
+
+def _by_shape(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    count: int,
+    fleet: Sequence[tuple[NamedChip, float]],
+    search: NamedSearch,
+    keep: Keep,
+) -> ShapeDesign:
+    """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
     from sartor.search.joint_shapes import search_design_shapes, shape_variants
 
     model = question.models[0]
     gpus = [load_gpu(name) for name in ("a100_sxm", "h100_sxm")]
     variants = shape_variants(model.shape, model.seq_len, gpus, count)
-    chips = []
-    for name, weight in fleet.items():
-        chip = load_accelerator(name)
-        if not weight > 0:
-            raise InputError("--fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
-        chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
-    return search_design_shapes(question, space, variants, chips, search=search)
-
-
-def _compared(
-    result: JointResult, ways: Iterator[Baseline], progress: Callable[[DesignProgress], None] | None
-) -> JointResult:
-    """The result with other ways to choose, as many as there are before Ctrl-C."""
-    found: list[Baseline] = []
-    try:
-        for way in ways:
-            found.append(way)
-            if progress and result.trajectory:
-                progress(replace(result.trajectory[-1], phase=f"baselines: {way.name}"))
-    except KeyboardInterrupt:
-        return replace(result, baselines=tuple(found), interrupted=True)
-    return replace(result, baselines=tuple(found))
+    return search_design_shapes(question, space, variants, fleet, search=search, keep=keep)

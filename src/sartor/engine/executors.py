@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -35,7 +36,8 @@ LIVES = 3
 
 
 class Workers(Protocol):
-    """Runs tasks: results in their order; ``on_done`` hears of each as soon as it is known, in any order."""
+    """Runs tasks: results in their order; ``on_done`` hears of each as soon as it is known, in any order. Tasks may be
+    added to the sequence while its results are taken."""
 
     name: str
 
@@ -134,6 +136,7 @@ class Submitting:
                 while given in results:
                     yield results[given]
                     given += 1
+                    self._submit(question, tasks, results, waiting)
                 in_time(deadline)
         finally:
             for future in waiting:
@@ -202,14 +205,19 @@ class Local:
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
         """Results as they come."""
-        rest = list(tasks)
-        while rest and (self.spent_s < self.alone_s or self.workers == 1 or len(rest) == 1):
-            start = time.perf_counter()
-            result = next(self.here.run(question, [rest.pop(0)], on_done, deadline))
-            self.spent_s += time.perf_counter() - start
-            yield result
-        if rest:
-            yield from self.beside.run(question, rest, on_done, deadline)
+        here, given, rest = 0, 0, list[Task]()
+        with closing(self.beside.run(question, rest, on_done, deadline)) as beside:  # type: ignore[type-var]
+            while given < len(tasks):
+                if not rest and (self.spent_s < self.alone_s or self.workers == 1 or len(tasks) == given + 1):
+                    start = time.perf_counter()
+                    result = next(self.here.run(question, [tasks[given]], on_done, deadline))
+                    self.spent_s += time.perf_counter() - start
+                    here += 1
+                else:
+                    rest += tasks[here + len(rest) :]
+                    result = next(beside)
+                given += 1
+                yield result
 
     def close(self) -> None:
         """Stop the processes."""

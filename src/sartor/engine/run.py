@@ -69,7 +69,7 @@ def run_search(
     """One search of a study that may hold several, by workers that are ready."""
     deadline = time.perf_counter() + time_limit_s
     kept = None if store is None else store.scoped(question, space, tolerance, scope)
-    already_s = store.spent_before_s() if store else 0.0
+    already_s = 0.0 if kept is None else kept.spent_s()
     numbers = count()
 
     def told(progress: Progress) -> None:
@@ -89,9 +89,14 @@ def run_search(
     )
     if store is None or kept is None:
         return result
-    ended = result.status is not DesignStatus.FEASIBLE or result.gap <= tolerance
-    store.ending = "interrupted" if result.interrupted else "complete" if ended else "time"
+    store.ending = ending_of(result, tolerance)
     return replace(result, trajectory=kept.history())
+
+
+def ending_of(result: JointResult, tolerance: float) -> str:
+    """How a search ended, in a word."""
+    ended = result.status is not DesignStatus.FEASIBLE or result.gap <= tolerance
+    return "interrupted" if result.interrupted else "complete" if ended else "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,16 @@ class Remembering:
     deadline: float
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
-        """Results in the order of the tasks."""
-        known = [None if self.kept is None else self.kept.get(task) for task in tasks]
-        missing = [task for task, result in zip(tasks, known, strict=True) if result is None]
-        put = self.kept.put if self.kept is not None else _forget
+        """Results in the order of the tasks, to which more may be added on the way."""
+        known, missing = list[Result | None](), list[Task]()
+        put, given = self.kept.put if self.kept is not None else _forget, 0
         with closing(self.by.run(question, missing, put, self.deadline)) as fresh:  # type: ignore[type-var]
-            for result in known:
+            while given < len(tasks):
+                for task in tasks[len(known) :]:
+                    known.append(None if self.kept is None else self.kept.get(task))
+                    missing += [task] if known[-1] is None else []
+                result = known[given]
+                given += 1
                 yield next(fresh) if result is None else result
 
 

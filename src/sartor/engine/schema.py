@@ -13,7 +13,7 @@ from sartor.errors import InputError
 
 APPLICATION_ID = 0x53415254
 """The letters SART."""
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"SQLite format 3\x00"
 
 TABLES = """
@@ -29,6 +29,8 @@ CREATE TABLE points (
     UNIQUE (search, candidate, hbm_bytes, schedule_limit_s, floor));
 CREATE TABLE bounds (search INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (search, key))
     WITHOUT ROWID;
+CREATE TABLE kept (search INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (search, key))
+    WITHOUT ROWID;
 CREATE TABLE history (
     search INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, phase TEXT NOT NULL,
     evaluated INTEGER NOT NULL, waiting INTEGER NOT NULL, pruned INTEGER NOT NULL,
@@ -38,7 +40,8 @@ CREATE TABLE sessions (
     seconds REAL NOT NULL, evaluated INTEGER NOT NULL, ending TEXT NOT NULL);
 """
 """A search is one question within a study (scope ``main``: the one that was asked). A point is unique by what its
-evaluation depended on; ``bound`` and ``left_s`` are NULL where nothing is known yet."""
+evaluation depended on; ``kept`` has what else was worked out for a search (`records`), by what it is; ``bound`` and
+``left_s`` are NULL where nothing is known yet."""
 
 
 def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:

@@ -6,13 +6,13 @@ import json
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from sartor.engine.codec import (
     question_dict,
 )
 from sartor.engine.lock import held
+from sartor.engine.records import from_text, to_text
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
@@ -36,6 +37,8 @@ from sartor.search.joint_point import Evaluation, Point
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Progress
 from sartor.search.joint_tasks import Evaluated, PlanTask, PointTask, Result, Task, WorkTask
+
+T = TypeVar("T")
 
 
 class StudyFullError(InputError):
@@ -101,20 +104,17 @@ class Store:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
 
-    def spent_before_s(self) -> float:
-        """Seconds of all sessions before this one."""
-        row = self.connection.execute("SELECT total(seconds) FROM sessions WHERE id<>?", (self.session,)).fetchone()
-        return float(row[0])
-
     def scoped(
         self, question: DesignQuestion, space: AcceleratorSpace, tolerance: float, scope: str | None = MAIN
     ) -> SearchStore:
-        """The part of the study that is about this question; without ``scope`` it is named for the question itself.
+        """The part of the study that is about this question: its main one, or another whose name ends in the
+        question's fingerprint.
 
         Raises ``InputError`` if the part of that name is about another question.
         """
         asked = question_dict(question, space, tolerance)
-        scope = scope or f"also {fingerprint(asked)}"
+        if scope != MAIN:
+            scope = f"{scope or 'also'} #{fingerprint(asked)[:12]}"
         row = self.connection.execute("SELECT id, question FROM searches WHERE scope=?", (scope,)).fetchone()
         if row is None:
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
@@ -203,6 +203,24 @@ class SearchStore:
         update = "UPDATE sessions SET evaluated=evaluated+?, seconds=? WHERE id=?"
         seconds = time.perf_counter() - self.store.start
         connection.execute(update, (len(rows), seconds, self.store.session))
+
+    def keep(self, key: str, make: Callable[[], T]) -> T:
+        """`search.joint_keep.Keep`: the value under ``key``, made and written once. Raises ``InputError`` for a full
+        disk."""
+        where = "SELECT value FROM kept WHERE search=? AND key=?"
+        row = self.store.connection.execute(where, (self.search, key)).fetchone()
+        if row is not None:
+            value: T = from_text(row[0])
+            return value
+        value = make()
+        with self.store.writing() as connection:
+            connection.execute("INSERT INTO kept VALUES (?, ?, ?)", (self.search, key, to_text(value)))
+        return value
+
+    def spent_s(self) -> float:
+        """Seconds of this search in all sessions before this one, as far as its steps tell."""
+        row = self.store.connection.execute("SELECT max(seconds) FROM history WHERE search=?", (self.search,))
+        return float(row.fetchone()[0] or 0.0)
 
     def step(self, number: int, progress: Progress) -> None:
         """Remember a step; it is written with the next result, or at the end."""

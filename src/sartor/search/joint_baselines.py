@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from sartor.search.joint_bounds import LoweredModel, lower_models
 from sartor.search.joint_candidates import EQUAL, area_of, divisor_of, memory_usd
 from sartor.search.joint_chips import NamedChip, known_chips
 from sartor.search.joint_fixed import expert_options, fixed_outcome
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_options import options_of
 from sartor.search.joint_point import (
     Evaluation,
@@ -42,48 +44,76 @@ def compare(
     time_limit_s: float = 60.0,
     trials: int = TRIALS,
     seed: int = 0,
+    keep: Keep = afresh,
 ) -> Iterator[Baseline]:
     """Every other way to choose, one after another: known chips, an architecture search with the experts' placements,
     placement for what that found, and the published order; the sampled and the published search take at most
-    ``time_limit_s`` each."""
+    ``time_limit_s`` each. What ``keep`` has of them is not worked out again."""
     store = ScheduleStore()
-    yield from chip_baselines(question, list(known_chips(question, space)), store)
-    yield from architecture_alone(question, space, store, trials=trials, seed=seed, time_limit_s=time_limit_s)
-    yield published_order(question, space, time_limit_s=time_limit_s)
+    yield from chip_baselines(question, list(known_chips(question, space)), store, keep)
+    limited = f"{time_limit_s:g} s at most"
+    sampled = partial(architecture_alone, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
+    try:
+        key = f"architecture alone, {trials} trials, seed {seed}, {limited}"
+        yield from keep(key, lambda: tuple(sampled(question, space, store)))
+    except MissingExtraError as error:
+        yield Baseline(name=ALONE, ranked=None, evaluations=0, seconds=0.0, note=str(error))
+    in_order = partial(published_order, question, space, time_limit_s=time_limit_s, keep=keep)
+    yield keep(f"published order, {limited}", in_order)
+
+
+ALONE = "architecture alone (Bayesian search, expert placement)"
 
 
 def chip_baselines(
-    question: DesignQuestion, chips: Sequence[NamedChip], store: ScheduleStore | None = None
+    question: DesignQuestion,
+    chips: Sequence[NamedChip],
+    store: ScheduleStore | None = None,
+    keep: Keep = afresh,
 ) -> Iterator[Baseline]:
     """Every chip with the experts' placements and with searched ones."""
     models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
-        start = time.perf_counter()
-        found = [expert_point(question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
-        best = _best([each for each in found if each is not None])
-        missing = "the expert's placement does not fit, or its width does not split the model"
-        yield Baseline(
-            name=f"{chip.name}, expert placement",
-            ranked=best,
-            evaluations=len(found),
-            seconds=time.perf_counter() - start,
-            note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
-        )
-        yield searched(question, models, chip, store)
+        yield keep(f"{chip.name}, expert placement", partial(with_experts, question, chip, store, keep))
+        yield keep(f"{chip.name}, searched placement", partial(searched, question, models, chip, store, keep))
+
+
+def with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStore, keep: Keep = afresh) -> Baseline:
+    """The experts' placements on a fixed chip, at the memory with which they are fastest."""
+    start, name = time.perf_counter(), f"{chip.name}, expert placement"
+    makes = [partial(expert_point, question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
+    found = [keep(f"{name}, {memory:.0f} bytes", make) for memory, make in zip(chip.hbm_bytes, makes, strict=True)]
+    best = _best([each for each in found if each is not None])
+    missing = "the expert's placement does not fit, or its width does not split the model"
+    return Baseline(
+        name=name,
+        ranked=best,
+        evaluations=len(found),
+        seconds=time.perf_counter() - start,
+        note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
+    )
 
 
 def searched(
-    question: DesignQuestion, models: Sequence[LoweredModel], chip: NamedChip, store: ScheduleStore
+    question: DesignQuestion,
+    models: Sequence[LoweredModel],
+    chip: NamedChip,
+    store: ScheduleStore,
+    keep: Keep = afresh,
 ) -> Baseline:
     """Placement alone: the best plans on a fixed chip, at the memory with which they are fastest."""
-    start = time.perf_counter()
-    points = [point_on(question, models, chip.accelerator, memory) for memory in chip.hbm_bytes]
-    ranked = [alone(question, evaluate_point(question, point, store)) for point in points]
+    start, name = time.perf_counter(), f"{chip.name}, searched placement"
+
+    def on(memory: float) -> Ranked:
+        point = point_on(question, models, chip.accelerator, memory)
+        return alone(question, evaluate_point(question, point, store))
+
+    ranked = [keep(f"{name}, {memory:.0f} bytes", partial(on, memory)) for memory in chip.hbm_bytes]
     best = _best([each for each in ranked if each.objective > 0])
     return Baseline(
-        name=f"{chip.name}, searched placement",
+        name=name,
         ranked=best,
-        evaluations=len(points),
+        evaluations=len(ranked),
         seconds=time.perf_counter() - start,
         note=_notes(
             "placement alone", chip.note, _plans(best) if best else "no placement fits", _beyond(question, best)
@@ -141,18 +171,18 @@ def architecture_alone(
     trials: int = TRIALS,
     seed: int = 0,
     time_limit_s: float = 60.0,
+    keep: Keep = afresh,
 ) -> Iterator[Baseline]:
     """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
-    its expert's placement and its layers one operator after another; then the placement searched for what it found."""
-    name, start = "architecture alone (Bayesian search, expert placement)", time.perf_counter()
-    try:
-        found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s)
-    except MissingExtraError as error:
-        yield Baseline(name=name, ranked=None, evaluations=0, seconds=0.0, note=str(error))
-        return
+    its expert's placement and its layers one operator after another; then the placement searched for what it found.
+
+    Raises ``MissingExtraError`` where there is no optimizer.
+    """
+    start = time.perf_counter()
+    found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
     best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
     yield Baseline(
-        name=name,
+        name=ALONE,
         ranked=best,
         evaluations=found.trials,
         seconds=time.perf_counter() - start,
@@ -161,7 +191,7 @@ def architecture_alone(
     if found.accelerator is not None and best is not None:
         sizes = tuple(space.hbm_bytes) or (found.hbm_bytes,)
         chip = NamedChip(name="architecture alone, then its", accelerator=found.accelerator, hbm_bytes=sizes)
-        then = searched(question, lower_models(question), chip, store)
+        then = searched(question, lower_models(question), chip, store, keep)
         yield replace(then, seconds=time.perf_counter() - start, evaluations=found.trials + then.evaluations)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sartor.search.accelerator_space import AcceleratorSpace, taken
 from sartor.search.joint_bounds import in_turn_s
 from sartor.search.joint_candidates import Candidates, candidates_of
 from sartor.search.joint_fixed import expert_options, fixed_outcome
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_parts import ModelPart, ModelParts
 from sartor.search.joint_point import LayerTime, Point, parts_of
 from sartor.search.joint_question import DesignQuestion
@@ -50,6 +52,7 @@ def architecture_search(
     trials: int = TRIALS,
     seed: int = 0,
     time_limit_s: float = float("inf"),
+    keep: Keep = afresh,
 ) -> Sampled:
     """The best of ``trials`` sampled candidates. Each has the largest memory it may; a proposal that is no candidate
     (beyond a budget, or left out of the space) counts as a trial that reaches nothing.
@@ -74,7 +77,8 @@ def architecture_search(
         keys = [tuple(trial.suggest_int(name, 0, size - 1) for name, size in axes.items()) for trial in asked]
         index = [places.get(key, -1) for key in keys]
         new = sorted(set(index) - known.keys())
-        known.update(zip(new, _values(question, candidates, new), strict=True))
+        values = keep(f"sampled candidates {new}", partial(_values, question, candidates, new))
+        known.update(zip(new, values, strict=True))
         for trial, i in zip(asked, index, strict=True):
             study.tell(trial, known[i])
             if known[i] > best:
@@ -125,7 +129,7 @@ def _independent(places: Sequence[Array]) -> list[bool]:
     return keep
 
 
-def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[int]) -> list[float]:
+def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[int]) -> tuple[float, ...]:
     """The objective of each candidate under the experts' placements; 0 where they do not fit."""
     where = np.asarray(index, dtype=np.int64)
     rates = np.zeros((len(question.models), len(where)))
@@ -133,8 +137,7 @@ def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[in
         memory = candidates.hbm_bytes[:, where[columns]].max(axis=0)
         for m in range(len(question.models)):
             rates[m, columns] = _rates(question, m, some, memory)
-    values: list[float] = (np.asarray(question.together(rates)) / _divisor(candidates, where)).tolist()
-    return values
+    return tuple((np.asarray(question.together(rates)) / _divisor(candidates, where)).tolist())
 
 
 def _divisor(candidates: Candidates, where: Array) -> Array:

@@ -4,9 +4,10 @@ point under each of a row (or grid) of budgets, every one proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 
@@ -14,9 +15,10 @@ from sartor.errors import InputError
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint import search_design
 from sartor.search.joint_candidates import EQUAL, Candidates, candidates_of
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_pareto import pareto_front
 from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import DesignStatus, JointResult, Progress, Ranked
+from sartor.search.joint_result import DesignStatus, JointResult, Ranked
 from sartor.search.pareto import is_pareto
 
 BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
@@ -44,6 +46,18 @@ class ProvedFront:
     num_budgets: int
     proved: bool
     tolerance: float = 0.0
+    interrupted: bool = False
+
+
+class NamedSearch(Protocol):
+    """A search of a question that differs from the one asked; ``name`` says in what."""
+
+    def __call__(self, question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult: ...
+
+
+def plain_search(question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult:
+    """In this process, without a limit."""
+    return search_design(question, space)
 
 
 def proved_front(
@@ -52,9 +66,11 @@ def proved_front(
     axes: Sequence[str],
     steps: int | None = None,
     time_limit_s: float = float("inf"),
-    on_progress: Callable[[Progress], None] | None = None,
+    search: NamedSearch = plain_search,
+    keep: Keep = afresh,
 ) -> ProvedFront:
-    """The front over some of ``AXES``; ``time_limit_s`` is that of each search. Raises ``InputError``.
+    """The front over some of ``AXES``: by ``search`` under each budget, or of the whole space within ``time_limit_s``,
+    where ``keep`` may have points. Raises ``InputError``.
 
     Up to `WHOLE_POINTS` points it is exact over the whole space; with the price among the axes of a larger one it is so
     but for `ROUGHLY` of the objective; else it is made of the best points under budgets.
@@ -62,21 +78,28 @@ def proved_front(
     candidates, why = candidates_of(question, space)
     small = len(candidates) * len(candidates.hbm_bytes) <= WHOLE_POINTS
     if not why and axes and (small or "usd" in axes):
-        return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s)
-    results = front_over(question, space, axes, steps, time_limit_s, on_progress)
+        return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s, keep)
+    results = front_over(question, space, axes, steps, search)
     best = [result.best for result in results if result.best is not None]
     return ProvedFront(
         axes=tuple(axes),
         points=not_dominated(best, tuple(axes)),
         num_budgets=len(results),
         proved=all(result.status is DesignStatus.OPTIMAL and not result.interrupted for result in results),
+        interrupted=any(result.interrupted for result in results),
     )
 
 
 def _of_the_whole(
-    question: DesignQuestion, space: AcceleratorSpace, axes: Sequence[str], tolerance: float, time_limit_s: float
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    axes: Sequence[str],
+    tolerance: float,
+    time_limit_s: float,
+    keep: Keep,
 ) -> ProvedFront:
-    found = pareto_front(question, space, ("objective", *axes), tolerance=tolerance, time_limit_s=time_limit_s)
+    names = ("objective", *axes)
+    found = pareto_front(question, space, names, tolerance=tolerance, time_limit_s=time_limit_s, keep=keep)
     return ProvedFront(
         axes=tuple(axes),
         points=found.points,
@@ -91,8 +114,7 @@ def front_over(
     space: AcceleratorSpace,
     axes: str | Sequence[str],
     steps: int | None = None,
-    time_limit_s: float = float("inf"),
-    on_progress: Callable[[Progress], None] | None = None,
+    search: NamedSearch = plain_search,
 ) -> tuple[JointResult, ...]:
     """One search per combination of budgets on ``axes``, each evenly spread from the smallest candidate to the largest
     (memories: sizes there are); infeasible ones are left out.
@@ -107,7 +129,7 @@ def front_over(
     for budgets in product(*(_budgets(candidates, axis, steps or STEPS[len(names)]) for axis in names)):
         limits = dict(zip(names, budgets, strict=True))
         limited = replace(question, budgets=replace(question.budgets, **limits))
-        result = search_design(limited, space, time_limit_s=time_limit_s, on_progress=on_progress)
+        result = search(limited, space, ", ".join(f"{axis} at most {value:.6g}" for axis, value in limits.items()))
         if result.best is not None:
             results.append(result)
         if result.interrupted:

@@ -10,6 +10,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sartor.errors import InputError
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.search.joint_candidates import EQUAL, Candidates, candidates_of, memory_usd, priced
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Ranked
@@ -69,10 +71,13 @@ def pareto_front(
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     on_point: Callable[[Ranked], None] | None = None,
+    keep: Keep = afresh,
 ) -> Front:
     """The front of two or more of `METRICS` over every architecture, memory, plan and microbatch of the space.
 
-    Without the objective nothing needs evaluating but the front itself. Raises ``InputError`` for what is no metric.
+    Without the objective nothing needs evaluating but the front itself; what ``keep`` has is not evaluated again.
+
+    Raises ``InputError`` for what is no metric.
     """
     names = checked(metrics)
     start = time.perf_counter()
@@ -88,7 +93,7 @@ def pareto_front(
             seconds=0.0,
             why=why,
         )
-    search = _Search(question, candidates, names, tolerance)
+    search = _Search(question, candidates, names, tolerance, keep)
     while search.heap and time.perf_counter() - start < time_limit_s:
         found = search.step()
         if found and on_point:
@@ -122,9 +127,14 @@ class _Search:
     """Points wait by falling bound of the objective; those that the points evaluated so far cover are dropped."""
 
     def __init__(
-        self, question: DesignQuestion, candidates: Candidates, metrics: tuple[str, ...], tolerance: float
+        self,
+        question: DesignQuestion,
+        candidates: Candidates,
+        metrics: tuple[str, ...],
+        tolerance: float,
+        keep: Keep,
     ) -> None:
-        self.question, self.candidates, self.tolerance = question, candidates, tolerance
+        self.question, self.candidates, self.tolerance, self.keep = question, candidates, tolerance, keep
         self.models, self.store = lower_models(question), ScheduleStore()
         self.by_rate = "objective" in metrics
         self.costs = np.stack([self._costs(name) for name in metrics if name != "objective"], axis=-1)
@@ -229,7 +239,7 @@ class _Search:
             options=options,
             schedule_limit_s=SCHEDULE_WORK_S,
         )
-        ranked = priced(self.question, self.candidates, evaluate_point(self.question, point, self.store))
+        ranked = self.keep(f"front, candidate {index}, {memory:.0f} bytes", partial(self._ranked, point))
         self.evaluated += 1
         if ranked.objective <= 0:
             return None
@@ -237,6 +247,9 @@ class _Search:
         self.values = np.concatenate([self.values, self.costs[h, index][None]])
         self.reached = np.append(self.reached, ranked.objective)
         return ranked
+
+    def _ranked(self, point: Point) -> Ranked:
+        return priced(self.question, self.candidates, evaluate_point(self.question, point, self.store))
 
     def front(self) -> tuple[Ranked, ...]:
         """Evaluated points that no other beats; equal ones once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from sartor.search.accelerator_space import AcceleratorSpace
 from sartor.search.joint_bounds import LoweredModel, lower_models
 from sartor.search.joint_candidates import Candidates, candidates_of, priced
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_options import options_of
 from sartor.search.joint_point import Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import DesignQuestion
@@ -28,7 +30,9 @@ CHUNK = 32
 """Candidates whose options are bounded together."""
 
 
-def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limit_s: float = float("inf")) -> Baseline:
+def published_order(
+    question: DesignQuestion, space: AcceleratorSpace, time_limit_s: float = float("inf"), keep: Keep = afresh
+) -> Baseline:
     """Candidates from the largest area down in buckets, until the best of the last five buckets do not rise.
 
     The evaluation is ours (microbatches, recomputation and placement searched exactly, each candidate with its largest
@@ -42,7 +46,7 @@ def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limi
     visited, note = 0, why or f"ended after {MOST_VISITED} candidates before its rule did"
     order = np.argsort(-candidates.area_mm2, kind="stable")[:MOST_VISITED] if not why else np.zeros(0, dtype=np.int64)
     names = np.floor(candidates.area_mm2[order] / BUCKET_MM2)
-    evaluated = zip(names.tolist(), _evaluated(question, candidates, order), strict=True)
+    evaluated = zip(names.tolist(), _evaluated(question, candidates, order, keep), strict=True)
     for _, bucket in groupby(evaluated, key=lambda each: each[0]):
         values = [0.0]
         for _, ranked in bucket:
@@ -68,13 +72,19 @@ def published_order(question: DesignQuestion, space: AcceleratorSpace, time_limi
     )
 
 
-def _evaluated(question: DesignQuestion, candidates: Candidates, order: npt.NDArray[Any]) -> Iterator[Ranked]:
+def _evaluated(
+    question: DesignQuestion, candidates: Candidates, order: npt.NDArray[Any], keep: Keep
+) -> Iterator[Ranked]:
     """Each candidate with its largest memory, evaluated exactly, one after another."""
     models, store = lower_models(question), ScheduleStore()
+
+    def one(point: Point) -> Ranked:
+        return priced(question, candidates, evaluate_point(question, point, store))
+
     for first in range(0, len(order), CHUNK):
         index = order[first : first + CHUNK]
         for point in _points(question, models, candidates, index):
-            yield priced(question, candidates, evaluate_point(question, point, store))
+            yield keep(f"published order, candidate {point.index}", partial(one, point))
 
 
 def _points(

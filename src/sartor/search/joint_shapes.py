@@ -6,9 +6,11 @@ is there already) under all plans that win somewhere: what each pairing costs ag
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,19 +22,18 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.model.workload import Workload
 from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint import search_design
 from sartor.search.joint_baselines import point_on
 from sartor.search.joint_bounds import lower_models
 from sartor.search.joint_chips import NamedChip
+from sartor.search.joint_front import NamedSearch, plain_search
+from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_parts import Split
 from sartor.search.joint_point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.search.joint_question import DesignModel, DesignQuestion
-from sartor.search.joint_result import DesignStatus, JointResult, Progress
+from sartor.search.joint_result import DesignStatus, JointResult
 from sartor.search.shapes import search_shapes
 
 Array = npt.NDArray[Any]
-
-Search = Callable[[DesignQuestion, AcceleratorSpace], JointResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,27 +151,33 @@ def search_design_shapes(
     variants: Sequence[ShapeVariant],
     fleet: Sequence[tuple[NamedChip, float]] = (),
     *,
-    search: Search | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    search: NamedSearch = plain_search,
+    keep: Keep = afresh,
 ) -> ShapeDesign:
     """Every shape of ``variants`` in place of the question's model, on the whole space; then shapes x chips x plans.
 
     ``fleet``: chips that are there already, with their weights. ``search`` replaces `search_design` (an executor, a
-    time limit). Raises ``InputError`` with several models, or where no shape fits anywhere.
+    time limit), ``keep`` may have pairings of shape, chip and plan.
+
+    Raises ``InputError`` with several models, or where no shape fits anywhere.
     """
     if len(question.models) != 1:
         raise InputError("--shapes", f"{len(question.models)} models", "asks about one model", "one --model")
-    start, look = time.perf_counter(), search or (lambda q, s: search_design(q, s, on_progress=on_progress))
+    start = time.perf_counter()
     asked = [_with_shape(question, variant) for variant in variants]
-    results = [look(each, space) for each in asked]
+    names = [f"shape {i}: {variant.name}" for i, variant in enumerate(variants, 1)]
+    results = [search(each, space, name) for each, name in zip(asked, names, strict=True)]
     fits = [i for i, result in enumerate(results) if result.best is not None]
     if not fits:
         raise InputError("--shapes", len(variants), f"none of the shapes fits: {results[0].tightest}")
-    asked, results = [asked[i] for i in fits], [results[i] for i in fits]
-    family = look(_together(question, [variants[i] for i in fits]), space)
+    asked, results, names = [asked[i] for i in fits], [results[i] for i in fits], [names[i] for i in fits]
+    family = search(_together(question, [variants[i] for i in fits]), space, "all shapes together")
     chips = [*_chips([*results, family]), *(chip for chip, _ in fleet)]
     weights = [0.0] * (len(chips) - len(fleet)) + [weight for _, weight in fleet]
-    pairs = [[_searched(each, chip) for chip in chips] for each in asked]
+    pairs = [
+        [keep(f"{name} {_told(chip)}", partial(_searched, each, chip)) for chip in chips]
+        for each, name in zip(asked, names, strict=True)
+    ]
     outcomes = [result.best.evaluation.outcomes[0] for result in results if result.best] + [
         o for row in pairs for o in row
     ]
@@ -181,7 +188,12 @@ def search_design_shapes(
         chips=tuple(chips),
         fleet=tuple(weights),
         plans=plans,
-        rates=np.array([[_by_plan(each, chip, plans) for chip in chips] for each in asked]),
+        rates=np.array(
+            [
+                [keep(f"{name} {_told(chip, plans)}", partial(_by_plan, each, chip, plans)) for chip in chips]
+                for each, name in zip(asked, names, strict=True)
+            ]
+        ),
         reached=np.array([[o.sequences_per_s if o else 0.0 for o in row] for row in pairs]),
         best_rate=np.array([result.best.evaluation.rates[0] for result in results if result.best]),
         family=family,
@@ -229,7 +241,12 @@ def _searched(question: DesignQuestion, chip: NamedChip) -> ModelOutcome | None:
     return best
 
 
-def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Split, Recompute]]) -> list[float]:
+def _told(chip: NamedChip, *more: object) -> str:
+    """A chip, and what else a pairing hangs on, in a word."""
+    return f"on {chip.name} {hashlib.sha256(repr((chip, *more)).encode()).hexdigest()[:12]}"
+
+
+def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Split, Recompute]]) -> tuple[float, ...]:
     """Sequences per second of the model on the chip with each plan's split and recomputation, placement searched."""
     store, out = ScheduleStore(), []
     for split, recompute in plans:
@@ -240,4 +257,4 @@ def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Sp
             outcome, _ = evaluate_option(question, point, option, store)
             best = max(best, outcome.sequences_per_s if outcome else 0.0)
         out.append(best)
-    return out
+    return tuple(out)

@@ -1,0 +1,162 @@
+"""`run_whole`: a design with all that was asked beside it, by one executor and with one study that keeps every part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sartor.engine.executors import Workers, make_executor
+from sartor.engine.run import ending_of, run_search
+from sartor.engine.store import Store, open_study
+from sartor.engine.study import MAIN
+from sartor.search.accelerator_space import AcceleratorSpace
+from sartor.search.joint_baselines import compare
+from sartor.search.joint_front import NamedSearch, ProvedFront, proved_front
+from sartor.search.joint_keep import Keep, afresh
+from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_result import Baseline, JointResult, Progress
+from sartor.search.joint_shapes import ShapeDesign
+
+LONGEST_BASELINE_S = 300.0
+"""Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is asked beside the best point: other ways to choose, a front over ``axes``, ``shapes`` by a search."""
+
+    baselines: bool = False
+    axes: Sequence[str] = ()
+    shapes: Callable[[NamedSearch, Keep], ShapeDesign] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """The search's result, with other ways in it, and what else there is."""
+
+    result: JointResult
+    front: ProvedFront | None = None
+    shapes: ShapeDesign | None = None
+
+
+def run_whole(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    beside: Beside,
+    *,
+    time_limit_s: float = float("inf"),
+    tolerance: float = 0.0,
+    study: str | Path | None = None,
+    executor: str = "serial",
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Whole:
+    """`engine.run.run_design`, then what is asked ``beside`` it; a study keeps all of it and nothing is done twice.
+
+    Each search ends after ``time_limit_s``. Ctrl-C ends what is being done and leaves out the rest: the result then
+    says so. Raises ``InputError`` as `run_design` does.
+    """
+    with closing(make_executor(executor, workers)) as by:
+        opened = nullcontext() if study is None else open_study(study, by.name)
+        with opened as store:
+            run = _Run(question, space, by, store, time_limit_s, tolerance, on_progress)
+            whole = Whole(result=run.search(question, space, ""))
+            if whole.result.best is not None and not whole.result.interrupted:
+                whole = _with(whole, beside, run)
+            if store is not None:
+                store.ending = ending_of(whole.result, tolerance)
+            return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Who searches, where it is kept, and how long it may take."""
+
+    question: DesignQuestion
+    space: AcceleratorSpace
+    by: Workers
+    store: Store | None
+    limit_s: float
+    tolerance: float
+    on_progress: OnProgress | None
+
+    def search(self, question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult:
+        """The main search, or another of the study by its name."""
+        return run_search(
+            question,
+            space,
+            self.by,
+            self.store,
+            scope=name or MAIN,
+            time_limit_s=self.limit_s,
+            tolerance=self.tolerance,
+            on_progress=self.on_progress,
+        )
+
+    @property
+    def keep(self) -> Keep:
+        """The study's main part, or nothing."""
+        if self.store is None:
+            return afresh
+        return self.store.scoped(self.question, self.space, self.tolerance, MAIN).keep
+
+    def told(self, result: JointResult, phase: str) -> None:
+        """What is done now, with the search's last figures."""
+        if self.on_progress and result.trajectory:
+            self.on_progress(replace(result.trajectory[-1], phase=phase))
+
+
+def _with(whole: Whole, beside: Beside, run: _Run) -> Whole:
+    """One part after another, as far as there is no Ctrl-C."""
+    if run.store is not None:
+        run.store.ending = "interrupted"  # unless all of it is done
+    for part in (_with_baselines, _with_front, _with_shapes):
+        try:
+            whole = part(whole, beside, run)
+        except KeyboardInterrupt:
+            whole = replace(whole, result=replace(whole.result, interrupted=True))
+        if whole.result.interrupted:
+            break
+    return whole
+
+
+def _with_baselines(whole: Whole, beside: Beside, run: _Run) -> Whole:
+    if not beside.baselines:
+        return whole
+    result, found = whole.result, list[Baseline]()
+    try:
+        for way in _ways(run, result):
+            found.append(way)
+    except KeyboardInterrupt:
+        result = replace(result, interrupted=True)
+    return replace(whole, result=replace(result, baselines=tuple(found)))
+
+
+def _ways(run: _Run, result: JointResult) -> Iterator[Baseline]:
+    limit_s = min(LONGEST_BASELINE_S, run.limit_s)
+    for way in compare(run.question, run.space, time_limit_s=limit_s, keep=run.keep):
+        run.told(result, f"baselines: {way.name}")
+        yield way
+
+
+def _with_front(whole: Whole, beside: Beside, run: _Run) -> Whole:
+    if not beside.axes:
+        return whole
+    run.told(whole.result, "front")
+    front = proved_front(
+        run.question, run.space, beside.axes, time_limit_s=run.limit_s, search=run.search, keep=run.keep
+    )
+    return replace(whole, front=front, result=replace(whole.result, interrupted=front.interrupted))
+
+
+def _with_shapes(whole: Whole, beside: Beside, run: _Run) -> Whole:
+    if beside.shapes is None:
+        return whole
+    run.told(whole.result, "shapes")
+    shapes = beside.shapes(run.search, run.keep)
+    ended = any(each.interrupted for each in (*shapes.results, shapes.family))
+    return replace(whole, shapes=shapes, result=replace(whole.result, interrupted=ended))
