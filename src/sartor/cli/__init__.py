@@ -10,53 +10,65 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sartor.cli import (
-    calibrate,
-    catalog,
-    decide,
-    design,
-    extract,
-    measure,
-    plan,
-    predict,
-    schedule,
-    serve,
-    solve,
-    study,
-    validate,
-)
 from sartor.cli.common import Exit, complain
 from sartor.errors import InputError, UsageError
 
-app = typer.Typer(
-    name="sartor",
-    help="Cuts the model to the hardware, the hardware to the model, and the plan to both.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for group in (
-    decide,
-    plan,
-    design,
-    study,
-    predict,
-    solve,
-    schedule,
-    validate,
-    calibrate,
-    measure,
-    extract,
-    catalog,
-    serve,
-):
-    group.register(app)
+if TYPE_CHECKING:
+    app: typer.Typer
+    """Every command; made when it is first asked for."""
+
+GROUPS = {
+    "decide": ("lint", "advise"),
+    "plan": ("plan",),
+    "design": ("design",),
+    "study": ("study",),
+    "predict": ("estimate", "gemm"),
+    "solve": ("place",),
+    "schedule": ("schedule",),
+    "validate": ("validate",),
+    "calibrate": ("calibrate",),
+    "measure": ("measure",),
+    "extract": ("extract",),
+    "catalog": ("catalog",),
+    "serve": ("serve",),
+}
+"""Modules of this package and their commands, in the order of the help. One that is named is loaded alone."""
+
+
+@cache
+def app_with(*modules: str) -> typer.Typer:
+    """The command line with the commands of some modules."""
+    found = typer.Typer(
+        name="sartor",
+        help="Cuts the model to the hardware, the hardware to the model, and the plan to both.",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    found.callback()(_root)
+    for module in modules:
+        import_module(f"sartor.cli.{module}").register(found)
+    return found
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """What a command line needs: the command it begins with, or all where it begins with none."""
+    named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
+    return app_with(*(named or GROUPS))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return app_with(*GROUPS)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,7 +79,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
@@ -90,7 +101,7 @@ def run(words: list[str]) -> int:
     """Run one command line and return its exit code; nothing but a broken machine gets out as a traceback."""
     as_json = "--json" in words
     try:
-        result = app(args=words, prog_name="sartor", standalone_mode=False)
+        result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
         return int(result) if isinstance(result, int) else 0
     except Exit as exit_:
         return exit_.code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +58,8 @@ def serve(
     sock = listen(settings)
     settings = replace(settings, port=sock.getsockname()[1])
     if not settings.is_local:
+        import secrets
+
         settings = replace(settings, token=secrets.token_urlsafe(24))
         c.say(f"sartor: {host} can be reached from other machines, unencrypted; only who has this address is answered")
 

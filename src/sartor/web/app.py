@@ -1,17 +1,12 @@
-"""The server as an ASGI application: the page, the questions, health and the OpenAPI document.
+"""The questions as a Starlette application: bodies within their limits, handed to the workers (``web.lanes``).
 
 Stateless: a question carries all it needs, so that two tabs cannot disturb each other. The process that listens only
-moves bytes; workers do the work (``web.lanes``).
+moves bytes; workers do the work.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import json
-from collections.abc import AsyncIterator
-from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,129 +15,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from sartor import __version__
 from sartor.errors import InputError
-from sartor.report.palette import DARK, LIGHT, css_variables
-from sartor.web.guard import Guard
-from sartor.web.lanes import Lane, LaneLimits, busy
-from sartor.web.openapi import openapi
+from sartor.web.lanes import Lane, busy
 from sartor.web.reply import Reply, refused
-from sartor.web.routes import QUICK, ROUTES, SLOW, Route
+from sartor.web.routes import ROUTES, Route
 from sartor.web.settings import Settings
 
-MEDIA = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
 
-
-def create_app(settings: Settings) -> Guard:
-    """The application behind its guard. Workers start with it (ASGI lifespan) and end with it."""
-    lanes = make_lanes(settings)
-    files = page_files()
-    document = Reply(body=(json.dumps(openapi(), indent=2) + "\n").encode())
-    health = Reply(body=json.dumps(_health(settings)).encode() + b"\n")
-    app = Starlette(
-        routes=[
-            Path("/health", _always(health), methods=["GET"]),
-            Path("/openapi.json", _always(document), methods=["GET"]),
-            *(Path(f"/{name}", _file(name, data), methods=["GET"]) for name, data in files.items()),
-            Path("/", _file("index.html", files["index.html"]), methods=["GET"]),
-            Path("/api.html", _api_page(), methods=["GET"]),
-            *(Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()),
-        ],
+def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
+    """Every question's address. Workers start and end with ``web.front``."""
+    return Starlette(
+        routes=[Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()],
         exception_handlers={HTTPException: _http_error},
-        lifespan=_lifespan(lanes),
     )
-    return Guard(app, settings)
-
-
-def _health(settings: Settings) -> dict[str, Any]:
-    return {"status": "ok", "version": __version__, "watching": settings.study is not None}
-
-
-def make_lanes(settings: Settings) -> dict[str, Lane]:
-    """One worker for quick questions, ``settings.workers`` for searches."""
-    environment = {
-        "SARTOR_WORKER_BYTES": str(settings.worker_bytes),
-        "SARTOR_STUDY": str(settings.study or ""),
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s, stops=False)
-    slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s, stops=True)
-    return {QUICK: Lane(quick, environment), SLOW: Lane(slow, environment)}
-
-
-def page_files() -> dict[str, bytes]:
-    """Every file of the page by its path, in memory: nothing else can be asked for."""
-    folder = resources.files("sartor.web") / "static"
-    names = [item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA]
-    found = {name: (folder / name).read_bytes() for name in sorted(names)}
-    return {**found, "theme.css": theme().encode()}
-
-
-def theme() -> str:
-    """The colours of the reports, light and dark, as the page's variables."""
-    light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
-    dark = (
-        css_variables(DARK)
-        + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
-    )
-    return (
-        f":root{{{light}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f":root[data-theme=dark]{{{dark}}}\n"
-    )
-
-
-def _lifespan(lanes: dict[str, Lane]) -> Any:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await asyncio.gather(*(lane.start() for lane in lanes.values()))
-        try:
-            yield
-        finally:
-            await asyncio.gather(*(lane.stop() for lane in lanes.values()))
-
-    return lifespan
-
-
-def _always(reply: Reply) -> Any:
-    async def endpoint(_: Request) -> Response:
-        return response_of(reply)
-
-    return endpoint
-
-
-def _file(name: str, data: bytes) -> Any:
-    media = MEDIA[name.rpartition(".")[2]]
-    tag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
-
-    async def endpoint(request: Request) -> Response:
-        headers = {"cache-control": "no-cache", "etag": tag}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=media, headers=headers)
-
-    return endpoint
-
-
-def _api_page() -> Any:
-    """Made when it is first asked for: what draws it loads NumPy, which the first page need not wait for."""
-    made: list[Any] = []
-
-    async def endpoint(request: Request) -> Response:
-        if not made:
-            from sartor.web.api_page import api_page
-
-            made.append(_file("api.html", api_page().encode()))
-        found: Response = await made[0](request)
-        return found
-
-    return endpoint
 
 
 def by_path() -> dict[str, list[str]]:

@@ -141,16 +141,17 @@ def is_address(name: str) -> bool:
     return True
 
 
-async def respond(send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store") -> None:
+async def respond(
+    send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store", more: Mapping[str, str] | None = None
+) -> None:
     """Send a reply whole. ``close`` ends the connection, so that the rest of a body need not be read."""
-    headers = [
-        (b"content-type", reply.media.encode()),
-        (b"content-length", str(len(reply.body)).encode()),
-        (b"cache-control", cache.encode()),
-    ]
+    headers = {"cache-control": cache, **(more or {})}
+    if reply.status != 304:
+        headers |= {"content-type": reply.media, "content-length": str(len(reply.body))}
     if reply.retry_s:
-        headers.append((b"retry-after", str(reply.retry_s).encode()))
+        headers["retry-after"] = str(reply.retry_s)
     if close:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        headers["connection"] = "close"
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
     await send({"type": "http.response.body", "body": reply.body})

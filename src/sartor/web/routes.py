@@ -427,7 +427,7 @@ ROUTES = (
         keys=("catalog", "entries"),
     ),
 )
-"""Every question; ``/health``, ``/openapi.json`` and the page itself are beside it in ``web.app``."""
+"""Every question; ``/health``, ``/openapi.json`` and the page itself are beside it in ``web.pages``."""
 
 
 def route_named(name: str) -> Route:

@@ -39,7 +39,8 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
     try:
         import uvicorn
 
-        from sartor.web.app import create_app
+        from sartor.web.front import Front
+        from sartor.web.guard import Guard
         from sartor.web.protocol import patient
     except ImportError as error:
         raise MissingExtraError(f"the page ({error.name})", "web") from error
@@ -50,10 +51,12 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
             ready()
 
     config = uvicorn.Config(
-        create_app(settings),
+        Guard(Front(settings), settings),
         http=patient(settings.upload_s),
         ws="none",
+        loop="asyncio",
         lifespan="on",
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -1,0 +1,98 @@
+"""What answers first: the page's files, at once, while everything that answers questions is loaded behind them.
+
+The first page goes out before Starlette is imported and before a worker is started. Those begin when it has been sent,
+when a question comes, or a moment after the start, whichever is first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from sartor.errors import InputError
+from sartor.web.guard import App, Receive, Scope, Send, respond
+from sartor.web.lanes import Lane, LaneLimits
+from sartor.web.pages import Page, pages
+from sartor.web.reply import Reply, refused
+from sartor.web.routes import QUICK, SLOW
+from sartor.web.settings import Settings
+
+PATIENCE_S = 0.5
+"""How long after the start the rest is loaded where nobody has asked for anything."""
+
+
+class Front:
+    """The ASGI application: pages from memory, questions to ``web.app`` and its workers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.pages, self.lanes = settings, pages(settings), make_lanes(settings)
+        self.wanted = asyncio.Event()
+        self.loading: asyncio.Task[App] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and (page := self.pages.get(scope["path"])):
+            await _send_page(page, scope, send)
+            self.wanted.set()
+        else:
+            app = await self._questions()
+            await app(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The ASGI lifespan: workers end with the server, whatever they are doing."""
+        await receive()
+        self.loading = asyncio.create_task(self._load())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.loading.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await self.loading
+        await asyncio.gather(*(lane.stop() for lane in self.lanes.values()))
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _questions(self) -> App:
+        self.wanted.set()
+        assert self.loading is not None
+        return await asyncio.shield(self.loading)
+
+    async def _load(self) -> App:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wanted.wait(), PATIENCE_S)
+        await self.lanes[QUICK].start()
+        app = await asyncio.to_thread(_make, self.settings, self.lanes)
+        await self.lanes[SLOW].start()
+        return app
+
+
+def _make(settings: Settings, lanes: dict[str, Lane]) -> App:
+    from sartor.web.app import create_app
+
+    return create_app(settings, lanes)
+
+
+def make_lanes(settings: Settings) -> dict[str, Lane]:
+    """One worker for quick questions, ``settings.workers`` for searches."""
+    environment = {
+        "SARTOR_WORKER_BYTES": str(settings.worker_bytes),
+        "SARTOR_STUDY": str(settings.study or ""),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s, stops=False)
+    slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s, stops=True)
+    return {QUICK: Lane(quick, environment), SLOW: Lane(slow, environment)}
+
+
+async def _send_page(page: Page, scope: Scope, send: Send) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        said = InputError(scope["path"][:100], scope["method"], "takes another method; see /openapi.json")
+        await respond(send, refused(said, status=405), more={"allow": "GET, HEAD"}, close=True)
+        return
+    headers: Mapping[bytes, bytes] = dict(scope["headers"])
+    more = {"etag": page.tag}
+    if headers.get(b"if-none-match", b"").decode("latin-1") == page.tag:
+        await respond(send, Reply(status=304, body=b"", media=page.media), cache="no-cache", more=more)
+        return
+    await respond(send, Reply(body=page.data, media=page.media), cache="no-cache", more=more)

@@ -1,0 +1,93 @@
+"""The files of the page, all in memory, and what else has a fixed address: nothing else can be asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+
+from sartor import __version__
+from sartor.report.palette import DARK, LIGHT, css_variables
+from sartor.web.settings import Settings
+
+MEDIA = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "json": "application/json",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What stands at one address. ``make`` is called when it is first asked for, so that the start waits for none."""
+
+    media: str
+    make: Callable[[], bytes]
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.make()
+
+    @cached_property
+    def tag(self) -> str:
+        """The ETag: another file is another tag."""
+        return f'"{hashlib.sha256(self.data).hexdigest()[:20]}"'
+
+
+def pages(settings: Settings) -> dict[str, Page]:
+    """Every page by its path."""
+    files = {f"/{name}": page_of(name) for name in page_files()}
+    return {
+        **files,
+        "/": files["/index.html"],
+        "/theme.css": Page(media=MEDIA["css"], make=lambda: theme().encode()),
+        "/api.html": Page(media=MEDIA["html"], make=_api_page),
+        "/openapi.json": Page(media=MEDIA["json"], make=_openapi),
+        "/health": Page(media=MEDIA["json"], make=lambda: _health(settings)),
+    }
+
+
+def page_files() -> list[str]:
+    """Names of the files that are sent as they are."""
+    folder = resources.files("sartor.web") / "static"
+    return sorted(item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA)
+
+
+def page_of(name: str) -> Page:
+    file = resources.files("sartor.web") / "static" / name
+    return Page(media=MEDIA[name.rpartition(".")[2]], make=file.read_bytes)
+
+
+def _health(settings: Settings) -> bytes:
+    return json.dumps({"status": "ok", "version": __version__, "watching": settings.study is not None}).encode() + b"\n"
+
+
+def _openapi() -> bytes:
+    from sartor.web.openapi import openapi
+
+    return (json.dumps(openapi(), indent=2) + "\n").encode()
+
+
+def _api_page() -> bytes:
+    from sartor.web.api_page import api_page
+
+    return api_page().encode()
+
+
+def theme() -> str:
+    """The colours of the reports, light and dark, as the page's variables."""
+    light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
+    dark = (
+        css_variables(DARK)
+        + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
+    )
+    return (
+        f":root{{{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f":root[data-theme=dark]{{{dark}}}\n"
+    )

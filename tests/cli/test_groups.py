@@ -1,0 +1,36 @@
+"""A command is loaded alone; all of them are what their modules register."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sartor.cli import GROUPS, app_for, app_with
+
+
+def commands(module: str) -> set[str]:
+    app = app_with(module)
+    named = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    return named | {str(group.name) for group in app.registered_groups}
+
+
+@pytest.mark.parametrize("module", GROUPS)
+def test_every_module_registers_the_commands_it_is_known_by(module: str) -> None:
+    assert commands(module) == set(GROUPS[module])
+
+
+def test_a_word_that_is_no_command_meets_all_of_them() -> None:
+    whole = app_with(*GROUPS)
+    assert app_for([]) is app_for(["--help"]) is app_for(["plna"]) is whole
+    assert app_for(["serve", "--help"]) is not whole
+
+
+def test_serving_waits_for_no_other_command() -> None:
+    code = (
+        "import sys; from sartor.cli import run; run(['serve', '--port', 'x']); "
+        "print([m for m in sys.modules if m.startswith('sartor.cli.') or m in ('numpy', 'starlette')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.serve']"
