@@ -16,8 +16,9 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
-from sartor.hardware.calibration import SCALE_BLOCK, Calibration, Clock, GemmCoefficients
+from sartor.hardware.calibration import FRESH_BYTES, SCALE_BLOCK, Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.scaling import l2_bytes_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import Floats
 
@@ -107,6 +108,8 @@ def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machi
         feed_bytes_per_s=c.feed_bytes_per_clock * gpu.boost_clock_hz,
         hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
         warm_bytes=c.l2_share * gpu.l2_bytes,
+        warm_weight_bytes=gpu.l2_bytes / c.weight_copies if c.weight_copies and clock is Clock.BOOST else 0.0,
+        l2_bytes_per_s=max(c.l2_rate * l2_bytes_per_s(gpu), c.hbm_share * gpu.hbm_bytes_per_s),
         element_bytes=dtype.bytes,
         first_bytes=dtype.activation_bytes,
         step_k=max(16.0, c.step_bytes // dtype.activation_bytes),
@@ -168,12 +171,23 @@ def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, A
 
 
 def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Any, m: Any, n: Any, k: Any) -> Any:
-    """Traffic of copies into blocks. A single row in fp32 is a matrix-vector product, which reads weights as they lie
+    """Traffic of copies into blocks, and of fresh pages for a large result. A few rows in fp32 read weights as they lie
     (MKL; in bf16 oneDNN copies all the same: docs/measured.md)."""
     second = batch * n * k * (c.pack_tn if gemm.layout is Layout.TN else c.pack_nn)
     if gemm.dtype is DType.FP32:
-        second = np.where(m > 1, second, 0.0)
-    return second + batch * m * k * c.pack_nt if gemm.layout is Layout.NT else second
+        second = np.where(m > AS_IT_LIES, second, 0.0)
+    if gemm.layout is Layout.NT:
+        copies = np.maximum(n / c.pack_columns, 1.0) if c.pack_columns else 1.0
+        second = second + batch * m * k * c.pack_nt * copies
+    if not c.fresh_cost:
+        return second
+    written = batch * m * n * (gemm.out_dtype or gemm.dtype).bytes
+    return second + np.where(written > FRESH_BYTES, written * c.fresh_cost, 0.0)
+
+
+AS_IT_LIES = 6
+"""Rows of an fp32 product on a host up to which weights stream at memory's rate (20 to 29 GB/s of 42 for one to three
+rows, 14 to 21 for four to six, 7 to 14 from eight on: this project's host, MKL 2024.2, 2026-11-21)."""
 
 
 def _group_sizes(op: GroupedGemm) -> tuple[Any, Any, Any, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.network import NetworkCoefficients, network_coefficients
 from sartor.operators import DType
+from sartor.units import MIB
 
 
 class Clock(Enum):
@@ -29,6 +30,11 @@ class Clock(Enum):
 
 SCALE_BLOCK = 128
 """Side of a weight block with one scale in block-scaled fp8 (DeepSeek-V3, arXiv 2412.19437, sec. 3.3.2)."""
+
+
+FRESH_BYTES = 32 * MIB
+"""A result larger than this comes from fresh pages each time: the greatest size that glibc's allocator keeps for reuse
+(DEFAULT_MMAP_THRESHOLD_MAX, 4 * 1024 * 1024 * sizeof(long); mallopt(3), read 2026-11-21)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,11 @@ class GemmCoefficients:
     """Share of the lesser of compute and memory time that is not hidden behind the greater."""
     l2_share: float = 0.0
     """Share of L2 in which the first operand (activations) is found on arrival."""
+    weight_copies: float = 0.0
+    """Copies of the second operand that short runs turn through: where all of them fit in L2 they are read from there.
+    0: it always comes from memory."""
+    l2_rate: float = 0.3
+    """Rate at which L2 is read, over 64 bytes per SM and cycle."""
     quantize_s: float = 0.0
     """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
     quantize_bytes: float = 0.0
@@ -74,6 +85,11 @@ class GemmCoefficients:
     """The same of NN and NT."""
     pack_nt: float = 0.0
     """The same of the first operand of NT, which lies across its rows."""
+    pack_columns: float = 0.0
+    """Columns of the result that one copy of NT's first operand serves; wider products copy it again. 0: one for all."""
+    fresh_cost: float = 0.0
+    """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
+    beyond its write."""
     sub_block_s: float = 0.0
     """Least time of a block-scaled product with n or k under one block (``SCALE_BLOCK``): the fast kernels refuse
     it and what runs instead is bound by the host. Median of such rows."""

@@ -103,6 +103,8 @@ QUANTIZE = {
     "pack_tn": (0.7, 0.01, 100),
     "pack_nn": (0.7, 0.01, 100),
     "pack_nt": (0.7, 0.01, 100),
+    "pack_columns": (0.5, 16, 4096),
+    "fresh_cost": (0.7, 0.01, 100),
 }
 """Free where the start has them: low-bit products whose times hold a quantizing kernel, libraries that copy operands
 into blocks."""
