@@ -356,3 +356,13 @@ def test_trainers_on_fsdp_are_offered_what_they_have(trainer: str) -> None:
         piped = search(asked, 8, fixed={"pp": 2, "dp": 4}).best
         assert piped is not None
         assert int(piped.plan.zero_stage) in (2, 3)
+
+
+def test_layers_held_to_be_recomputed_are() -> None:
+    found = search_plans(job(), cluster(), 8, {"recompute_layers": 2, "pp": 2})
+    assert found.best is not None
+    assert all(int(each.plan.recompute) == Recompute.FULL and each.plan.recompute_layers == 2 for each in found.top)
+    with pytest.raises(InputError, match=r"recompute_layers=2: .*recompute=none has none of; nearest: recompute=full"):
+        search_plans(job(), cluster(), 8, {"recompute_layers": 2, "recompute": "none"})
+    with pytest.raises(InputError, match=r"recompute_layers=9: must be at most the model's 8 layers"):
+        search_plans(job(), cluster(), 8, {"recompute_layers": 9})

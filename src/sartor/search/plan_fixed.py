@@ -13,6 +13,7 @@ from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.search.plan_conditions import structures
 from sartor.search.plan_space import AXES, DIMS, STRUCTURE, plan_space, size_of
+from sartor.training.blocks import layer_order
 
 WORDS: Mapping[str, Mapping[str, int]] = {
     "recompute": {each.word: int(each) for each in Recompute},
@@ -33,6 +34,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     that no plan of the job can use; the nearest that would do is named.
     """
     values = {_axis(name): _value(_axis(name), value) for name, value in fixed.items()}
+    values = _with_recompute(job, values)
     _check_together(job, num_devices, values)
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
@@ -68,6 +70,21 @@ def _value(axis: str, value: Any) -> int:
         must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
         raise InputError(f"--fix {axis}", number, must, str(min(max(number, low), high)))
     return number
+
+
+def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
+    """A number of recomputed layers says that whole layers are."""
+    some = values.get("recompute_layers")
+    if some is None:
+        return values
+    layers = len(layer_order(job.shape))
+    if some > layers:
+        raise InputError("--fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))
+    if values.get("recompute", Recompute.FULL) != Recompute.FULL:
+        word = Recompute(values["recompute"]).word
+        must = f"counts layers recomputed whole, which recompute={word} has none of"
+        raise InputError("--fix recompute_layers", some, must, "recompute=full")
+    return {**values, "recompute": int(Recompute.FULL)}
 
 
 def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int]) -> None:
