@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,24 +69,16 @@ def design(
     Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096`
     """
     from sartor import api
-    from sartor.report.design_body import design_body
-    from sartor.report.table_design import design_view
 
     check_export_needs(study, export)
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
-    if not model:
-        raise InputError("--model", "not given", "say which models are to be trained", "--model gpt3-175b")
-    for name, value, near in (
-        ("--num-devices", num_devices, "1024"),
-        ("--global-batch-size", global_batch_size, "4096"),
-    ):
-        if value is None:
-            raise InputError(name, "not given", "must be said", f"{name} {near}")
+    check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
+    prices = {} if hbm_usd_per_gb is None else {"hbm_usd_per_gb": hbm_usd_per_gb}
     with progress_line(time_limit) as progress:
         found = api.design(
-            model,
+            model or [],
             num_devices=num_devices or 0,
             global_batch_size=global_batch_size or 0,
             seq_len=None if seq_len is None else numbers("--seq-len", seq_len, int),
@@ -97,9 +89,9 @@ def design(
             time_limit_s=time_limit,
             tolerance=tolerance,
             baselines=baselines,
-            shapes=shapes_asked(shapes, fleet, model),
+            shapes=shapes_asked(shapes, fleet, model or []),
             fleet=fleet_of(fleet),
-            pareto=[word.strip() for word in (pareto or "").split(",") if word.strip()],
+            pareto=words_of(pareto),
             set=c.parse_sets(set_),
             study=study,
             executor=executor,
@@ -111,16 +103,45 @@ def design(
             objective=objective,
             mean=mean,
             microbatch_sizes=numbers("--microbatch-size", microbatch_size, int),
-            recompute=[word.strip() for word in recompute.split(",") if word.strip()],
+            recompute=words_of(recompute),
             area_model=area_model,
             wafer_usd=wafer_usd,
-            **({} if hbm_usd_per_gb is None else {"hbm_usd_per_gb": hbm_usd_per_gb}),
+            **prices,
         )
     write_files(found, html, png)
     if export is not None and study is not None:
-        from sartor.engine.export import export_study
+        export_points(study, export)
+    tell(found, json=json, out=out)
 
-        export_study(study, export)
+
+GIVEN = {
+    "--model": ("say which models are to be trained", "--model gpt3-175b"),
+    "--num-devices": ("must be said", "--num-devices 1024"),
+    "--global-batch-size": ("must be said", "--global-batch-size 4096"),
+}
+"""What a search cannot do without: what is said where it is missing, and an example."""
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` for the first of `GIVEN` that is not there."""
+    for name, value in given.items():
+        if value is None or value == []:
+            must, near = GIVEN[name]
+            raise InputError(name, "not given", must, near)
+
+
+def export_points(study: Path, to: Path) -> None:
+    """The study's points as a table, and how many they are on stderr."""
+    from sartor.engine.export import export_study
+
+    c.say(f"{to}: {export_study(study, to)} points")
+
+
+def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
+    """The answer where it is wanted; leave with its exit code: 130 interrupted, 3 nothing fits."""
+    from sartor.report.design_body import design_body
+    from sartor.report.table_design import design_view
+
     c.answer("design", design_body(found), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
@@ -167,6 +188,11 @@ def fleet_of(text: str | None) -> dict[str, float]:
         if name:
             found[name] = numbers("--fleet", weight or "1", float)[0]
     return found
+
+
+def words_of(text: str | None) -> list[str]:
+    """``"none, full"`` -> ``["none", "full"]``."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -74,7 +74,13 @@ def study_body(record: StudyRecord) -> dict[str, Any]:
 
     whole = {"fingerprint": record.fingerprint, "complete": record.complete}
     seconds = sum(session.seconds for session in record.sessions)
-    return {**as_watched(record), **whole, "seconds": seconds}
+    names = ("name", "evaluations", "seconds", "note")
+    ways = [
+        {name: getattr(way, name) for name in names} | {"objective": way.ranked.objective if way.ranked else None}
+        for way in record.ways
+    ]
+    beside = {"baselines": ways, "searches": list(record.scopes)}
+    return {**as_watched(record), **whole, **beside, "seconds": seconds}
 
 
 def _view(record: StudyRecord) -> Table:
@@ -92,6 +98,9 @@ def _view(record: StudyRecord) -> Table:
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
         ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),
     ]
+    others = len(record.scopes) - 1
+    if record.ways or others:
+        rows.append(("beside it", f"{len(record.ways)} other ways to choose, {others} searches of fronts and shapes"))
     if best is not None:
         names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
         shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)

@@ -8,24 +8,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sartor.engine.codec import architecture_dict, outcome_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
+from sartor.search.joint_result import Ranked
 
 SUFFIXES = (".csv", ".parquet")
 
 
-def export_study(study: str | Path, to: str | Path, scope: str = MAIN) -> int:
-    """Write every evaluated point as a row, and say how many there are.
+def export_study(study: str | Path, to: str | Path) -> int:
+    """Write every evaluated point as a row, and say how many there are: those of the search itself (``part`` is
+    ``main``), of the searches beside it (a budget of a front, a shape), and what else was priced (a way to choose).
 
-    Columns: candidate, objective, bound, prices, one per architecture field, and per model (``model1_``, ...) its name,
-    seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty where nothing was found.
+    Columns: part, candidate, objective, bound, prices, one per architecture field, and per model (``model1_``, ...) its
+    name, seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty where nothing was
+    found.
     Raises ``InputError`` for a study that cannot be read and a file that cannot be written.
     """
     to = Path(to)
     check_export(to)
-    record = read_study(study, scope)
-    rows = point_rows(record)
-    names = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate", "objective", "bound"]
+    record = read_study(study)
+    others = [(scope, read_study(study, scope)) for scope in record.scopes if scope != MAIN]
+    rows = [*point_rows(record), *kept_rows(record)]
+    rows += [row for scope, other in others for row in point_rows(other, scope.partition(" #")[0])]
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["part", "candidate", "objective", "bound"]
     write = _csv if to.suffix.lower() == ".csv" else _parquet
     beside = to.with_name(f".{to.name}.{os.getpid()}")
     try:
@@ -47,13 +53,37 @@ def check_export(to: Path) -> None:
         _pyarrow()
 
 
-def point_rows(record: StudyRecord) -> list[dict[str, Any]]:
+def point_rows(record: StudyRecord, part: str = MAIN) -> list[dict[str, Any]]:
     """One flat row per point, in the order of evaluation."""
-    return [_row(point) for point in record.points]
+    return [_row(part, point) for point in record.points]
 
 
-def _row(point: StudyPoint) -> dict[str, Any]:
+def kept_rows(record: StudyRecord) -> list[dict[str, Any]]:
+    """One flat row per other way to choose, by its name, then per point of ``front`` and ``published order``."""
+    found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
+    parts = ("front", "published order")
+    found += [(part, value) for key, value in record.kept for part in parts if key.startswith(f"{part}, candidate")]
+    return [_ranked_row(part, ranked) for part, ranked in found]
+
+
+def _ranked_row(part: str, ranked: Ranked) -> dict[str, Any]:
+    point = ranked.evaluation.point
+    like = StudyPoint(
+        **{name: getattr(ranked, name) for name in ("objective", "bound", "area_mm2", "power_w", "die_usd")},
+        candidate=point.index,
+        hbm_bytes=point.hbm_bytes,
+        architecture=architecture_dict(point.accelerator, point.hbm_bytes),
+        outcomes=tuple(outcome_dict(outcome) for outcome in ranked.evaluation.outcomes),
+        schedule_limit_s=point.schedule_limit_s,
+        session=0,
+    )
+    row = _row(part, like)
+    return row if point.index >= 0 else row | {"candidate": None}
+
+
+def _row(part: str, point: StudyPoint) -> dict[str, Any]:
     row: dict[str, Any] = {
+        "part": part,
         "candidate": point.candidate,
         "objective": point.objective,
         "bound": point.bound,

@@ -29,8 +29,8 @@ CREATE TABLE points (
     UNIQUE (search, candidate, hbm_bytes, schedule_limit_s, floor));
 CREATE TABLE bounds (search INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (search, key))
     WITHOUT ROWID;
-CREATE TABLE kept (search INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (search, key))
-    WITHOUT ROWID;
+CREATE TABLE kept (
+    id INTEGER PRIMARY KEY, search INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (search, key));
 CREATE TABLE history (
     search INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, phase TEXT NOT NULL,
     evaluated INTEGER NOT NULL, waiting INTEGER NOT NULL, pruned INTEGER NOT NULL,

@@ -214,7 +214,8 @@ class SearchStore:
             return value
         value = make()
         with self.store.writing() as connection:
-            connection.execute("INSERT INTO kept VALUES (?, ?, ?)", (self.search, key, to_text(value)))
+            row = (self.search, key, to_text(value))
+            connection.execute("INSERT INTO kept (search, key, value) VALUES (?, ?, ?)", row)
         return value
 
     def spent_s(self) -> float:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sartor.engine.records import from_text
 from sartor.engine.schema import cannot, connect
 from sartor.errors import InputError
+from sartor.search.joint_result import Baseline
 
 MAIN = "main"
 """The search of the question itself; others of a study are named for what they are for."""
@@ -83,12 +85,20 @@ class StudyRecord:
     points: tuple[StudyPoint, ...]
     history: tuple[StudyStep, ...]
     sessions: tuple[StudySession, ...]
+    kept: tuple[tuple[str, Any], ...] = ()
+    """What was worked out beside the search, by its key (`search.joint_keep`), in that order."""
 
     @property
     def incumbent(self) -> StudyPoint | None:
         """The best point so far, the first of equals."""
         best = max(self.points, key=lambda point: point.objective, default=None)
         return best if best is not None and best.objective > 0 else None
+
+    @property
+    def ways(self) -> tuple[Baseline, ...]:
+        """The other ways to choose that are priced so far."""
+        values = [each for _, value in self.kept for each in (value if isinstance(value, tuple) else (value,))]
+        return tuple(each for each in values if isinstance(each, Baseline))
 
     @property
     def bound(self) -> float | None:
@@ -123,6 +133,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     last = "SELECT *, max(schedule_limit_s) FROM points WHERE search=? GROUP BY candidate, hbm_bytes ORDER BY min(id)"
     points = connection.execute(last, mine)
     history = connection.execute("SELECT * FROM history WHERE search=? ORDER BY step", mine)
+    kept = connection.execute("SELECT key, value FROM kept WHERE search=? ORDER BY id", mine)
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     return StudyRecord(
         path=path,
@@ -134,6 +145,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         points=tuple(map(_point, points)),
         history=tuple(StudyStep(**{key: row[key] for key in row.keys() if key != "search"}) for row in history),  # noqa: SIM118
         sessions=tuple(_session(row) for row in connection.execute("SELECT * FROM sessions ORDER BY id")),
+        kept=tuple((row["key"], from_text(row["value"])) for row in kept),
     )
 
 

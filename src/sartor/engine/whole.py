@@ -18,6 +18,7 @@ from sartor.search.joint_keep import Keep, afresh
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Baseline, JointResult, Progress
 from sartor.search.joint_shapes import ShapeDesign
+from sartor.search.joint_why import reasons
 
 LONGEST_BASELINE_S = 300.0
 """Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
@@ -131,6 +132,9 @@ def _with_baselines(whole: Whole, beside: Beside, run: _Run) -> Whole:
     try:
         for way in _ways(run, result):
             found.append(way)
+        if result.best is not None:
+            run.told(result, "baselines: why the best is faster")
+            result = replace(result, reasons=reasons(run.question, result.best, found, run.keep))
     except KeyboardInterrupt:
         result = replace(result, interrupted=True)
     return replace(whole, result=replace(result, baselines=tuple(found)))

@@ -10,6 +10,7 @@ from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
 from sartor.report.contract import plain, record
 from sartor.report.design_shapes import shapes_body
+from sartor.report.design_words import why_texts
 from sartor.search.joint_detail import (
     SOURCE,
     ModelDetail,
@@ -21,6 +22,7 @@ from sartor.search.joint_detail import (
 )
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Baseline, Progress, Ranked
+from sartor.search.joint_why import Reason
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
 
@@ -44,6 +46,7 @@ def design_body(answer: DesignAnswer) -> dict[str, Any]:
         "pareto_axes": None if answer.proved_front is None else list(answer.proved_front.axes),
         "pareto_proved": answer.proved_front is not None and answer.proved_front.proved,
         "baselines": [baseline_body(question, each) for each in found.baselines],
+        "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
         "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
         "convergence": [progress_body(each) for each in found.trajectory],
         "assumptions": list(answer.assumptions),
@@ -143,6 +146,12 @@ def baseline_body(question: DesignQuestion, baseline: Baseline) -> dict[str, Any
         "note": baseline.note or None,
         "wall_s": baseline.seconds,
     }
+
+
+def reason_body(reason: Reason, text: str) -> dict[str, Any]:
+    """Why the best is faster than the TPUv4-like point: the factors, what is left with one part of it, and in words."""
+    factors = {"factor": reason.factor, "placement_factor": reason.placement, "chip_factor": reason.chip}
+    return {"model": reason.model, **factors, "left": dict(reason.left), "text": text}
 
 
 def progress_body(progress: Progress) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from sartor.answers import DesignAnswer
 from sartor.hardware.accelerator import Accelerator
@@ -10,6 +11,7 @@ from sartor.report.words import printable
 from sartor.search.joint_detail import ModelDetail, StepTime, plan_fields
 from sartor.search.joint_question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.search.joint_result import DesignStatus, Ranked
+from sartor.search.joint_why import AGAINST, Reason
 from sartor.units import GIB, GIGA, MIB, format_count, format_share
 
 STEP_WORDS = {
@@ -174,6 +176,74 @@ def notes_of(answer: DesignAnswer) -> list[str]:
             ways.setdefault(part, []).append(each.name)
     plain = {part: names for part, names in ways.items() if not PLAN.match(part)}
     return [f"{_together(names)}: {part}" for part, names in plain.items()]
+
+
+def why_texts(answer: DesignAnswer) -> list[str]:
+    """Per model, how many times as fast as the TPUv4-like point the best is and what makes it so."""
+    known = {each.name: each.ranked for each in answer.result.baselines}
+    there = next((ranked for name, ranked in known.items() if ranked and name.startswith(f"{AGAINST},")), None)
+    if answer.best is None or there is None:
+        return []
+    here, there_chip = answer.best.evaluation.point.accelerator, there.evaluation.point.accelerator
+    return [f"{printable(each.model)}: {_why(each, here, there_chip)}" for each in answer.result.reasons]
+
+
+def _why(reason: Reason, here: Accelerator, there: Accelerator) -> str:
+    if reason.factor is not None:
+        split = (
+            f": {reason.placement:.2f}x by searching its placement, {reason.chip:.2f}x by the chip"
+            if reason.chip
+            else ""
+        )
+        text = f"{reason.factor:.2f}x {AGAINST} with expert placement{split}"
+    elif reason.chip is not None:
+        text = f"{reason.chip:.2f}x {AGAINST} with searched placement; the expert's does not fit there"
+    else:
+        text = f"{AGAINST} holds no placement of it"
+    lost = [f"{_swap(part, here, there)} {_kept(share)}" for part, share in reason.left if share < 1 - SAME]
+    more = [f"{_swap(part, here, there)} {share:.2f}x" for part, share in reason.left if share > 1 + SAME]
+    same = [SWAP_WORDS[part] for part, share in reason.left if abs(share - 1) <= SAME]
+    words = [f"alone, {', '.join(lost)} of the throughput" if lost else ""]
+    words += [f"{', '.join(more)}, were there room for it" if more else ""]
+    words += [f"the {' and '.join(same)} make no difference" if same else ""]
+    return "; ".join([text, *(each for each in words if each)])
+
+
+SAME = 0.005
+"""Shares of throughput that count as equal."""
+SWAP_WORDS = {
+    "arrays": "multiply arrays",
+    "lanes": "vector lanes",
+    "buffer": "buffer",
+    "memory": "memory's rate",
+    "links": "links",
+    "clock": "clock",
+}
+
+
+def _kept(share: float) -> str:
+    return f"would leave {format_share(share)}" if share else "would leave nothing"
+
+
+def _swap(part: str, here: Accelerator, there: Accelerator) -> str:
+    """``its 256 vector lanes in place of 16,384``."""
+    say, unit = SWAPPED[part]
+    return f"its {say(there)}{unit} in place of {say(here)}"
+
+
+SWAPPED: dict[str, tuple[Callable[[Accelerator], str], str]] = {
+    "arrays": (lambda a: f"{_macs(a):,.0f} ({a.num_tensor_cores} of {a.array_rows} x {a.array_cols})", " multipliers"),
+    "lanes": (lambda a: f"{a.num_vector_cores * a.vector_lanes:,.0f}", " vector lanes"),
+    "buffer": (lambda a: f"{float(a.global_buffer_bytes) / MIB:g} MiB", " of buffer"),
+    "memory": (lambda a: f"{float(a.hbm_bytes_per_s) / GIGA:,.0f} GB/s", " of memory"),
+    "links": (lambda a: f"{float(a.network_bytes_per_s) / GIGA:,.0f} GB/s", " of links"),
+    "clock": (lambda a: f"{float(a.clock_hz) / GIGA:g} GHz", ""),
+}
+"""How a part is told, and its unit."""
+
+
+def _macs(a: Accelerator) -> float:
+    return float(a.num_tensor_cores * a.array_rows * a.array_cols)
 
 
 PLAN = re.compile(r"^t\d+ p\d+ d\d+|^placement alone$")

@@ -23,6 +23,7 @@ from sartor.report.design_words import (
     plan_text,
     rate,
     short_chip,
+    why_texts,
 )
 from sartor.report.files import write_atomic
 from sartor.report.html import Column, Markup, element, join, table
@@ -150,7 +151,8 @@ def _baselines(answer: DesignAnswer) -> Markup:
     heads = ("objective", "best is", "mm2", "W", "points", "took")
     columns = [Column(head="way", number=False), *(Column(head=head) for head in heads)]
     caption = "All priced by the same cost model as the best"
-    return join([table(columns, rows, caption=caption), bullets("Of these", notes_of(answer))])
+    why = bullets("The best against TPUv4-like, model by model", why_texts(answer))
+    return join([table(columns, rows, caption=caption), why, bullets("Of these", notes_of(answer))])
 
 
 def _front(answer: DesignAnswer) -> Markup:

@@ -23,6 +23,7 @@ from sartor.report.design_words import (
     rate,
     short_chip,
     step_parts,
+    why_texts,
 )
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import printable
@@ -50,6 +51,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
         parts += [_title("Where the area goes"), area_table(answer, answer.best)]
     if found.baselines:
         parts += [_title("Against other ways to choose"), baselines_table(answer), *notes("Of these", notes_of(answer))]
+        parts += notes("The best against TPUv4-like, model by model", why_texts(answer))
     if answer.shapes is not None:
         parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:

@@ -43,8 +43,9 @@ def published_order(
     candidates, why = candidates_of(question, space)
     best: Ranked | None = None
     buckets: list[float] = []
-    visited, note = 0, why or f"ended after {MOST_VISITED} candidates before its rule did"
     order = np.argsort(-candidates.area_mm2, kind="stable")[:MOST_VISITED] if not why else np.zeros(0, dtype=np.int64)
+    last = "with the space" if len(order) == len(candidates) else f"after {MOST_VISITED} candidates"
+    visited, note = 0, why or f"ended {last}, before its rule did"
     names = np.floor(candidates.area_mm2[order] / BUCKET_MM2)
     evaluated = zip(names.tolist(), _evaluated(question, candidates, order, keep), strict=True)
     for _, bucket in groupby(evaluated, key=lambda each: each[0]):
@@ -56,8 +57,8 @@ def published_order(
             if time.perf_counter() - start > time_limit_s:
                 break
         buckets.append(max(values) or -1.0)
-        last = buckets[-PATIENCE:]
-        if len(last) == PATIENCE and all(a >= b for a, b in pairwise(last)):
+        latest = buckets[-PATIENCE:]
+        if len(latest) == PATIENCE and all(a >= b for a, b in pairwise(latest)):
             note = f"stopped by its rule after {len(buckets)} buckets"
             break
         if time.perf_counter() - start > time_limit_s:

@@ -81,6 +81,8 @@ class JointResult:
     """Every point that was evaluated, best first."""
     pareto: tuple[Any, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+    reasons: tuple[Any, ...] = ()
+    """By model, why the best beats the TPUv4-like point (`joint_why.Reason`), where baselines were asked for."""
     tightest: str = ""
     interrupted: bool = False
     assumptions: tuple[str, ...] = field(default=())
