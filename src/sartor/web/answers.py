@@ -8,9 +8,10 @@ from typing import Any
 from sartor import api
 from sartor.errors import InputError
 from sartor.report import contract
-from sartor.web.asked import gpu_of, model_of, names_of, plain_name, question_of
+from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
 from sartor.web.reply import Reply, answered, compact
 from sartor.web.routes import SHELVES
+from sartor.web.uploads import plain_name
 
 Body = Mapping[str, Any]
 
@@ -19,19 +20,19 @@ MOST_CANDIDATES = 200
 
 
 def estimate(body: Body) -> Reply:
-    found = api.estimate(model_of(body), gpu_of(body["gpu"]), **question_of(body))
+    found = api.estimate(model_of(body), device_of(body), **question_of(body))
     return answered("estimate", contract.estimate_body(found))
 
 
 def gemm(body: Body) -> Reply:
-    words = {name: body[name] for name in ("batch", "dtype", "layout", "clock")}
-    found = api.gemm(body["m"], body["n"], body["k"], gpu_of(body["gpu"]), **words)
+    words = {name: body[name] for name in ("batch", "dtype", "layout", "clock", "calibration")}
+    found = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)
     return answered("gemm", contract.gemm_body(found))
 
 
 def lint(body: Body) -> Reply:
     allow = names_of("allow", body["allow"])
-    found = api.lint(model_of(body), gpu_of(body["gpu"]), allow=allow, **question_of(body))
+    found = api.lint(model_of(body), device_of(body), allow=allow, **question_of(body))
     return answered("lint", contract.lint_body(found))
 
 
@@ -66,10 +67,9 @@ def report(body: Body) -> Reply:
 def _advice(body: Body) -> Any:
     from sartor.search.quality import QualityGuard
 
-    gpus = [gpu_of(name) for name in body["gpus"] or ["h100"]]
     return api.advise(
         model_of(body),
-        gpus,
+        devices_of(body),
         objective=body["objective"],
         params_tolerance=body["params_tolerance"],
         freeze=names_of("freeze", body["freeze"]),
@@ -144,6 +144,17 @@ def catalog_entry(body: Body) -> Reply:
 
     shelf = _SHELVES[shelf_of(body["what"])]
     return answered("catalog", {"catalog": body["what"], "entries": shelf(plain_name("name", body["entry"]))})
+
+
+def catalog_toml(body: Body) -> Reply:
+    from sartor.hardware.catalog import gpu_datasheet
+    from sartor.hardware.cluster_catalog import cluster_file
+
+    files = {"gpus": gpu_datasheet, "clusters": cluster_file}
+    if body["what"] not in files:
+        raise InputError("catalog", body["what"], "must be one whose entries are files: gpus, clusters", "gpus")
+    text = files[body["what"]](plain_name("name", body["entry"]))
+    return Reply(body=text.encode(), media="text/plain; charset=utf-8")
 
 
 def shelf_of(what: str) -> str:

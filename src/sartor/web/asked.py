@@ -7,11 +7,14 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interop.config_text import parse_config
 from sartor.interop.huggingface import read_model
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
+from sartor.web.uploads import own_cluster, own_gpu, plain_name
 
 WORDS = (
     "phase",
@@ -24,6 +27,7 @@ WORDS = (
     "dtype",
     "attention",
     "set",
+    "calibration",
 )
 """Fields handed to ``api.ask`` as they are."""
 
@@ -62,13 +66,23 @@ def gpu_of(name: Any) -> Gpu:
     return load_gpu(plain_name("gpu", name))
 
 
-def plain_name(field: str, name: Any) -> str:
-    """A catalogue name: anything that reads as a path is refused, since over HTTP no file is looked at."""
-    if not isinstance(name, str):
-        raise InputError(field, name, "must be a word")
-    if "/" in name or "\\" in name or name.endswith((".toml", ".json")) or "\x00" in name or len(name) > 200:
-        raise InputError(field, name, "must be a name of the catalogue; over HTTP no file is read by its path")
-    return name
+def device_of(body: Mapping[str, Any]) -> Gpu:
+    """The device of ``gpu_toml`` (a datasheet's text) or ``gpu`` (a catalogue name). Raises ``InputError``."""
+    text = body.get("gpu_toml")
+    return gpu_of(body["gpu"]) if text is None else own_gpu(text)
+
+
+def devices_of(body: Mapping[str, Any]) -> list[Gpu]:
+    """The devices of ``gpus``; the one of ``gpu_toml`` goes by its own name there. Raises ``InputError``."""
+    own = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
+    names = body["gpus"] or [own.name if own else "h100"]
+    return [own if own and name == own.name else gpu_of(name) for name in names]
+
+
+def cluster_of(body: Mapping[str, Any]) -> Cluster:
+    """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name). Raises ``InputError``."""
+    text = body.get("cluster_toml")
+    return load_cluster(plain_name("cluster", body["cluster"])) if text is None else own_cluster(text)
 
 
 def question_of(body: Mapping[str, Any]) -> dict[str, Any]:

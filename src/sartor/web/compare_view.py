@@ -12,7 +12,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.report import contract
 from sartor.report.contract import plain
-from sartor.web.asked import gpu_of, model_of, question_of
+from sartor.web.asked import devices_of, model_of, question_of
 
 
 def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
     apart more surely than either can be told in seconds (``cost.estimate.compare``). Raises ``InputError``.
     """
     shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
-    gpus = [gpu_of(name) for name in body["gpus"] or ["h100"]]
+    gpus = devices_of(body)
     return {
         "gpus": [gpu.name for gpu in gpus],
         "shapes": [{"name": name, "set": sets, **_sizes(body, sets)} for name, sets in shapes],

@@ -10,11 +10,11 @@ from typing import Any
 from sartor import api
 from sartor.answers import PlanAnswer
 from sartor.errors import InputError
-from sartor.hardware.cluster_catalog import load_cluster
 from sartor.report.contract import plain, record
-from sartor.web.asked import model_of, plain_name
+from sartor.web.asked import cluster_of, model_of
+from sartor.web.uploads import question_key
 
-JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel", "routing_skew")
+JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel", "routing_skew", "calibration")
 MOST_TOP = 100
 REMEMBERED = 4
 """Plans a worker keeps, so that figures and launch files do not search again."""
@@ -25,7 +25,7 @@ MOST_POINTS = 2000
 def planned(body: Mapping[str, Any]) -> PlanAnswer:
     """The answer of ``api.plan`` to a request. Raises ``InputError``."""
     asked = {name: value for name, value in body.items() if name != "trainer"}
-    key = json.dumps(asked, sort_keys=True, default=str)
+    key = json.dumps(question_key(asked), sort_keys=True)
     if key not in _REMEMBERED:
         _REMEMBERED[key] = _plan(asked)
         while len(_REMEMBERED) > REMEMBERED:
@@ -46,7 +46,7 @@ def _plan(body: Mapping[str, Any]) -> PlanAnswer:
         raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
     return api.plan(
         model_of(body),
-        load_cluster(plain_name("cluster", body["cluster"])),
+        cluster_of(body),
         num_devices=body["num_devices"],
         global_batch_size=body["global_batch_size"],
         seq_len=body["seq_len"],

@@ -44,6 +44,23 @@ CONFIG = Field(
 )
 NAME = Field(name="name", about="What to call the model of `config`.", kinds=("string",), example="my-model")
 GPU = Field(name="gpu", about="A name of GET /api/catalog/gpus.", kinds=("string",), default="h100", example="a100_sxm")
+GPU_TOML = Field(
+    name="gpu_toml",
+    about="A device of one's own in place of `gpu`: the text of a datasheet (docs/howto/add-a-gpu.md; one to "
+    "change: GET /api/catalog/gpus/NAME/toml). In `gpus` it goes by the name it gives itself.",
+    kinds=("string",),
+)
+CLUSTER_TOML = Field(
+    name="cluster_toml",
+    about="A cluster of one's own in place of `cluster`: the text of its file (docs/howto/describe-my-cluster.md; one "
+    "to change: GET /api/catalog/clusters/NAME/toml). Devices in it are names of the catalogue or datasheets in place.",
+    kinds=("string",),
+)
+CALIBRATION = Field(
+    name="calibration",
+    about="What was measured on this device: the text of a file of `sartor calibrate`.",
+    kinds=("string",),
+)
 GPUS = Field(
     name="gpus",
     about="Devices; the first is the one estimated in detail.",
@@ -97,7 +114,7 @@ SET = Field(
     example={"num_heads": 32},
 )
 ASKED = (MODEL, CONFIG, NAME)
-QUESTION = (*ASKED, GPU, PHASE, SEQ_LEN, MICROBATCH, CONTEXT_LEN, TP, DTYPE, ATTENTION, SET)
+QUESTION = (*ASKED, GPU, GPU_TOML, PHASE, SEQ_LEN, MICROBATCH, CONTEXT_LEN, TP, DTYPE, ATTENTION, CALIBRATION, SET)
 ALLOW = Field(name="allow", about="Rules to leave out, by name or code.", kinds=("array",), items="string", most=64)
 TOLERANCE = Field(
     name="params_tolerance",
@@ -137,6 +154,7 @@ PLAN = (
         default="dgx-h100",
         example="dgx-a100",
     ),
+    CLUSTER_TOML,
     Field(
         name="num_devices",
         about="Devices, or a list of numbers of them (the front over them). Not given: as many as the cluster has.",
@@ -184,6 +202,7 @@ PLAN = (
         default=1e12,
         example="300B",
     ),
+    CALIBRATION,
     TOP,
     SET,
 )
@@ -214,6 +233,8 @@ ROUTES = (
                 name="k", about="The contracted dimension.", kinds=("integer",), required=True, least=1, example=4096
             ),
             GPU,
+            GPU_TOML,
+            CALIBRATION,
             Field(name="batch", about="Products of this size.", kinds=("integer",), default=1, least=1),
             DTYPE,
             Field(
@@ -425,6 +446,13 @@ ROUTES = (
         summary="One entry whole, with its sources.",
         schema="catalog",
         keys=("catalog", "entries"),
+    ),
+    Route(
+        name="catalog_toml",
+        path="/api/catalog/{what}/{entry}/toml",
+        method="GET",
+        summary="The file of a device or a cluster, to be changed and sent back as `gpu_toml` or `cluster_toml`.",
+        media="text/plain; charset=utf-8",
     ),
 )
 """Every question; ``/health``, ``/openapi.json`` and the page itself are beside it in ``web.pages``."""

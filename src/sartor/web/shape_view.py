@@ -23,7 +23,8 @@ from sartor.report.points import roofline_points
 from sartor.rules.rule import Context, run_rules
 from sartor.search.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.units import largest_power_of_two_dividing
-from sartor.web.asked import gpu_of, model_of, question_of
+from sartor.web.asked import device_of, model_of, question_of
+from sartor.web.uploads import question_key
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,7 +47,7 @@ NEARLY = 0.8
 
 def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
-    reading, gpu, words = model_of(body), gpu_of(body["gpu"]), question_of(body)
+    reading, gpu, words = model_of(body), device_of(body), question_of(body)
     asked = api.ask(reading, gpu, **words)
     context = Context.of(
         asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=asked.reading.interval_factor
@@ -77,7 +78,7 @@ _BASELINES: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 def _baseline(body: Mapping[str, Any], reading: ModelReading, gpu: Gpu, words: dict[str, Any]) -> dict[str, Any] | None:
     """The model as it was before its sizes were changed; None where that does not split over so many devices."""
-    key = json.dumps({name: body[name] for name in body if name not in ("set", "around")}, sort_keys=True)
+    key = json.dumps({**question_key(body), "set": None, "around": None}, sort_keys=True)
     if key not in _BASELINES:
         try:
             _BASELINES[key] = _unchanged(api.answer_question(api.ask(reading, gpu, **{**words, "set": None})))
@@ -116,7 +117,7 @@ def _laid(asked: Question, field: str, around: Any) -> Laid | None:
 
 def sweep_answer(body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of POST /api/sweep. Raises ``InputError``."""
-    asked = api.ask(model_of(body), gpu_of(body["gpu"]), **question_of(body))
+    asked = api.ask(model_of(body), device_of(body), **question_of(body))
     field, values = body["field"], body["values"]
     wanted = _values(asked, field, None) if values is None else _given(field, values)
     found = sweep(asked.workload, [asked.gpu], asked.dims, field=field, values=wanted, calibrations=_known(asked))

@@ -97,6 +97,7 @@ class Answerer:
         from sartor.web.fields import checked
         from sartor.web.reply import answered
         from sartor.web.routes import route_named
+        from sartor.web.uploads import calibration_at_hand
 
         route = route_named(name)
         if name == "study":
@@ -104,7 +105,10 @@ class Answerer:
         if name == "watched":
             return answered("study", study_view.watched_body(self.study))
         handler: Callable[[Mapping[str, Any]], Reply] = getattr(answers, name)
-        return handler(path if route.method == "GET" else checked(route.fields, body_of(body)))
+        if route.method == "GET":
+            return handler(path)
+        with calibration_at_hand(checked(route.fields, body_of(body))) as asked:
+            return handler(asked)
 
 
 def _limit_memory(size: int) -> None:

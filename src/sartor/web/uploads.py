@@ -1,0 +1,92 @@
+"""Files that come as text in a question: a datasheet, a cluster, a calibration of one's own.
+
+They are judged as the command line judges the files, with its sentences. A name inside them is a name of the catalogue:
+no path is followed. A calibration stands in a folder of its own while its question is answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.hardware.catalog import gpu_from
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import cluster_from_table
+from sartor.hardware.gpu import Gpu
+
+
+def own_gpu(text: str) -> Gpu:
+    """The device of a datasheet's text. Raises ``InputError``."""
+    return gpu_from(_table("gpu_toml", text), "own")
+
+
+def own_cluster(text: str) -> Cluster:
+    """The cluster of a file's text. Raises ``InputError``."""
+    table = _table("cluster_toml", text)
+    pools = table.get("others", [])
+    for each in (table, *(pools if isinstance(pools, list) else [])):
+        if isinstance(each, dict) and isinstance(each.get("gpu"), str):
+            plain_name("gpu", each["gpu"])
+    return cluster_from_table(table, "own")
+
+
+def plain_name(field: str, name: Any) -> str:
+    """A catalogue name: anything that reads as a path is refused, since over HTTP no file is looked at."""
+    if not isinstance(name, str):
+        raise InputError(field, name, "must be a word")
+    if "/" in name or "\\" in name or name.endswith((".toml", ".json")) or "\x00" in name or len(name) > 200:
+        raise InputError(field, name, "must be a name of the catalogue; over HTTP no file is read by its path")
+    return name
+
+
+def _table(field: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(field, "the text sent", f"must be readable as TOML: {reason}") from None
+
+
+@contextmanager
+def calibration_at_hand(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The question with its calibration's text in a file, as the journeys take it; the file is gone afterwards.
+
+    Its name is made of the text, so that what is remembered by question knows one calibration from another
+    (``question_key``). Sentences speak of the text sent.
+    """
+    text = body.get("calibration")
+    if text is None:
+        yield body
+        return
+    data = _encoded(text)
+    with tempfile.TemporaryDirectory(prefix="sartor-calibration-") as folder:
+        path = Path(folder) / f"{hashlib.sha256(data).hexdigest()[:24]}.toml"
+        path.write_bytes(data)
+        try:
+            yield {**body, "calibration": path}
+        except InputError as error:
+            raise _of_the_text(error, str(path)) from None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InputError("calibration", "text", "must be text in UTF-8") from None
+
+
+def _of_the_text(error: InputError, path: str) -> InputError:
+    value = "the text sent" if str(error.value) == path else error.value
+    return InputError(error.field, value, error.must.replace(f"in {path}", "in it"), error.nearest)
+
+
+def question_key(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A question as it is remembered: its calibration by name, whatever folder it stood in."""
+    calibration = body.get("calibration")
+    return {**body, "calibration": calibration.name} if isinstance(calibration, Path) else dict(body)
