@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.interop.launch import LaunchReading, read_launch
 from sartor.interop.launch_plan import LaunchKind
-from sartor.interop.megatron import read_layout
 from sartor.interop.megatron_model import expand_pattern, pattern_text
+from sartor.interop.megatron_stages import read_layout
 from sartor.interop.shell import HOLE, read_shell
 from sartor.interop.simple_yaml import read_yaml, write_yaml
 from sartor.model.training import ContextParallel, PipelineSchedule, Recipe, Recompute

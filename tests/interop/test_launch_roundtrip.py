@@ -104,6 +104,10 @@ ABLE: dict[LaunchKind, dict[str, tuple[Any, ...]]] = {
 """What each framework can run, for three plans in four; the fourth may ask for anything."""
 
 
+SWITCHES = ("dispatch_once", "ep_overlap", "grad_fusion", "fused_loss")
+"""Of a trainer, where they mean something: said by Megatron's arguments alone."""
+
+
 @st.composite
 def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]:
     """A job and a plan of it, on whole nodes or a part of one."""
@@ -135,7 +139,12 @@ def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]
         optimizer=pick("optimizer"),
         attention_kernel=draw(st.sampled_from(list(AttentionKernel))),
         context_parallel=pick("exchange"),
-        framework=Framework(dp_overlap=draw(st.booleans()), fused_kernels=draw(st.booleans()), splits_experts=splits),
+        framework=Framework(
+            dp_overlap=draw(st.booleans()),
+            fused_kernels=draw(st.booleans()),
+            splits_experts=splits,
+            **{name: draw(st.booleans()) for name in SWITCHES},
+        ),
     )
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=pick("sequence")),
@@ -188,6 +197,12 @@ def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> 
     assert reading.plan == canonical(plan, int(job.shape.num_layers))
     assert reading.unknown == ()
     again = reading.job(job.shape, 4096)
+    if reading.kind is LaunchKind.MEGATRON:
+        assert again.framework.grad_fusion is job.framework.grad_fusion
+        assert again.framework.fused_loss is job.framework.fused_loss
+    if reading.kind is LaunchKind.MEGATRON and plan.dims.ep > 1:
+        assert again.framework.dispatch_once is job.framework.dispatch_once
+        assert again.framework.ep_overlap is (job.framework.ep_overlap and plan.virtual_stages > 1)
     assert (again.seq_len, again.global_batch_size) == (4096, job.global_batch_size)
     assert (again.recipe, again.optimizer) == (job.recipe, job.optimizer)
     if plan.dims.cp > 1:
@@ -317,6 +332,13 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"dims": ParallelDims(tp=4, dp=8), "framework": Framework(tp_overlap=True, cuda_graphs=True, fused_kernels=False)},
     {"dims": ParallelDims(pp=4, dp=8), "virtual_stages": 2, "framework": Framework(p2p_overlap=False)},
     {"dims": ParallelDims(pp=4, dp=8), "stage_layers": (7, 9, 9, 7)},
+    {
+        "shape": MOE,
+        "dims": ParallelDims(pp=2, dp=16, ep=8),
+        "global_batch_size": 32,
+        "virtual_stages": 2,
+        "framework": Framework(dispatch_once=True, ep_overlap=True, grad_fusion=False, fused_loss=True),
+    },
     {"dims": ParallelDims(cp=2, dp=8), "context_parallel": ContextParallel.ALL_GATHER, "dropout": True},
 )
 

@@ -18,7 +18,8 @@ from sartor.interop.config_text import parse_config, printable
 from sartor.interop.deepspeed import deepspeed_files, read_deepspeed
 from sartor.interop.launch_plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
 from sartor.interop.launch_script import Command, find_command
-from sartor.interop.megatron import megatron_files, read_megatron
+from sartor.interop.megatron import megatron_files
+from sartor.interop.megatron_read import read_megatron
 from sartor.interop.simple_yaml import read_yaml
 from sartor.interop.torchtitan import read_torchtitan, torchtitan_files
 from sartor.model.shape import TransformerShape

@@ -190,7 +190,6 @@ def _expert_arguments(moe: MoeFfn | None, layers: list[Layer]) -> Iterator[Argum
         yield ("--moe-router-enable-expert-bias",)
         yield ("--moe-router-score-function", "sigmoid")
     yield ("--moe-grouped-gemm",)
-    yield ("--moe-token-dispatcher-type", "alltoall")
 
 
 def pattern_text(bits: list[int]) -> str:
