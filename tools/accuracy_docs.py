@@ -16,8 +16,9 @@ import training_accuracy_docs as training
 from sartor.errors import InputError
 from sartor.hardware.calibration import load_calibration
 from sartor.measure.accuracy import Accuracy, Group, groups_of, validate_operators
+from sartor.measure.devices import known
 from sartor.measure.inference import inference_body, validate_inference
-from sartor.measure.predictions import Predicted, known
+from sartor.measure.predictions import Predicted
 from sartor.measure.rows import Unexpressed, dtype_of
 from sartor.operators import DType
 
@@ -135,6 +136,9 @@ def evaluated(group: Group) -> str:
         return "none of these rows; parts as in their own tables"
     own = [name for name in sections if name in calibration.calibrated]
     if not own:
+        records = [calibration.provenance.get(name) or {} for name in sections]
+        if any(record.get("lender") == "joint" for record in records):
+            return "joint fit of all generations, nothing of this device"
         borrowed = any(calibration.provenance.get(name) for name in sections)
         return f"kin {calibration.kin}, nothing of this device" if borrowed and calibration.kin else "nothing fitted"
     record = calibration.provenance[own[0]]

@@ -57,6 +57,9 @@ class Machine:
     hbm_bytes_per_s: float
     warm_bytes: float
     """Bytes of the first operand found in L2 on arrival."""
+    warm_weight_bytes: float
+    """Size up to which the second operand is found in L2 on arrival."""
+    l2_bytes_per_s: float
     element_bytes: float
     first_bytes: float
     """Of one element of the first operand, where it is wider than the second's."""
@@ -208,8 +211,12 @@ def _combine(compute: Any, memory: Any, overlap: float) -> Any:
 def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     """First operand (less what is warm in L2), second operand, result."""
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
-    rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
-    return (first + rest) / machine.hbm_bytes_per_s
+    if machine.warm_weight_bytes == 0:
+        rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
+        return (first + rest) / machine.hbm_bytes_per_s
+    second, out = p.batch * p.n * p.k * machine.element_bytes, p.batch * p.n * p.m * p.out_bytes * c.write_cost
+    rate = np.where(second <= machine.warm_weight_bytes, machine.l2_bytes_per_s, machine.hbm_bytes_per_s)
+    return (first + out) / machine.hbm_bytes_per_s + second / rate
 
 
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:

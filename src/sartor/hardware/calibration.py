@@ -17,6 +17,7 @@ from typing import Any
 
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.network import NetworkCoefficients, network_coefficients
+from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType
 from sartor.units import MIB
 
@@ -86,7 +87,7 @@ class GemmCoefficients:
     pack_nt: float = 0.0
     """The same of the first operand of NT, which lies across its rows."""
     pack_columns: float = 0.0
-    """Columns of the result that one copy of NT's first operand serves; wider products copy it again. 0: one for all."""
+    """Columns of the result that one copy of NT's first operand serves; wider ones copy it again. 0: one for all."""
     fresh_cost: float = 0.0
     """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
     beyond its write."""
@@ -246,17 +247,16 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     """What is known of ``gpu``: its own fits, else its kin's with a wider interval, else its generation's assumptions.
 
     ``dtype`` asks for GEMM coefficients of that dtype to be present (they always are for dtypes the device has a
-    peak for). A dtype without a fit takes the device's fit of a sibling (fp16 and bf16 share units), then the kin's,
-    then a 16-bit fit with twice the interval.
+    peak for). A dtype without a fit takes the device's fit of a sibling (fp16 and bf16 share units), then the joint fit
+    of all generations where the device's own has none (``kin.toml`` says ``joint``), then the kin's, then a 16-bit fit
+    with twice the interval.
     """
     kin, widen = _kin(gpu.name)
     base = _generation(gpu.generation)
     general = (_read("kin.toml") or {}).get("general_cores", {}).get(gpu.vendor, "")
     gemm, calibrated, provenance = {}, set(), {}
     for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
-        gemm[each], owner, record = _gemm(
-            gpu.name, kin, widen, each, base.get(f"gemm_{each.value}", base["gemm"]), general
-        )
+        gemm[each], owner, record = _gemm(gpu, kin, widen, each, base.get(f"gemm_{each.value}", base["gemm"]), general)
         provenance[f"gemm.{each.value}"] = record
         if owner == gpu.name:
             calibrated.add(f"gemm.{each.value}")
@@ -317,27 +317,60 @@ _SIBLINGS: dict[DType, tuple[DType, ...]] = {
 
 
 def _gemm(
-    gpu: str, kin: str, widen: float, dtype: DType, base: GemmCoefficients, general: str
+    gpu: Gpu, kin: str, widen: float, dtype: DType, base: GemmCoefficients, general: str
 ) -> tuple[GemmCoefficients, str, Mapping[str, Any]]:
-    """Coefficients, whose they are (empty: assumed), and their record."""
-    for owner in (gpu, kin):
+    """Coefficients, whose they are (empty: assumed or of no device in particular), and their record."""
+    for owner in (gpu.name, kin):
+        joint = _joint(gpu, dtype) if owner != gpu.name else None
+        if joint:
+            return joint[0], "", joint[1]
         for each in (dtype, *_SIBLINGS.get(dtype, ())):
             table = _read(f"{owner}.{each.value}.toml") if owner else None
             if table:
                 found = _coefficients(GemmCoefficients, table["gemm"])
-                lent = found if owner == gpu else _lent(found, f"gemm.{dtype.value}", widen)
+                lent = found if owner == gpu.name else _lent(found, f"gemm.{dtype.value}", widen)
                 return lent, owner, table["provenance"]["gemm"]
     if dtype is DType.FP32 and general:  # general cores of another generation are nearer than one's own matrix units
         table = _read(f"{general}.fp32.toml") or {}
         lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), f"gemm.{dtype.value}", 3.0)
         return lent, "", table["provenance"]["gemm"]
-    for owner, each in ((gpu, DType.BF16), (gpu, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
+    for owner, each in ((gpu.name, DType.BF16), (gpu.name, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
+        joint = _joint(gpu, each) if owner != gpu.name else None
         table = _read(f"{owner}.{each.value}.toml") if owner else None
-        if table:  # other units, the same memory, launches and tiles
-            found = _widened(_coefficients(GemmCoefficients, table["gemm"]), 2.0)
-            lent = found if owner == gpu else _lent(found, f"gemm.{dtype.value}", widen)
-            return lent, "", table["provenance"]["gemm"]
+        if joint or table:  # other units, the same memory, launches and tiles
+            found, record = joint or (_coefficients(GemmCoefficients, table["gemm"]), table["provenance"]["gemm"])  # type: ignore[index]
+            found = _widened(found, 2.0)
+            own = owner == gpu.name or joint
+            return found if own else _lent(found, f"gemm.{dtype.value}", widen), "", record
     return base, "", {}
+
+
+def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]] | None:
+    """The fit of all generations at once, on this device's datasheet: for devices that ``kin.toml`` says so of, and
+    for those it does not know whose maker's generations were fitted. Its interval is what generations held out need."""
+    entry = (_read("kin.toml") or {}).get(gpu.name)
+    asked = entry.get("gemm", "") if entry is not None else "joint"
+    rates = Rates.of(gpu)
+    native = dtype in gpu.peak_flops_per_s
+    if not asked or not native or rates is None or gpu.vendor != JOINT_VENDOR or gpu.generation in _own_menus():
+        return None
+    table = _read(f"{asked}.toml") or {}
+    found = next((table[d.value] for d in (dtype, *_SIBLINGS.get(dtype, ())) if d.value in table), None)
+    if found is None:
+        return None
+    return rescaled(_coefficients(GemmCoefficients, found["gemm"]), REFERENCE, rates), found["provenance"]
+
+
+JOINT_VENDOR = "NVIDIA"
+"""Whose generations the joint fit was made of."""
+
+
+@cache
+def _own_menus() -> frozenset[str]:
+    """Generations whose tiles are assumed to be others than those fitted."""
+    return frozenset(
+        name for name, entry in (_read("generations.toml") or {}).items() if "tiles" in entry.get("gemm", ())
+    )
 
 
 def _families(gpu: str, kin: str, widen: float) -> dict[str, GroupedCoefficients]:

@@ -55,7 +55,9 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     known = load_calibration(gpu)
     for section, entry in sorted(known.provenance.items()):
         lines.append(f"calibration of {section}: {_fit_words(entry)}")
-    if known.kin:
+    if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
+        lines.append("GEMM coefficients of all generations' joint fit, on this device's datasheet")
+    elif known.kin:
         lines.append(f"GEMM coefficients borrowed from {known.kin}")
     if not known.provenance:
         lines.append(f"not calibrated on this device: typical shares of the {gpu.generation} generation")

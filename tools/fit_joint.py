@@ -1,0 +1,207 @@
+"""Fit one set of GEMM coefficients to all generations at once and write ``hardware/calibration/joint.toml``.
+
+Development only (scipy, pandas, pyarrow, the shared data): ``python tools/fit_joint.py SHARED [bf16 | bf16.hopper]``.
+What a device nobody measured borrows. The formula is ``sartor.cost.tiles``, the rules from device to device
+``sartor.hardware.scaling``; every generation weighs the same. Each generation is also held out in turn, fit and all:
+those coefficients go to tools/joint_held_out.toml (for tools/kin_docs.py), their errors on the generation they never
+saw into joint.toml, and the interval is as wide as they show it must be.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import tomllib
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fit_gemm
+from sartor.hardware.calibration import GemmCoefficients
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.scaling import REFERENCE, Rates, rescaled
+from sartor.operators import DType
+
+JOINT = fit_gemm.OUT / "joint.toml"
+HELD_OUT = Path(__file__).resolve().parent / "joint_held_out.toml"
+DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
+"""NVIDIA devices with tensor cores whose tables hold products of a linear layer."""
+DTYPES = (DType.BF16, DType.FP8, DType.FP8_BLOCK, DType.NVFP4)
+ROWS, JUDGED, EVALUATIONS = 1200, 6000, 14
+"""Rows of a generation that are fitted on, rows of a device that are judged, and steps of the fit."""
+COPIES = 5.0
+"""Of the weights, which the tables' collector turns through (data/measured, README)."""
+SCALARS = {
+    **fit_gemm.SCALARS,
+    "l2_rate": (0.3, 0.05, 1.0),
+    "throttle": (0.19, 1e-3, 0.6),
+    "throttle_s": fit_gemm.THROTTLE["throttle_s"],
+}
+TILES = fit_gemm.TILES_TABLE
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    for dtype in DTYPES:
+        devices = [name for name in DEVICES if len(rows_of(shared, name, dtype))]
+        generations = list(dict.fromkeys(load_gpu(name).generation for name in devices))
+        for left_out in [*generations, ""]:
+            if wanted and dtype.value not in wanted and f"{dtype.value}.{left_out}" not in wanted:
+                continue
+            seen = [name for name in devices if load_gpu(name).generation != left_out]
+            c = fit(shared, seen, dtype)
+            path, key = (HELD_OUT, f"{left_out}.{dtype.value}") if left_out else (JOINT, dtype.value)
+            table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            _put(table, key, {"gemm": _as_dict(c)})
+            if left_out:
+                judged = [name for name in devices if name not in seen]
+                _put(table, key, {"errors": {name: errors(shared, name, dtype, c) for name in judged}})
+                print(key, {n: e["mape"] for n, e in table[left_out][dtype.value]["errors"].items()}, flush=True)
+            path.write_text(_toml(table), encoding="utf-8")
+    finish(shared)
+
+
+def finish(shared: Path) -> None:
+    """What joint.toml says of its fits: rows, errors on generations held out, and the interval those need."""
+    table, held = (tomllib.loads(path.read_text(encoding="utf-8")) for path in (JOINT, HELD_OUT))
+    for word, entry in table.items():
+        found = [each[word]["errors"] for each in held.values() if word in each]
+        devices = {name: error for errors_ in found for name, error in errors_.items()}
+        means = {
+            key: float(np.mean([np.mean([e[key] for e in errors_.values()]) for errors_ in found]))
+            for key in ("mape", "median", "log_sigma", "log_sigma_small")
+        }
+        entry["gemm"] |= {key: round(means[key], 4) for key in ("log_sigma", "log_sigma_small")}
+        entry["provenance"] = {
+            "source": f"data/measured ({'gemm_fp16_bf16' if word == 'bf16' else 'gemm_lowbit'}.parquet), "
+            + ", ".join(devices),
+            "date": datetime.date.today().isoformat(),
+            "lender": "joint",
+            "rows": int(sum(len(rows_of(shared, name, DType(word))) for name in devices)),
+            "held_out": {key: round(means[key], 4) for key in ("mape", "median")},
+            "held_out_devices": {name: error["mape"] for name, error in devices.items()},
+        }
+    JOINT.write_text(_toml(table), encoding="utf-8")
+
+
+@cache
+def rows_of(shared: Path, gpu: str, dtype: DType) -> pd.DataFrame:
+    """One target per shape; without products narrower than a scale block, which wait for the host."""
+    name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
+    if not len(_table(shared, name, gpu, dtype)):
+        return pd.DataFrame()
+    return fit_gemm.table_job(shared, gpu, dtype).rows
+
+
+@cache
+def _table(shared: Path, name: str, gpu: str, dtype: DType) -> pd.DataFrame:
+    label = "bfloat16" if dtype is DType.BF16 else dtype.value
+    filters = [("gpu", "==", gpu), ("dtype", "==", label)]
+    return pd.read_parquet(shared / "data" / "measured" / name, columns=["m"], filters=filters)
+
+
+def fit(shared: Path, devices: list[str], dtype: DType) -> GemmCoefficients:
+    """Least squares of ln(predicted / measured) with a robust loss, each generation as many rows."""
+    parts = []
+    for name in devices:
+        peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
+        rows = rows_of(shared, name, dtype)
+        parts.append(_judge(name, dtype, rows.sample(min(len(rows), ROWS // peers), random_state=0)))
+    names = _names(dtype)
+    spans = [*names.values(), *fit_gemm.EFFICIENCY, *[(0.97, 0.4, 1.0)] * len(TILES)]
+    first, low, high = (np.log([span[i] for span in spans]) for i in range(3))
+    head = len(names) + 3
+
+    def residual(x: Any) -> Any:
+        c = _coefficients(x, dtype)
+        return np.concatenate([*(judge(c) for judge in parts), 0.3 * x[head:]])
+
+    first = np.clip(first, low + 1e-6, high - 1e-6)
+    options = {"loss": "soft_l1", "f_scale": 0.05, "diff_step": 2e-3, "max_nfev": EVALUATIONS, "bounds": (low, high)}
+    return _coefficients(least_squares(residual, first, **options).x, dtype)
+
+
+def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[str, float]:
+    rows = rows_of(shared, gpu, dtype)
+    rows = rows.sample(min(len(rows), JUDGED), random_state=1)
+    error = _judge(gpu, dtype, rows)(c)
+    short = rows.us.to_numpy() * 1e-6 * np.exp(error) < 8 * _on(gpu, c).launch_s
+    long, small = (float(np.quantile(np.abs(error[part]), 0.8) / 1.2816) for part in (~short, short))
+    relative = np.abs(np.exp(error) - 1)
+    found = {"mape": relative.mean(), "median": np.median(relative), "bias": np.median(np.exp(error))}
+    found |= {"log_sigma": long, "log_sigma_small": small}
+    return {key: round(float(value), 4) for key, value in found.items()}
+
+
+def _judge(gpu: str, dtype: DType, rows: pd.DataFrame) -> Any:
+    """ln(predicted / measured) of rows of one device, as a function of the joint coefficients."""
+    job = fit_gemm.Job(gpu=load_gpu(gpu), dtype=dtype, rows=rows, tiles=TILES)
+    predict, measured = fit_gemm.predictor(job, rows), rows.us.to_numpy() * 1e-6
+    return lambda c: np.log(predict(_on(gpu, c)) / measured)
+
+
+def _on(gpu: str, c: GemmCoefficients) -> GemmCoefficients:
+    rates = Rates.of(load_gpu(gpu))
+    assert rates is not None
+    moved: GemmCoefficients = rescaled(c, REFERENCE, rates)
+    return replace(moved, input_penalty=(0.0,) * 8, output_penalty=(0.0,) * 8)
+
+
+def _names(dtype: DType) -> dict[str, tuple[float, float, float]]:
+    return SCALARS | (fit_gemm.QUANTIZE if dtype is not DType.BF16 else {})
+
+
+def _coefficients(x: Any, dtype: DType) -> GemmCoefficients:
+    values, names = np.exp(x), list(_names(dtype))
+    e, a, b = values[len(names) : len(names) + 3]
+    factors = values[len(names) + 3 :]
+    menu = tuple(
+        (m, n, round(min(1.1, float(e * m / (m + a) * n / (n + b) * f)), 3))
+        for (m, n), f in zip(TILES, factors, strict=True)
+    )
+    scalars = {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=False)}
+    return GemmCoefficients(tiles=menu, weight_copies=COPIES, **scalars)
+
+
+def _as_dict(c: GemmCoefficients) -> dict[str, Any]:
+    return {f.name: getattr(c, f.name) for f in fields(c) if getattr(c, f.name) != f.default}
+
+
+def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
+    for part in key.split("."):
+        table = table.setdefault(part, {})
+    table.update(values)
+
+
+def _toml(table: dict[str, Any], above: str = "") -> str:
+    """Tables of tables down to values; the last level of errors and rows stays on one line."""
+    lines = (
+        []
+        if above
+        else ["# Written by tools/fit_joint.py. Coefficients of the reference device of hardware/scaling.py."]
+    )
+    for key, value in table.items():
+        name = f"{above}.{key}" if above else key
+        if isinstance(value, dict) and key in ("gemm", "provenance", "errors"):
+            lines += ["", f"[{name}]", *(f"{k} = {_value(v)}" for k, v in value.items())]
+        elif isinstance(value, dict):
+            lines.append(_toml(value, name))
+    return "\n".join(lines) + ("" if above else "\n")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
