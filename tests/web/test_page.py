@@ -257,7 +257,8 @@ def test_downloads_are_the_config_the_report_and_the_json(
     set_number(page, "num_heads", 20)
     for button, check in (
         ("#get-config", lambda text: json.loads(text)["num_attention_heads"] == 20),
-        ("#get-json", lambda text: json.loads(text)["schema"] == "sartor/lint/1"),
+        ("#get-json", lambda text: json.loads(text)["schema"] == "sartor/estimate/1"),
+        ("#get-lint", lambda text: json.loads(text)["schema"] == "sartor/lint/1"),
         ("#get-report", lambda text: text.startswith("<!doctype html>")),
     ):
         page.locator("#downloads").click()

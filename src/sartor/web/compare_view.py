@@ -19,14 +19,15 @@ def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
 
     Errors are shared: what a family of operators is off by moves both times alike, so that two shapes can be told
-    apart more surely than either can be told in seconds (``cost.estimate.compare``). Raises ``InputError``.
+    apart more surely than either can be told in seconds (``cost.estimate.compare``). A calibration is
+    of the first device. Raises ``InputError``.
     """
     shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
     gpus = devices_of(body)
     return {
         "gpus": [gpu.name for gpu in gpus],
         "shapes": [{"name": name, "set": sets, **_sizes(body, sets)} for name, sets in shapes],
-        "times": [_on(body, gpu, [sets for _, sets in shapes]) for gpu in gpus],
+        "times": [_on(body if i == 0 else {**body, "calibration": None}, gpu, shapes) for i, gpu in enumerate(gpus)],
     }
 
 
@@ -48,10 +49,10 @@ def _sizes(body: Mapping[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on(body: Mapping[str, Any], gpu: Gpu, all_sets: list[dict[str, Any]]) -> dict[str, Any]:
+def _on(body: Mapping[str, Any], gpu: Gpu, shapes: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """One device: every shape's totals, and each against each."""
     words = question_of(body)
-    answers = [_estimated(body, gpu, {**words, "set": sets}) for sets in all_sets]
+    answers = [_estimated(body, gpu, {**words, "set": sets}) for _, sets in shapes]
     first = answers[0].estimate
     return {
         "gpu": gpu.name,

@@ -58,7 +58,7 @@ CLUSTER_TOML = Field(
 )
 CALIBRATION = Field(
     name="calibration",
-    about="What was measured on this device: the text of a file of `sartor calibrate`.",
+    about="What was measured on the (first) device: the text of a file of `sartor calibrate`.",
     kinds=("string",),
 )
 GPUS = Field(

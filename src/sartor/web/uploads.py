@@ -23,7 +23,7 @@ from sartor.hardware.gpu import Gpu
 
 def own_gpu(text: str) -> Gpu:
     """The device of a datasheet's text. Raises ``InputError``."""
-    return gpu_from(_table("gpu_toml", text), "own")
+    return gpu_from(_table("gpu_toml", text), "own.toml")
 
 
 def own_cluster(text: str) -> Cluster:

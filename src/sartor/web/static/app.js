@@ -4,7 +4,7 @@ import { h, put } from "./dom.js";
 import { address, fromAddress, onChange, redo, state, undo, update } from "./state.js";
 import { questionBar, refreshBar } from "./bar.js";
 import { explainOnHover } from "./terms.js";
-import { configDialog, dropAnywhere } from "./upload.js";
+import { configDialog, deviceDialog, dropAnywhere } from "./upload.js";
 import { shapeView } from "./shape.js";
 import { compareView } from "./compare.js";
 import { planView } from "./plan.js";
@@ -91,11 +91,11 @@ async function start() {
   const readable = await fromAddress();
   themeButton();
   explainOnHover();
-  const openConfig = configDialog(say);
+  const openConfig = configDialog(say), openDevice = deviceDialog(say);
   dropAnywhere(say);
   onChange(show);
   show();
-  await questionBar(document.getElementById("question"), { onConfig: openConfig });
+  await questionBar(document.getElementById("question"), { onConfig: openConfig, onDevice: openDevice });
   refreshBar();
   if (!readable) banner("The link could not be read; this is the page as it starts.");
 }

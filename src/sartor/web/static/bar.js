@@ -3,18 +3,20 @@
 import { h, put, term } from "./dom.js";
 import { catalog } from "./api.js";
 import { state, update } from "./state.js";
+import { nameIn } from "./upload.js";
 
 const PHASES = ["train", "prefill", "decode"];
+const OWN = "own", CHOSEN = "chosen";
 const INPUTS = new Map();
 
 /** Build the bar once; `refresh` follows the state. */
-export async function questionBar(element, { onConfig }) {
+export async function questionBar(element, { onConfig, onDevice }) {
   const [models, gpus] = await Promise.all([catalog("models"), catalog("gpus")]);
   const dtypes = [...new Set(gpus.flatMap((gpu) => Object.keys(gpu.peak_flops_per_s)))];
   put(element,
     labelled("model", null, modelSelect(models)),
     h("button", { class: "quiet", id: "open-config", onclick: onConfig }, "config.json …"),
-    labelled("gpu", "gpu", select("gpu", gpus.map((gpu) => gpu.name))),
+    labelled("gpu", "gpu", deviceSelect(gpus, onDevice)),
     labelled("phase", "phase", select("phase", PHASES)),
     labelled("dtype", "dtype", select("dtype", [["", "device's own"], ...dtypes])),
     labelled("seq_len", "seq_len", number("seq_len", "own")),
@@ -35,6 +37,17 @@ function modelSelect(models) {
   return h("select", { onchange: (event) => choose(event.target.value) },
     h("option", { value: "", hidden: true }, "config.json"),
     families.map((family) => h("optgroup", { label: family }, models.filter((m) => (m.family ?? "") === family).map((m) => h("option", { value: m.name }, m.name)))));
+}
+
+function deviceSelect(gpus, onDevice) {
+  return h("select", { onchange: (event) => { if (event.target.value === OWN) { refreshBar(); onDevice(); } else update((s) => { Object.assign(s.q, { gpu: event.target.value, gpu_toml: null, calibration: null }); }); } },
+    h("option", { value: CHOSEN, hidden: true }, ""), h("option", { value: OWN }, "own TOML …"), gpus.map((gpu) => h("option", { value: gpu.name }, gpu.name)));
+}
+
+function showDevice(input) {
+  const { gpu, gpu_toml, calibration } = state.q;
+  input.firstChild.textContent = `${gpu_toml ? nameIn(gpu_toml) : gpu}${gpu_toml && nameIn(gpu_toml) !== OWN ? " (own)" : ""}${calibration ? ", calibrated" : ""}`;
+  input.value = gpu_toml || calibration ? CHOSEN : gpu;
 }
 
 function select(field, options) {
@@ -67,6 +80,7 @@ export function refreshBar(workload) {
   last = workload ?? last;
   const q = state.q;
   for (const [field, input] of INPUTS) {
+    if (field === "gpu") { showDevice(input); continue; }
     const value = field === "model" && q.config !== null ? "" : q[field];
     if (field === "model") input.firstChild.textContent = q.config !== null ? q.name || "config.json" : "config.json";
     if (document.activeElement !== input || input.tagName === "SELECT") input.value = value ?? "";

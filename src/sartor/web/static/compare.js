@@ -5,6 +5,7 @@ import { ask, catalog, Refused } from "./api.js";
 import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { change, chance, count, interval, seconds, share, whole } from "./format.js";
 import { question, state, update } from "./state.js";
+import { nameIn } from "./upload.js";
 
 export function compareView({ banner, status }) {
   const chips = h("div", { class: "row wrap", role: "group", "aria-label": "Devices" });
@@ -20,7 +21,8 @@ export function compareView({ banner, status }) {
     return list.slice(0, 12);
   }
 
-  const gpus = () => [state.q.gpu, ...state.gpus.filter((gpu) => gpu !== state.q.gpu)].slice(0, 8);
+  const first = () => (state.q.gpu_toml ? nameIn(state.q.gpu_toml) : state.q.gpu);
+  const gpus = () => [first(), ...state.gpus.filter((gpu) => gpu !== first())].slice(0, 8);
 
   async function refresh() {
     drawDevices();

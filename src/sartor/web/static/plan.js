@@ -6,10 +6,12 @@ import { axes, box, COLOURS, figure, gantt, legend, linear, path, rem, secondsTi
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
+import { clusterDialog, nameIn } from "./upload.js";
 
 const GIB = 2 ** 30;
 const WORDS = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
 const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", workspace_bytes: "work space", reserved_bytes: "allocator, context" };
+const OWN = "own", CHOSEN = "chosen";
 const AXES = ["tp", "pp", "dp", "cp", "ep"];
 
 export function planView({ banner, status }) {
@@ -17,13 +19,14 @@ export function planView({ banner, status }) {
   const form = h("form", { class: "card form", "aria-label": "Job", onsubmit: (event) => { event.preventDefault(); run(); } });
   const results = h("div", { class: "results" });
   const element = h("div", { class: "stack" }, form, results);
+  const openCluster = clusterDialog({ banner });
   let asking = null, started = false;
   build();
 
   async function build() {
     const clusters = await catalog("clusters");
     put(form,
-      field("cluster", "cluster", select("cluster", clusters.map((c) => c.name))),
+      field("cluster", "cluster", clusterSelect(clusters.map((c) => c.name))),
       field("num_devices", "num_devices", text("num_devices")),
       field("global_batch_size", "global_batch_size", text("global_batch_size")),
       field("seq_len", "seq_len", text("seq_len", "own")),
@@ -45,6 +48,18 @@ export function planView({ banner, status }) {
     return h("select", { onchange: (e) => set(name, e.target.value) }, options.map((o) => h("option", { value: o }, o)));
   }
 
+  /** The menu of clusters, and one of one's own. */
+  function clusterSelect(names) {
+    return h("select", { onchange: (e) => { if (e.target.value === OWN) { refresh(); openCluster(); } else update((st) => { Object.assign(st.plan, { cluster: e.target.value, cluster_toml: null }); }); } },
+      h("option", { value: CHOSEN, hidden: true }, ""), h("option", { value: OWN }, "own TOML …"), names.map((name) => h("option", { value: name }, name)));
+  }
+
+  function showCluster(input) {
+    const { cluster, cluster_toml } = state.plan;
+    input.firstChild.textContent = nameIn(cluster_toml) === OWN ? OWN : `${nameIn(cluster_toml)} (own)`;
+    input.value = cluster_toml ? CHOSEN : cluster;
+  }
+
   function text(name, placeholder) {
     return h("input", { type: "text", autocomplete: "off", placeholder, size: 9, onchange: (e) => set(name, e.target.value.trim()) });
   }
@@ -54,7 +69,7 @@ export function planView({ banner, status }) {
   }
 
   function refresh() {
-    for (const [name, input] of inputs) if (document.activeElement !== input || input.tagName === "SELECT") input.value = state.plan[name] ?? "";
+    for (const [name, input] of inputs) if (name === "cluster") showCluster(input); else if (document.activeElement !== input || input.tagName === "SELECT") input.value = state.plan[name] ?? "";
     if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Say which cluster, how many devices and how large a batch, and press Plan: every legal plan is priced, and what does not fit is counted with its reason."));
   }
 
@@ -64,7 +79,7 @@ export function planView({ banner, status }) {
     const p = state.plan, { model, config, name, set } = question();
     const counts = String(p.num_devices ?? "").split(",").map((x) => x.trim()).filter(Boolean).map(number);
     const held = Object.fromEntries(String(p.fix ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
-    const body = { model, config, name, set, cluster: p.cluster, num_devices: counts.length > 1 ? counts : counts[0], global_batch_size: number(p.global_batch_size), seq_len: number(p.seq_len), dtype: p.dtype, framework: p.framework, optimizer: p.optimizer, fix: Object.keys(held).length ? held : null };
+    const body = { model, config, name, set, ...(p.cluster_toml ? { cluster_toml: p.cluster_toml } : { cluster: p.cluster }), num_devices: counts.length > 1 ? counts : counts[0], global_batch_size: number(p.global_batch_size), seq_len: number(p.seq_len), dtype: p.dtype, framework: p.framework, optimizer: p.optimizer, fix: Object.keys(held).length ? held : null };
     return Object.fromEntries(Object.entries(body).filter(([, v]) => v !== null && v !== undefined && v !== ""));
   }
 
@@ -86,7 +101,7 @@ export function planView({ banner, status }) {
       if (error.name === "AbortError") return;
       if (!(error instanceof Refused)) throw error;
       const name = error.field.replace(/^--/, "").replaceAll("-", "_");
-      const input = inputs.get(name) ?? (AXES.includes(name) || name.startsWith("fix") ? inputs.get("fix") : null);
+      const input = inputs.get(name) ?? (name === "cluster_toml" || state.plan.cluster_toml ? inputs.get("cluster") : null) ?? (AXES.includes(name) || name.startsWith("fix") ? inputs.get("fix") : null);
       mark(input);
       banner(error.message);
       status("");

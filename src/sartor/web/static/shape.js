@@ -6,10 +6,11 @@ import { axes, BOUND, box, figure, legend, log, logTicks } from "./charts.js";
 import { change, count, interval, seconds, share, whole } from "./format.js";
 import { markBar, refreshBar } from "./bar.js";
 import { fixWords, sawtooth } from "./sawtooth.js";
-import { canRedo, canUndo, question, redo, state, undo, update } from "./state.js";
+import { canRedo, canUndo, devices, question, redo, state, undo, update } from "./state.js";
 
 const next = line("/api/shape");
 const ROWS = 12;
+const AT_GPU = ["gpu_toml", "calibration"];
 const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype", "phase", "attention", "model"];
 
 export function shapeView({ banner, status }) {
@@ -18,12 +19,12 @@ export function shapeView({ banner, status }) {
   const grid = h("div", { class: "fields" });
   const total = h("div", { class: "total" }), actions = h("div", { class: "actions" });
   const operators = h("div", { class: "operators" }), roof = h("div", { class: "roofline" });
-  const findings = h("div", { class: "findings" }), notes = h("div", {});
+  const findings = h("div", { class: "findings" }), notes = h("div", { class: "notes" });
   const side = h("div", { class: "side" },
     h("section", { class: "card summary", "aria-label": "Totals" }, total, actions),
     h("div", { class: "column" }, card(term("finding", "Findings"), findings), card("Operators by time", operators)),
     h("div", { class: "column" }, card(term("roofline", "Roofline"), roof), card("Read from the file, and assumed", notes)));
-  const element = h("div", { class: "shape" }, grid, side);
+  const element = h("div", { class: "shape unasked" }, grid, side);
   const roofWidth = sized(roof, () => drawRoof());
 
   async function refresh() {
@@ -36,6 +37,7 @@ export function shapeView({ banner, status }) {
       if (found === null) return; // overtaken by a newer question
       if (key !== modelKey) { modelKey = key; for (const k of Object.keys(anchors)) delete anchors[k]; edit = null; put(grid); fields.clear(); }
       answer = found;
+      element.classList.remove("unasked");
       show();
       banner("");
     } catch (error) {
@@ -50,7 +52,8 @@ export function shapeView({ banner, status }) {
   function refuse(error) {
     const field = error.field.replace(/^--/, "").replaceAll("-", "_");
     for (const [name, one] of fields) one.error(name === field ? error.message : "");
-    const atBar = markBar(ASKED.includes(field) ? field : "", error.message);
+    const known = ASKED.includes(field) || fields.has(field);
+    const atBar = markBar(AT_GPU.includes(field) || (state.q.gpu_toml && !known) ? "gpu" : ASKED.includes(field) ? field : "", error.message);
     banner(error.message);
     if (!atBar && fields.has(field)) fields.get(field).focus();
   }
@@ -149,7 +152,7 @@ export function shapeView({ banner, status }) {
       h("div", { class: "row" },
         button("pin", "Pin to compare", pin, false, "Keep this shape for the Compare view"),
         h("details", { class: "menu" }, h("summary", { role: "button", id: "downloads" }, "Download"), h("div", { class: "menu-items" },
-          button("get-config", "config.json", getConfig), button("get-report", "report (HTML)", getReport), button("get-json", "JSON", () => getJson())))));
+          button("get-config", "config.json", getConfig), button("get-report", "report (HTML)", getReport), button("get-json", "estimate (JSON)", () => getJson("estimate")), button("get-lint", "findings (JSON)", () => getJson("lint"))))));
   }
 
   async function smallest() {
@@ -158,7 +161,7 @@ export function shapeView({ banner, status }) {
     button.textContent = "Searching …";
     try {
       const { gpu, phase, ...rest } = question({ set: {} });
-      const found = await ask("/api/advise", { ...rest, gpus: [gpu], objective: phase });
+      const found = await ask("/api/advise", { ...rest, ...devices(), objective: phase });
       const best = found.smallest_edit;
       if (!best) { edit = `Nothing near by is faster at the same size (${whole(found.evaluated)} shapes looked at).`; show(); return; }
       edit = `${Object.entries(best.changed).map(([f, [a, b]]) => `${f} ${whole(a)} → ${whole(b)}`).join(", ")}: ${best.speedup.toFixed(3)}× as fast, of ${whole(found.evaluated)} shapes looked at`;
@@ -191,13 +194,13 @@ export function shapeView({ banner, status }) {
     await orSay(async () => {
       status("Writing the report …");
       const { gpu, phase, ...rest } = question();
-      download(`${fileName()}.html`, await ask("/api/report", { ...rest, gpus: [gpu], objective: phase }, { as: "text" }), "text/html");
+      download(`${fileName()}.html`, await ask("/api/report", { ...rest, ...devices(), objective: phase }, { as: "text" }), "text/html");
       status("");
     });
   }
 
-  async function getJson() {
-    await orSay(async () => download(`${fileName()}.json`, await ask("/api/lint", question(), { as: "text" })));
+  async function getJson(what) {
+    await orSay(async () => download(`${fileName()}${what === "lint" ? "-findings" : ""}.json`, await ask(`/api/${what}`, question(), { as: "text" })));
   }
 
   async function orSay(what) {

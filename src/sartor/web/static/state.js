@@ -2,10 +2,10 @@
 
 export const START = {
   view: "shape",
-  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: 1, dtype: null, attention: "flash", set: {} },
+  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", gpu_toml: null, calibration: null, phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: 1, dtype: null, attention: "flash", set: {} },
   gpus: [],
   pins: [],
-  plan: { cluster: "dgx-h100", num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron" },
+  plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron" },
 };
 
 const clone = (value) => JSON.parse(JSON.stringify(value));
@@ -111,6 +111,11 @@ function merged(base, changes) {
     base[key] = plain && value && typeof value === "object" ? merged(base[key], value) : value;
   }
   return base;
+}
+
+/** The device asked about, as questions of several devices name it. */
+export function devices() {
+  return state.q.gpu_toml ? {} : { gpus: [state.q.gpu] };
 }
 
 /** The fields of a request that the question bar says; empty ones left out. */

@@ -1,7 +1,9 @@
-// A config.json of one's own: pasted, chosen or dropped. It is sent with each question and kept nowhere.
+// Files of one's own, pasted, chosen or dropped: a model, a device, a cluster, a calibration. They are sent with each
+// question and kept nowhere.
 
 import { h } from "./dom.js";
-import { update } from "./state.js";
+import { ask } from "./api.js";
+import { state, update } from "./state.js";
 
 const MOST = 900_000;
 
@@ -11,26 +13,99 @@ export function useConfig(text, name, { banner }) {
   return true;
 }
 
+/** A dropped TOML is what the view is about: a cluster where one plans, else a device. */
+function useToml(text) {
+  update((s) => { if (s.view === "plan") s.plan.cluster_toml = text; else s.q.gpu_toml = text; });
+}
+
 function nameOf(file) {
   const bare = file.name.replace(/\.json$/i, "");
   return bare === "config" ? "" : bare;
 }
 
-export function configDialog(say) {
-  const area = h("textarea", { id: "config-text", rows: 14, spellcheck: "false", "aria-label": "config.json", placeholder: '{\n  "model_type": "llama",\n  "hidden_size": 4096, …' });
-  const name = h("input", { type: "text", id: "config-name", "aria-label": "Name of the model", placeholder: "name (optional)" });
-  const file = h("input", { type: "file", id: "config-file", accept: ".json,application/json", "aria-label": "Choose a config.json", onchange: async () => { if (file.files[0]) { area.value = await file.files[0].text(); name.value ||= nameOf(file.files[0]); } } });
-  const dialog = h("dialog", { id: "config-dialog", "aria-labelledby": "config-title" },
+/** A dialog that takes files as text. `parts`: {id, label, accept, placeholder, rows}; `use(values)` says whether it may close. */
+function textDialog({ id, title, about, parts, use, more = [] }) {
+  const areas = {};
+  const part = (one) => {
+    const area = areas[one.id] = h("textarea", { id: one.id, rows: one.rows, spellcheck: "false", "aria-label": one.label, placeholder: one.placeholder });
+    const file = h("input", { type: "file", id: `${one.id}-file`, accept: one.accept, "aria-label": `Choose a file: ${one.label}`, onchange: async () => { if (file.files[0]) { area.value = await file.files[0].text(); one.chosen?.(file.files[0]); } } });
+    return h("div", { class: "part" }, h("div", { class: "row wrap" }, h("label", { for: one.id }, one.label), file), area);
+  };
+  const dialog = h("dialog", { id, "aria-labelledby": `${id}-title` },
     h("form", { method: "dialog" },
-      h("h2", { id: "config-title" }, "A model's config.json"),
-      h("p", { class: "muted" }, "Paste it, choose a file, or drop one anywhere on the page. It goes to your own sartor only."),
-      file, area, name,
+      h("h2", { id: `${id}-title` }, title), h("p", { class: "muted" }, about), parts.map(part), more,
       h("div", { class: "row" },
-        h("button", { type: "button", class: "primary", id: "config-use", onclick: () => { if (useConfig(area.value, name.value.trim(), say)) dialog.close(); } }, "Use it"),
+        h("button", { type: "button", class: "primary", id: id.replace("dialog", "use"), onclick: () => { if (use(Object.fromEntries(Object.entries(areas).map(([key, area]) => [key, area.value])))) dialog.close(); } }, "Use it"),
         h("button", { type: "submit" }, "Cancel"))));
   document.body.append(dialog);
-  return () => { dialog.showModal(); area.focus(); };
+  return { dialog, areas, open: (values = {}) => { for (const [key, text] of Object.entries(values)) areas[key].value = text ?? ""; dialog.showModal(); const first = areas[parts[0].id]; first.focus(); first.setSelectionRange(0, 0); first.scrollTop = 0; } };
 }
+
+export function configDialog(say) {
+  const name = h("input", { type: "text", id: "config-name", "aria-label": "Name of the model", placeholder: "name (optional)" });
+  const config = { id: "config-text", rows: 14, label: "config.json", accept: ".json,application/json", placeholder: '{\n  "model_type": "llama",\n  "hidden_size": 4096, …', chosen: (file) => { name.value ||= nameOf(file); } };
+  const made = textDialog({
+    id: "config-dialog", title: "A model's config.json", parts: [config], more: [name],
+    about: "Paste it, choose a file, or drop one anywhere on the page. It goes to your own sartor only.",
+    use: (text) => useConfig(text["config-text"], name.value.trim(), say),
+  });
+  return () => made.open();
+}
+
+const CALIBRATION = { label: "Calibration (optional)", accept: ".toml", rows: 5, placeholder: "The file that `sartor calibrate` wrote: what you measured on this device." };
+
+/** A datasheet and a calibration of one's own; the datasheet of `gpu` is what one starts from. */
+export function deviceDialog(say) {
+  let given = "";
+  const made = textDialog({
+    id: "device-dialog", title: "A device of your own",
+    about: "Change the datasheet, or choose a file. With a calibration alone the device stays the one chosen in the menu.",
+    parts: [{ id: "device-text", label: "Datasheet (TOML)", accept: ".toml", rows: 14, placeholder: 'name = "mine"\nvendor = "NVIDIA"\ngeneration = "hopper"\nnum_sms = 132 …' }, { id: "calibration-text", ...CALIBRATION }],
+    use: (text) => {
+      const sheet = text["device-text"].trim(), calibration = text["calibration-text"].trim();
+      const own = sheet && sheet !== given.trim() ? text["device-text"] : null;
+      if (tooLong(say, sheet, calibration)) return false;
+      update((s) => { Object.assign(s.q, { gpu_toml: own, calibration: calibration ? text["calibration-text"] : null }); });
+      return true;
+    },
+  });
+  return async () => {
+    given = state.q.gpu_toml ? "" : await sheetOf("gpus", state.q.gpu);
+    made.open({ "device-text": state.q.gpu_toml ?? given, "calibration-text": state.q.calibration });
+  };
+}
+
+/** A cluster of one's own; the file of the one chosen is what one starts from. */
+export function clusterDialog(say) {
+  let given = "";
+  const made = textDialog({
+    id: "cluster-dialog", title: "A cluster of your own", about: "Change the file of the cluster chosen in the menu, or choose one of yours.",
+    parts: [{ id: "cluster-text", label: "Cluster (TOML)", accept: ".toml", rows: 18, placeholder: 'name = "mine"\ngpu = "h100_sxm"\ndevices_per_node = 8\n\n[[tiers]] …' }],
+    use: (text) => {
+      const file = text["cluster-text"];
+      if (tooLong(say, file)) return false;
+      update((s) => { s.plan.cluster_toml = file.trim() && file.trim() !== given.trim() ? file : null; });
+      return true;
+    },
+  });
+  return async () => {
+    given = state.plan.cluster_toml ? "" : await sheetOf("clusters", state.plan.cluster);
+    made.open({ "cluster-text": state.plan.cluster_toml ?? given });
+  };
+}
+
+async function sheetOf(what, name) {
+  try { return await ask(`/api/catalog/${what}/${encodeURIComponent(name)}/toml`, undefined, { as: "text" }); } catch { return ""; }
+}
+
+function tooLong({ banner }, ...texts) {
+  const length = texts.reduce((all, text) => all + text.length, 0);
+  if (length > MOST) banner(`a file of ${length} characters: must be at most ${MOST}`);
+  return length > MOST;
+}
+
+/** What a TOML file calls the thing it describes. */
+export const nameIn = (toml) => /^\s*name\s*=\s*"([^"]*)"/m.exec(toml ?? "")?.[1] || "own";
 
 export function dropAnywhere(say) {
   addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
@@ -39,6 +114,7 @@ export function dropAnywhere(say) {
     event.preventDefault();
     document.body.classList.remove("dropping");
     const file = event.dataTransfer?.files[0];
+    if (file && /\.toml$/i.test(file.name)) { if (!tooLong(say, " ".repeat(Math.min(file.size, MOST + 1)))) useToml(await file.text()); return; }
     if (!file || event.defaultPrevented && event.target.closest?.("[data-takes-files]")) return;
     if (file.size > MOST) { say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`); return; }
     useConfig(await file.text(), nameOf(file), say);
