@@ -4,9 +4,9 @@ Three bounds, each dearer and tighter than the one before: work over cores for e
 placements bounded for the candidates in the order of the first, in chunks; and the exact evaluation of the point with
 the largest bound, until that is no larger than the best value reached. What is returned is then proved.
 
-The search asks for work in rounds (`joint_tasks`). What a round holds hangs on the results before it, never on who
-computed them, so every executor finds the same answer by the same steps, and a search whose results were kept can be
-gone through again.
+The search asks for work (`joint_tasks`) in rounds, or with a few tasks ahead of the results. What it asks for hangs on
+the results taken before, in the order asked, never on who computed them or when they were there; so every executor
+finds the same answer by the same steps, and a search whose results were kept can be gone through again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from sartor.search.joint_tasks import Result, Task, lowered, run_task
 __all__ = ["Candidates", "area_of", "candidates_of", "priced", "search_design"]
 
 RunTasks = Callable[[DesignQuestion, Sequence[Task]], Iterable[Result]]
-"""Who does the work of a round: results in the order of the tasks, as they become known."""
+"""Who does the work: results in the order of the tasks, as they become known. Tasks may be added at the end of the
+sequence whenever a result has been given, so that nobody waits for the slowest of a round."""
 
 
 def search_design(
@@ -94,8 +95,10 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
             return
         while sharper := state.next_blunt():
             state.sharpen(sharper, done([each.task for each in sharper]))
-        for result in done(state.point_tasks()):
+        tasks = state.point_tasks()
+        for result in done(tasks):
             state.add(result)
+            tasks += [] if state.early() else state.point_tasks()
 
 
 def _result(state: SearchState, interrupted: bool) -> JointResult:

@@ -26,8 +26,9 @@ FIRST_CHUNK, CHUNK = 96, 1536
 """Candidates bounded at a time: a few first, to have something to beat."""
 WORK_CHUNK = 8192
 """Candidates of one task of the first bound: some tenths of a second."""
-MOST_CHUNKS, MOST_POINTS = 8, 32
-"""Of a round. Rounds start with one and grow with what has been done, so that little is done in vain."""
+MOST_CHUNKS, LEAST_POINTS, MOST_POINTS = 8, 4, 32
+"""Chunks of a round, accelerators in flight: few at first and more with what has been done, so that little is done in
+vain."""
 LONGEST_SCHEDULE_S = 4.0
 """Beyond this a schedule that is still not proved is left with its gap."""
 MORE_TIME = 64.0
@@ -280,19 +281,26 @@ class SearchState:
     # Points
 
     def point_tasks(self) -> list[PointTask]:
-        """The points with the largest bounds that still exceed what is reached, those of one accelerator together."""
-        count = 1 if self.early() else min(MOST_POINTS, max(1, len(self.ranked) // 4))
-        together: dict[int, list[Point]] = {}
-        while count and self.waiting():
-            bound, index, h = heapq.heappop(self.heap)
-            self.in_flight[index, h] = -bound
-            together.setdefault(index, []).append(self._point(index, h))
-            count -= 1
-        known = [self.schedules.get(cores_of(points[0].accelerator), {}) for points in together.values()]
-        return [
-            PointTask(points=tuple(points), known=tuple(of.items()))
-            for points, of in zip(together.values(), known, strict=True)
-        ]
+        """Accelerators whose waiting points have the largest bounds, above what is reached and what is not bounded
+        yet, until as many are in flight as may be: looked at ahead of what the first of them will say."""
+        window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[PointTask]()
+        busy = {index for index, _ in self.in_flight}
+        while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_loose()):
+            index = self.heap[0][1]
+            if index in self.blunt:
+                break
+            busy.add(index)
+            tasks.append(self._point_task(index))
+        return tasks
+
+    def _point_task(self, index: int) -> PointTask:
+        """All points of an accelerator that wait, for they share its schedules."""
+        mine = [each for each in self.heap if each[1] == index and -each[0] > self.enough()]
+        self.heap = [each for each in self.heap if each not in mine]
+        heapq.heapify(self.heap)
+        self.in_flight |= {(index, h): -bound for bound, _, h in mine}
+        points = tuple(self._point(index, h) for _, _, h in sorted(mine))
+        return PointTask(points=points, known=tuple(self.schedules.get(cores_of(points[0].accelerator), {}).items()))
 
     def _point(self, index: int, h: int) -> Point:
         rates = self.rates[index][:, h]
