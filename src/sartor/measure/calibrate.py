@@ -20,9 +20,9 @@ from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.measure.devices import known
 from sartor.measure.fit import Array, Index, Products, fit, seconds
 from sartor.measure.fit_streams import StreamFit, fit_streams
-from sartor.measure.predictions import known
 from sartor.measure.rows import Unexpressed, dtype_of
 from sartor.measure.samples import choose, regions
 from sartor.measure.tables import Table, read_table

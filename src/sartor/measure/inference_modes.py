@@ -15,8 +15,8 @@ from sartor.cost.gemm import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.gpu import Gpu
+from sartor.measure.devices import known
 from sartor.measure.inference_shapes import shape_of
-from sartor.measure.predictions import known
 from sartor.measure.rows import Unexpressed
 from sartor.model.counts import count_params
 from sartor.model.lower import lower

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,11 @@ from sartor.cost.cost import Cost
 from sartor.cost.estimate import estimate
 from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
 from sartor.cost.grouped import grouped_cost
+from sartor.cost.measured_network import measured_cost
 from sartor.cost.memory_bound import memory_bound_cost
-from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
-from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.measure.devices import known
 from sartor.measure.rows import Unexpressed, Work, outside, work_of
 from sartor.measure.tables import Column, Floats64, Index
 from sartor.measure.targets import Targets, combine
@@ -132,32 +130,12 @@ def _time(cost: Cost) -> float:
     return float(cost.time_s)
 
 
-@cache
-def known(name: str) -> Gpu:
-    """A device by a source's label. Raises ``Unexpressed`` for a name the catalogue lacks, with the nearest."""
-    try:
-        return load_gpu(_spelled(name))
-    except InputError as error:
-        nearest = f"; nearest: {error.nearest}" if error.nearest else ""
-        raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None
-
-
 def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
     """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it; the
     user's own where it is of this device and knows the dtype."""
     if own and own.gpu == gpu.name and (not isinstance(main, (Gemm, GroupedGemm)) or main.dtype in own.gemm):
         return own
     return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
-
-
-def _spelled(name: str) -> str:
-    """A source's label in the catalogue's spelling: some add the size of the memory, or a word more than the name has.
-    ``GB200-186GB``, ``Tesla_T4``, ``NVIDIA GH200 SXM``, ``RTX-PRO-6000-Blackwell-Server-96GB``, ``MI250x-one-GCD``."""
-    try:
-        return load_gpu(name).name
-    except InputError:
-        plain = re.sub(r"[ _-]+[0-9]+ ?GB$|[ _-]one(?=[ _-]GCD)|(?<=[GB]200) SXM$|(?<=6000)[ _-]Blackwell", "", name)
-        return re.sub(r"^Tesla[ _-]", "", plain)
 
 
 def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True) -> Cost:
@@ -171,7 +149,8 @@ def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock:
     if isinstance(op, Attention):
         return attention_cost(op, gpu, calibration, clock=clock)
     if isinstance(op, Collective):
-        return collective_cost(op, gpu, calibration)
+        across = measured_cost(op, work.per_node, work.network) if work.network else None
+        return across or collective_cost(op, gpu, calibration)
     return memory_bound_cost(op, gpu, calibration, eager=work.eager)
 
 
@@ -232,8 +211,12 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
         cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
         return cost.time_s, cost.log_sigma
     graph = OperatorGraph(operators=work.operators)
-    found = [estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False) for each in work.kernels]
-    return np.median([each.time_s for each in found], axis=0), np.median([each.log_sigma for each in found], axis=0)
+    found = {
+        each: estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
+        for each in dict.fromkeys(work.kernels)
+    }
+    rows = [found[each] for each in work.kernels]
+    return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
 
 
 def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
@@ -280,10 +263,11 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 
 
 def _owner(kind: str, work: Work, calibration: Calibration) -> str:
-    """``own``, ``kin NAME`` or ``generation``: whose fit the main operator's coefficients are."""
+    """``own``, ``joint``, ``kin NAME`` or ``generation``: whose fit the main operator's coefficients are."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
     if section in calibration.calibrated:
         return "own"
-    return f"kin {calibration.kin}" if calibration.provenance.get(section) else "generation"
+    record = calibration.provenance.get(section)
+    return str(record.get("lender") or f"kin {calibration.kin}") if record else "generation"

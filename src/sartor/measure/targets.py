@@ -13,6 +13,7 @@ import numpy as np
 
 from sartor.measure.rows import kernel_family
 from sartor.measure.tables import Column, Floats64, Index, Table, TableKind
+from sartor.measure.usual_kernels import usual_where_not_told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name == "moe":
-        words["kernels"] = _together(families, order, starts)
+        sizes = {name: values[first] for name, values in numbers.items()}
+        words["kernels"] = usual_where_not_told(_together(families, order, starts), words["gpu"], words["gated"], sizes)
     return Targets(
         kind=kind,
         coded=words,
@@ -69,12 +71,15 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
 
 
 def _together(column: Column, order: Index, starts: Index) -> Column:
-    """For every run of rows, the distinct values in it, joined by ``+``."""
-    names = sorted(str(value) for value in column.values)
-    bits = np.asarray([1 << names.index(str(value)) for value in column.values], dtype=np.int64)
-    sets, codes = np.unique(np.bitwise_or.reduceat(bits[column.codes[order]], starts), return_inverse=True)
-    joined = ["+".join(name for i, name in enumerate(names) if each >> i & 1) for each in sets.tolist()]
-    return Column(codes=codes.astype(np.int64), values=tuple(joined))
+    """For every run of rows, the values in it, joined by ``+``, each as often as its share of the rows says: a median
+    over two rows of one value and one of another is the first's."""
+    names = sorted(dict.fromkeys(str(value) for value in column.values))
+    places = np.asarray([names.index(str(value)) for value in column.values], dtype=np.int64)[column.codes[order]]
+    counts = np.stack([np.add.reduceat((places == i).astype(np.int64), starts) for i in range(len(names))], axis=1)
+    counts //= np.gcd.reduce(counts, axis=1)[:, None]
+    sets, codes = np.unique(counts, axis=0, return_inverse=True)
+    joined = ["+".join(name for name, often in zip(names, row, strict=True) for _ in range(often)) for row in sets]
+    return Column(codes=codes.reshape(-1).astype(np.int64), values=tuple(joined))
 
 
 def _replace(coded: dict[str, Column], label: str, name: str, column: Column, group_by: Sequence[str]) -> None:
