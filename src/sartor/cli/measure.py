@@ -311,6 +311,8 @@ def _say_next(body: dict[str, Any]) -> None:
     name = body["machine_file"] or body["device"]["gpu"]
     if body["machine_file"]:
         c.say(f"wrote {name}: this machine as a datasheet")
+    elif body["no_machine_file"]:
+        c.say(f"no datasheet of this machine yet: {body['no_machine_file']}")
     words = f"{body['file']} --gpu {name} --dtype {body['dtype']} --out my-calibration.toml"
     c.say(f"next: sartor calibrate {words}")
 

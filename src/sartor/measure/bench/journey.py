@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,17 @@ HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
 GPU_POLICY = Policy(warmup_s=0.01, sample_s=0.004, samples=9, most_s=3.0, rest_s=0.004)
 
 
+LEAST_LOOK_S, SHARE_OF_FIRST = 0.1, 0.7
+"""No case is given up before so long; first visits together take this share of the budget at most, however busy the
+machine is: what scattered is looked at again in the rest."""
+
+
+def _policy(usual: Policy, budget_s: float, cases: int) -> Policy:
+    """The usual patience, or less where many cases share the budget."""
+    each = max(LEAST_LOOK_S, SHARE_OF_FIRST * budget_s / max(cases, 1))
+    return replace(usual, most_s=min(usual.most_s, each))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What was done, and what the file now holds."""
@@ -43,6 +54,8 @@ class Measured:
     cases: Sequence[Case]
     machine: str = ""
     """The machine's datasheet as TOML; empty where the catalogue has the device or rows do not suffice."""
+    no_machine: str = ""
+    """Why there is none, where the catalogue lacks the device."""
 
     def gpu(self) -> Gpu:
         """The device as the cost model knows it: the catalogue's, or as it was just measured."""
@@ -116,19 +129,21 @@ def measure_cases(
     with RecordsFile(out, device.facts, resume=resume) as records:
         scale = look(device)
         cases = make(scale)
+        left_s = budget_s - (device.host_s() - started)
         session = Session(
             device=device,
             records=records,
             suite=name,
             date=date or datetime.date.today().isoformat(),
-            policy=HOST_POLICY if on_host else GPU_POLICY,
-            budget_s=budget_s - (device.host_s() - started),
+            policy=_policy(HOST_POLICY if on_host else GPU_POLICY, left_s, len(cases)),
+            budget_s=left_s,
             rounds=rounds or (2 if on_host else 1),
             progress=progress,
         )
         result = run(cases, session)
         if collect is not None:
             _collectives(collect, session, result)
+    machine, why = _machine(records, session.date, device)
     return Measured(
         scale=scale,
         suite=name,
@@ -136,7 +151,8 @@ def measure_cases(
         path=Path(out),
         rows=records.rows,
         cases=cases,
-        machine=_machine(records, session.date, device),
+        machine=machine,
+        no_machine=why,
     )
 
 
@@ -156,13 +172,14 @@ def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
         result.skipped["the library has no such collective"] = [case.label for case in due][: len(due) - len(rows)]
 
 
-def _machine(records: RecordsFile, date: str, device: Device) -> str:
+def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]:
+    """The datasheet, or why there is none."""
     if is_catalogued(device.facts):
-        return ""
+        return "", ""
     try:
-        return machine_toml(records.rows, device.facts, date)
-    except InputError:
-        return ""
+        return machine_toml(records.rows, device.facts, date), ""
+    except InputError as error:
+        return "", str(error)
 
 
 def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> dict[str, Any]:
@@ -177,6 +194,7 @@ def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair]
         "suite": found.suite,
         "file": str(found.path),
         "machine_file": machine,
+        "no_machine_file": found.no_machine or None,
         "stopped": result.stopped.value,
         "cases": result.cases,
         "measured": result.measured,

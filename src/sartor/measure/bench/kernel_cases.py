@@ -131,9 +131,10 @@ def adam(params: int) -> MemoryBound:
 
 
 def memory_sizes(scale: Scale) -> list[Case]:
-    """Sums of two tensors from the smallest to far beyond caches, on the same buffers: where the bandwidth steps."""
+    """A sum of two tensors far beyond caches (no datasheet without it), then from the smallest up on the same buffers:
+    where the bandwidth steps."""
     most = 28 if scale.small else 31
     sizes = [2**power for power in range(14, most, 1 if scale.small else 2)]
-    found = [Case(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]
-    beyond = 2 ** (26 if scale.small else 30)
-    return [*found, Case(work=streamed("add", beyond // 4096, 1024, 3.0, DType.FP32))]
+    resident = [Case(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]
+    beyond = Case(work=streamed("add", 2 ** (26 if scale.small else 30) // 4096, 1024, 3.0, DType.FP32))
+    return [case for case in (beyond, *resident) if scale.fits(case.work, 1.0)]

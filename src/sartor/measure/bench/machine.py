@@ -42,7 +42,7 @@ def stand_in(scale: Scale) -> Gpu:
     return Gpu(
         name=scale.facts.gpu,
         vendor="other",
-        generation="unknown",
+        generation="cpu" if scale.facts.backend == "cpu" else "unknown",
         num_sms=scale.facts.num_sms,
         peak_flops_per_s=scale.flops_per_s,
         hbm_bytes=scale.facts.memory_bytes,

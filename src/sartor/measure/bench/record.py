@@ -16,8 +16,8 @@ SUSTAINED, NOISY, RESIDENT, CHOSEN_KERNEL = 32, 64, 128, 256
 """Bits of ``flag`` (1 to 16 are those of data/measured/README.md): timed after a second and more of work; spread above
 ``NOISY_SPREAD`` or others took the cores; the same buffers each launch; a kernel asked for, not the library's own."""
 
-NOISY_SPREAD = 0.3
-"""(90th - 10th percentile) / median above which a row is flagged and looked at again if time is left."""
+NOISY_SPREAD = 0.15
+"""(median - 10th percentile) / median above which a row is flagged and looked at again if time is left."""
 
 IDENTITY_COLUMNS = ("table", "gpu", "dtype")
 SIZE_COLUMNS = (

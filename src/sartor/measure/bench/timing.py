@@ -50,8 +50,8 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """(90th - 10th percentile) / median."""
-        return (self.p90_s - self.p10_s) / self.median_s
+        """(median - 10th percentile) / median: what others take only adds, so the upper half says little."""
+        return (self.median_s - self.p10_s) / self.median_s
 
 
 LEAST_SAMPLES = 3
