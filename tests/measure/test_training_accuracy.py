@@ -20,7 +20,7 @@ from sartor.measure.training_accuracy import training_body, training_charts, val
 from sartor.measure.training_predictions import TrainingOutcome, predict_training
 from sartor.measure.training_ranking import ranking
 from sartor.measure.training_rows import training_case
-from sartor.measure.training_shots import calibrated
+from sartor.measure.training_shots import drawn, planned
 from sartor.report.accuracy_view import accuracy_view
 
 
@@ -77,18 +77,34 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
 
 def test_calibration_on_a_few_runs_takes_most_of_a_common_factor_away() -> None:
     runs = [outcome(2.0 * (i + 1), 1.5 * (i + 1), config_hash=i) for i in range(20)]
-    after, more = calibrated(runs, 3), calibrated(runs, 15)
+    after, more = drawn(runs, 3), drawn(runs, 15)
     assert set(after.index.tolist()) == set(range(20))
     left, whole = float(np.abs(np.log(after.ratio)).max()), float(np.log(2 / 1.5))
     assert left < 0.5 * whole
     assert float(np.abs(np.log(more.ratio)).max()) < 0.4 * left, "more runs outweigh the ridge"
-    again = calibrated(runs, 3)
+    again = drawn(runs, 3)
     assert after.ratio.tolist() == again.ratio.tolist(), "the same rows give the same draws"
 
 
 def test_repeats_of_a_configuration_are_never_on_both_sides() -> None:
     runs = [outcome(1.0, 1.0, config_hash="same") for _ in range(6)]
-    assert calibrated(runs, 1).index.size == 0, "one configuration cannot be split"
+    assert drawn(runs, 1).index.size == 0, "one configuration cannot be split"
+
+
+def test_runs_to_look_at_are_chosen_without_their_times() -> None:
+    sizes = [8, 16, 32, 64, 128, 512, 1024]
+    runs = [outcome(2.0 + i, 1.5 + i, config_hash=i, n_gpu=size) for i, size in enumerate(sizes)]
+    slower = [outcome(9.0 / (i + 1), 1.5 + i, config_hash=i, n_gpu=size) for i, size in enumerate(sizes)]
+    looked_at = [set(range(len(sizes))) - set(planned(of, 2).index.tolist()) for of in (runs, slower)]
+    assert looked_at[0] == looked_at[1]
+    assert len(looked_at[0]) == 2
+    assert planned(runs, len(sizes)).index.size == 0, "nothing is left to predict"
+
+
+def test_a_planned_run_stands_for_those_like_it() -> None:
+    alike = [outcome(1.0, 1.0, config_hash=i, model="often") for i in range(6)]
+    runs = [*alike, outcome(1.0, 1.0, config_hash="x", model="seldom")]
+    assert 6 in planned(runs, 1).index, "one run of the seven: not the one that tells of none"
 
 
 def test_pairs_near_each_other_are_not_counted() -> None:

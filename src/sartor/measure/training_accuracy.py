@@ -23,7 +23,7 @@ from sartor.measure.training_predictions import TrainingOutcome, predict_trainin
 from sartor.measure.training_ranking import ranking
 from sartor.measure.training_rows import read_training
 from sartor.measure.training_shapes import whole
-from sartor.measure.training_shots import DRAWS, Shots, calibrated
+from sartor.measure.training_shots import DRAWS, Shots, drawn, planned
 
 DERIVED = ("precision", "experts_kind")
 """What can be grouped by beside the file's columns: ``precision`` (16-bit, fp8, ...) and dense or moe."""
@@ -41,7 +41,9 @@ class TrainingAccuracy:
     shots: int = 0
     worst: int = WORST
     after: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
-    """Predictions after calibration on ``shots`` runs."""
+    """Predictions after calibration on those ``shots`` runs that tell most of the others."""
+    after_any: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
+    """The same on runs drawn at random."""
 
 
 def validate_training(
@@ -70,7 +72,7 @@ def validate_training(
     if all(each.reason for each in outcomes):
         reasons = "; ".join(sorted({each.reason for each in outcomes})[:3])
         raise InputError("--data", str(data), f"no row can be expressed: {reasons}")
-    after = {"after": calibrated(outcomes, shots)} if shots else {}
+    after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
     return TrainingAccuracy(
         data=str(data), outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after
     )
@@ -152,9 +154,11 @@ def _after(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
         return {}
     mine = np.isin(found.after.index, np.asarray(list(members), dtype=np.int64))
     figures = errors_of(found.after.ratio[mine])
+    of_any = np.isin(found.after_any.index, np.asarray(list(members), dtype=np.int64))
     return {
         "shots_rows": int(np.unique(found.after.index[mine]).size),
         **{f"shots_{name}": value for name, value in figures.items()},
+        "shots_any_mape": errors_of(found.after_any.ratio[of_any])["mape"],
     }
 
 
@@ -235,7 +239,8 @@ def _remarks(found: TrainingAccuracy) -> list[str]:
         return []
     return [
         f"after {found.shots} runs: predictions of a source, device and precision move by what {found.shots} of its "
-        f"configurations were off by, those most alike most; judged on the others, mean of {DRAWS} draws"
+        f"configurations were off by, those most alike most; judged on the others. Which are looked at is chosen by "
+        f"what they tell of the rest, before any is measured (shots_any_mape: drawn at random, mean of {DRAWS} draws)"
     ]
 
 

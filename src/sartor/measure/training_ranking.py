@@ -14,7 +14,7 @@ NEAR = 0.02
 """Plans whose measured times differ by less are not told apart."""
 
 SAME = ("source", "model", "L", "h", "a", "d_ff", "seq", "gpu", "n_gpu", "gbs", "dtype")
-"""Columns that two plans of one question share."""
+"""Columns that two plans of one question share, beside the number of devices the plans themselves take."""
 
 LEAST = 3
 """Plans that a question must have for the first choice to be worth asking."""
@@ -40,11 +40,11 @@ class Ranking:
 
 def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
     """Pairs and regrets among timed runs; repeats of a configuration count as one, at their mean."""
-    questions: dict[tuple[str, ...], dict[str, list[TrainingOutcome]]] = {}
+    questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
     for i, each in enumerate(outcomes):
         if each.timed:
             words = each.case.words
-            same = tuple(words.get(name, "") for name in SAME)
+            same = (*(words.get(name, "") for name in SAME), _devices(each))
             questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(each)
     pairs, right, regrets = 0, 0.0, []
     for plans in questions.values():
@@ -60,3 +60,8 @@ def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
             chosen = min(times, key=lambda pair: pair[1])[0]
             regrets.append(chosen / min(measured for measured, _ in times) - 1)
     return Ranking(pairs=pairs, right=right, regrets=tuple(regrets))
+
+
+def _devices(each: TrainingOutcome) -> int:
+    assert each.case.plan is not None
+    return int(np.ravel(each.case.plan.num_devices)[0])

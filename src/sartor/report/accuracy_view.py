@@ -41,6 +41,7 @@ _OF_RUNS = {"shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "pair
 _NO_KEYS = {
     "rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst",
     "memory_rows", "memory_bias", "pairs", "shots_rows", "shots_median_error", "shots_bias",
+    "shots_any_mape",
 }  # fmt: skip
 _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "rows")
 
