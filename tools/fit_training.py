@@ -76,10 +76,11 @@ FREE: tuple[Free, ...] = (
     _free("compute_factor", ("precision.fp8", "precision.fp4"), 1.0, 0.05),
     _free("compute_factor", "generation.hopper", 1.0, 0.1),
     _free("compute_factor", "generation.blackwell", 1.0, 0.1),
-    _free("compute_factor", ("generation.tpu_v4", "generation.tpu_v5e", "generation.tpu_v5p"), 1.0, 0.1),
+    _free("compute_factor", ("generation.tpu_v4", "generation.tpu_v5e", "generation.tpu_v5p"), 0.95, 0.1),
     _free("attention_factor", tuple(f"{name}.hopper" for name in TORCH), 2.0, 0.3),
     _free("attention_factor", tuple(f"{name}.ampere" for name in TORCH), 1.2, 0.2),
     _free("compute_factor", TORCH, 1.0, 0.1),
+    _free("compute_factor", "framework.megatron", 1.0, 0.05),
     _free("compute_factor", "framework.megatron-deepspeed", 1.1, 0.1),
     _free("checkpoint_s", "framework.megatron-deepspeed", 5e-4, 0.7),
     _free("compute_factor", "framework.internevo", 1.0, 0.1),
@@ -174,10 +175,11 @@ SCALE = 0.10
 
 
 def weights_of(cases: Sequence[TrainingCase]) -> np.ndarray:
-    """Root of one over (runs of a source) ** 0.5 times repeats; doubtful rows a quarter of that."""
+    """Root of one over (runs of a source) ** 0.5 times repeats; doubtful rows a quarter of that. Rows whose time is a
+    matter of what their source counted say nothing of time: none."""
     sources = [case.words["source"] for case in cases]
     configurations = [case.words["config_hash"] for case in cases]
-    doubt = [0.25 if case.words.get("confidence") == "C" or unsure_rate(case) else 1.0 for case in cases]
+    doubt = [0.0 if unsure_rate(case) else 0.25 if case.words.get("confidence") == "C" else 1.0 for case in cases]
     each = np.array(
         [1 / (sources.count(s) ** 0.5 * configurations.count(c)) for s, c in zip(sources, configurations, strict=True)]
     )
@@ -305,14 +307,17 @@ def show(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -> dic
     return out
 
 
+EVERY_WAY = ("source", "device", "model")
+
 SIGMA = {
-    "default": ("16-bit NVIDIA", ("source", "device", "model")),
-    "precision.fp8": ("fp8 and fp4", ("device", "model")),
-    "precision.fp4": ("fp8 and fp4", ("device", "model")),
-    "experts": ("experts", ("device", "model")),
+    "default": ("16-bit NVIDIA, dense", EVERY_WAY),
+    "precision.32bit": ("fp32", EVERY_WAY),
+    "precision.fp8": ("fp8 and fp4, dense", EVERY_WAY),
+    "precision.fp4": ("fp8 and fp4, dense", EVERY_WAY),
+    "experts": ("experts", ("source",)),
 }
 """Section -> class of rows whose held-out errors its ``step_sigma`` is chosen by, and what was held out of them. Of
-narrow formats and experts one source holds nearly all rows: without it there is nothing to fit on."""
+experts nearly all rows are one source's: others would say how little its models and devices differ."""
 
 
 def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:

@@ -13,12 +13,13 @@ from sartor.hardware.training_calibration import packaged_training_table
 from sartor.measure.training_accuracy import training_body, validate_training
 
 MARKS: list[tuple[str, str, dict[str, float]]] = [
-    ("source_held_out", "16-bit NVIDIA", {"mape": 0.095, "p90": 0.21, "bias": 0.05}),
-    ("device_held_out", "16-bit NVIDIA", {"mape": 0.085, "p90": 0.18, "bias": 0.055}),
-    ("model_held_out", "16-bit NVIDIA", {"mape": 0.08, "p90": 0.17, "bias": 0.04}),
-    ("device_held_out", "fp8, fp4 or experts", {"mape": 0.165, "p90": 0.33, "bias": 0.05}),
-    ("model_held_out", "fp8, fp4 or experts", {"mape": 0.165, "p90": 0.35, "bias": 0.04}),
-    ("generation_held_out", "all", {"mape": 0.125, "p90": 0.25, "bias": 0.06}),
+    ("source_held_out", "16-bit NVIDIA", {"mape": 0.08, "p90": 0.18, "bias": 0.035}),
+    ("device_held_out", "16-bit NVIDIA", {"mape": 0.075, "p90": 0.165, "bias": 0.035}),
+    ("model_held_out", "16-bit NVIDIA", {"mape": 0.07, "p90": 0.145, "bias": 0.025}),
+    ("source_held_out", "fp8, fp4 or experts", {"mape": 0.17, "p90": 0.33, "bias": 0.09}),
+    ("device_held_out", "fp8, fp4 or experts", {"mape": 0.155, "p90": 0.33, "bias": 0.03}),
+    ("model_held_out", "fp8, fp4 or experts", {"mape": 0.155, "p90": 0.35, "bias": 0.03}),
+    ("generation_held_out", "all", {"mape": 0.11, "p90": 0.22, "bias": 0.04}),
 ]
 
 
@@ -30,11 +31,10 @@ def test_recorded_held_out_errors_stay_below_their_marks(way: str, rows: str, ma
     assert abs(found["bias"]) <= marks["bias"]
 
 
+@pytest.mark.parametrize("way", ["source_held_out", "device_held_out", "model_held_out"])
 @pytest.mark.parametrize("rows", ["16-bit NVIDIA", "fp8 and fp4", "experts"])
-def test_intervals_hold_about_four_fifths_of_models_and_devices_not_seen(rows: str) -> None:
-    recorded = packaged_training_table()["provenance"]
-    held = [recorded[way][rows]["coverage_80"] for way in ("device_held_out", "model_held_out")]
-    assert 0.7 <= sum(held) / 2 <= 0.92
+def test_intervals_hold_about_four_fifths_of_what_was_not_seen(rows: str, way: str) -> None:
+    assert 0.75 <= packaged_training_table()["provenance"][way][rows]["coverage_80"] <= 0.88
 
 
 @pytest.mark.slow
@@ -44,6 +44,6 @@ def test_the_model_says_today_what_its_constants_were_recorded_with(shared_dir: 
     assert now["targets"] == recorded["rows"]
     assert now["mape"] == pytest.approx(recorded["mape"], abs=0.004), "run: python tools/fit_training.py --write"
     assert now["memory_mape"] <= 0.05
-    assert now["oom_correct"] >= 0.99
-    assert now["pair_accuracy"] >= 0.8
+    assert now["oom_correct"] == 1
+    assert now["pair_accuracy"] >= 0.84
     assert now["mape"] < now["naive_mape"] / 3
