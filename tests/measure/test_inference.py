@@ -90,6 +90,7 @@ def test_experts_over_a_slow_network_are_served_with_heads_apart_unless_the_row_
         ({"L": "0"}, "is below 1"),
         ({"pp": 2}, "a pipeline"),
         ({"tp": 3}, "does not split"),
+        ({"tp": 0}, "tp is below 1"),
         ({"batch": "-1"}, "batch is not"),
     ],
 )

@@ -86,6 +86,25 @@ def test_eager_launches_are_told_apart() -> None:
     assert MEMORY_BOUND["addu"] is MemoryBoundKind.RESIDUAL
 
 
+def test_a_steeper_power_law_loads_the_busiest_expert_more() -> None:
+    sizes = MOE | {"num_tokens": 4096, "moe_tp_size": 1, "moe_ep_size": 1}
+    skews = [_grouped(f"power_law_{alpha}", sizes).skew for alpha in (0.8, 1.01, 1.2, 1.5)]
+    assert skews == sorted(skews)
+    assert skews[0] < skews[1] < skews[2]
+    assert _grouped("balanced", sizes).skew == 1
+
+
+@pytest.mark.parametrize("law", ["zipf", "power_law_0", "power_law_9", "power_law_x", "power_law_"])
+def test_another_routing_is_not_expressed(law: str) -> None:
+    with pytest.raises(Unexpressed, match="balanced or power_law"):
+        _grouped(law, MOE | {"moe_tp_size": 1, "moe_ep_size": 1})
+
+
+def _grouped(distribution: str, sizes: dict[str, Any]) -> Any:
+    words = {"dtype": "bfloat16", "distribution": distribution, "gated": True}
+    return next(op for op in work_of("moe", words, sizes, GPU).operators if isinstance(op, GroupedGemm))
+
+
 def test_a_collective_across_nodes_is_expressed_where_its_system_was_measured() -> None:
     words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "a100_dgx"}
     sizes = {"gpus_per_node": 4, "n_gpus": 8}

@@ -31,6 +31,12 @@ def test_foreign_columns_are_no_table(tmp_path: Path) -> None:
         read_tables(write_csv(tmp_path / "x.csv", [{"name": "a", "price": 3}]))
 
 
+def test_a_header_alone_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(",".join(gemm_rows()[0]) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="a gemm table must have a row"):
+        read_tables(tmp_path / "x.csv")
+
+
 def test_csv_and_parquet_read_alike(tmp_path: Path) -> None:
     a = read_tables(write_parquet(tmp_path / "a.parquet", gemm_rows())).tables[0]
     b = read_tables(write_csv(tmp_path / "b.csv", gemm_rows())).tables[0]

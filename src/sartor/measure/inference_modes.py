@@ -103,6 +103,8 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     if dtype is None:
         raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(_DTYPES)}")
     gpu = known(row["gpu"])
+    if _whole(row, "tp", 1) < 1:
+        raise Unexpressed("tp is below 1")
     if int(_number(row, "pp", 1)) > 1:
         raise Unexpressed("pp above 1: a pipeline is not one device's graph")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))

@@ -211,8 +211,9 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     groups: Any = np.minimum(local, routed)
     skew: Any = 1.0
     gated = bool(words.get("gated", True))
-    if _drawn(str(words["distribution"])):
-        groups, routed, skew = _drawn_loads(tokens, k, experts, ep)
+    exponent = _exponent(str(words["distribution"]))
+    if exponent:
+        groups, routed, skew = _drawn_loads(tokens, k, experts, ep, exponent)
     masked = np.maximum(tokens * k - routed, 0)
     wide = 2.0 if dtype.bytes < 2 else dtype.bytes
 
@@ -256,15 +257,20 @@ def kernel_family(kernel: str) -> str:
     return f"{framework}_{kind}" if framework and kind else ""
 
 
-def _drawn(distribution: str) -> bool:
-    """Whether loads are drawn from a power law, ``power_law_<alpha>`` (another draw for every row), or ``balanced``.
+def _exponent(distribution: str) -> float:
+    """Of the power law that loads are drawn from, ``power_law_<alpha>`` (another draw for every row); 0: ``balanced``.
     Raises ``Unexpressed`` for any other routing."""
     name, _, alpha = distribution.rpartition("_")
-    drawn = name == "power_law" and alpha.replace(".", "", 1).isdigit()
-    if not (drawn or distribution in ("balanced", "uniform", "")):
-        raise Unexpressed(f"distribution {distribution[:30]}: must be balanced or power_law_<alpha>")
-    return drawn
+    if name == "power_law" and alpha.replace(".", "", 1).isdigit() and 0 < float(alpha) <= MOST_UNEVEN:
+        return float(alpha)
+    if distribution not in ("balanced", "uniform", ""):
+        must = f"must be balanced or power_law_<alpha>, alpha above 0 and at most {MOST_UNEVEN:g}"
+        raise Unexpressed(f"distribution {distribution[:30]}: {must}")
+    return 0.0
 
+
+MOST_UNEVEN = 4.0
+"""Exponent of the steepest power law expressed."""
 
 SPAN = 0.8
 """Loads are taken as drawn between one row and this share of the tokens, and between 0.01 and 2 rows where there are
@@ -272,26 +278,51 @@ fewer routed rows than experts: an assumption about how the tables of power-law 
 read), kept because it brings those rows as near as the balanced ones (2026-11-21)."""
 
 
-def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any) -> tuple[Any, Any, Any]:
+def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any, exponent: float) -> tuple[Any, Any, Any]:
     """Experts with rows, rows over them all and the largest's rows over the mean's, as expected of the most loaded of
-    ``ep`` devices where loads are log-uniform (a power law of exponent 1, near enough to 1.01)."""
+    ``ep`` devices where loads follow a power law."""
     mean = tokens * k / experts
     span = np.where(tokens * k > experts, np.maximum(SPAN * tokens, 2.0), 200.0)
-    log_span = np.log(span)
-    largest = np.minimum(span * log_span / (span - 1), experts / k)  # over the mean; no expert takes a token twice
+    first, second, above = _power_law(span, exponent)
+    largest = np.minimum(span / first, experts / k)  # over the mean; no expert takes a token twice
     local = ceil_div(experts, ep)
-    spread = np.maximum((span + 1) * log_span / (2 * (span - 1)) - 1, 0.0) / local  # (deviation / mean)^2 of a device
+    spread = np.maximum(second / first**2 - 1, 0.0) / local  # (deviation / mean)^2 of a device
     deviation = np.sqrt(np.log1p(spread))
     worst = np.sqrt(2 * np.log(np.maximum(ep, 1.0))) * 0.8  # of ep standard normals, nearly
     busiest = np.clip(np.exp(deviation * worst - deviation**2 / 2), 1.0, np.maximum(largest, 1.0))
     busiest = np.where(ep > 1, busiest, 1.0)
     rows = np.maximum(mean * busiest * local, 1.0)
-    # Loads below half a row are rounded away.
-    touched = np.clip(np.log(np.maximum(2 * mean * largest, 1.0001)) / log_span, 0.0, 1.0)
+    touched = above(span / np.maximum(2 * mean * largest, 1.0001))  # loads below half a row are rounded away
     touched = np.minimum(touched * np.where(ep > 1, np.maximum(busiest, 1.0) ** 0.5, 1.0), 1.0)
     groups = np.minimum(np.maximum(local * touched, 1.0), rows)
     skew = np.maximum(largest / busiest * groups / local, 1.0)
     return groups, rows, skew
+
+
+LOG_UNIFORM = 0.02
+"""An exponent this near to 1 is taken as 1, where loads are uniform on a logarithmic scale."""
+
+
+def _power_law(span: Any, exponent: float) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """First and second moment of a density x^-exponent on [1, span], and the share above a value."""
+    log_span = np.log(span)
+
+    def above(value: Any) -> Any:
+        share = np.log(span / value) / log_span
+        if abs(exponent - 1) > LOG_UNIFORM:
+            share = (span**falls - value**falls) / (span**falls - 1)
+        return np.clip(share, 0.0, 1.0)
+
+    falls = 1 - exponent
+    if abs(falls) <= LOG_UNIFORM:
+        return (span - 1) / log_span, (span**2 - 1) / (2 * log_span), above
+    mass = (span**falls - 1) / falls
+    return _integral(span, falls) / mass, _integral(span, falls + 1) / mass, above
+
+
+def _integral(span: Any, power: float) -> Any:
+    """Of x^power from 1 to span."""
+    return np.log(span) if abs(power + 1) < 1e-9 else (span ** (power + 1) - 1) / (power + 1)
 
 
 def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -367,7 +398,8 @@ ASSUMED: Mapping[str, str] = {
     "gemm": "layout, where none is given: bmm NN, everything else TN (a linear layer's forward)",
     "attention": "values as wide as keys; the mask of the phase where no causal column says otherwise",
     "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
-    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over; "
+    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over, "
+    "or, where it names none, those that TensorRT-LLM, SGLang and vLLM run of such a shape; "
     "power-law loads as expected of their draw; router and top-k are not in a row",
     "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager; links of a "
     "system that was measured under its name are that system's",

@@ -203,6 +203,8 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
     missing = [name for name in kind.required if name not in data.column_names]
     if missing:
         raise InputError("data", path.name, f"a {kind.name} table must have {', '.join(missing)}")
+    if data.num_rows == 0:
+        raise InputError("data", path.name, f"a {kind.name} table must have a row")
 
     try:
         return replace(_checked(kind, path.name, data, group_by), columns=tuple(names))
