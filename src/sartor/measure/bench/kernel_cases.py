@@ -34,7 +34,7 @@ def attention(scale: Scale, *, most_s: float) -> list[Case]:
     ]
     decode = [
         _decode(scale, batch=b, kv_heads=kv, head_dim=d, context=t)
-        for t in ((512, 2048) if scale.small else (1024, 4096, 16384))
+        for t in ((128, 512, 2048) if scale.small else (1024, 4096, 16384))
         for b in (1, 8, 32)
         for kv, d in ((16, 64), (16, 128), (4, 128))
     ]
@@ -96,9 +96,11 @@ TRAFFIC = {
 
 
 def streams(scale: Scale) -> list[Case]:
-    """Every streaming kernel at a few widths, then their backwards, then optimizer steps."""
+    """Every streaming kernel at a few widths (on a host from one row on: what a call costs), then their backwards, then
+    optimizer steps."""
     dtype = scale.dtype
-    sizes = ((256, 1024), (2048, 1024), (512, 4096)) if scale.small else ((4096, 4096), (16384, 2048), (8192, 8192))
+    small, large = ((1, 1024), (256, 1024), (2048, 1024), (512, 4096)), ((4096, 4096), (16384, 2048), (8192, 8192))
+    sizes = small if scale.small else large
     wide = ((128, 8192), (256, 50304)) if scale.small else ((2048, 50304), (8192, 32000))
     forward = [
         Case(work=streamed(op, rows, cols, TRAFFIC[op][0], dtype))

@@ -58,7 +58,7 @@ def quick(scale: Scale) -> Iterator[Case]:
         products(scale, scale.dtype, count, most_s=0.03),
         *(products(scale, dtype, more, most_s=0.03) for dtype in others),
         attention(scale, most_s=0.1)[:24],
-        streams(scale)[:24],
+        streams(scale)[: 40 if scale.small else 24],
     )
 
 
