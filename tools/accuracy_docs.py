@@ -15,6 +15,7 @@ from typing import Any
 import training_accuracy_docs as training
 from sartor.errors import InputError
 from sartor.hardware.calibration import load_calibration
+from sartor.hardware.residual import residual_records
 from sartor.measure.accuracy import Accuracy, Group, groups_of, validate_operators
 from sartor.measure.devices import known
 from sartor.measure.inference import inference_body, validate_inference
@@ -132,6 +133,8 @@ def evaluated(group: Group) -> str:
         return ""
     calibration = load_calibration(gpu, dtype)
     sections = _sections(group)
+    if group.keys["table"] == "moe":
+        return _expert_layers(gpu.name)
     if not sections:
         return "none of these rows; parts as in their own tables"
     own = [name for name in sections if name in calibration.calibrated]
@@ -149,6 +152,15 @@ def evaluated(group: Group) -> str:
         return f"own fit, {record.get('date', '')}"
     median = f", median {_share(held['median'])}" if "median" in held else ""
     return f"{int(record.get('rows', 0)):,} shapes; held out {int(held['rows']):,}: MAPE {_share(held['mape'])}{median}"
+
+
+def _expert_layers(gpu: str) -> str:
+    """Over kernel families: weight shapes held out whole."""
+    held = [record["held_out"] for key, record in residual_records().items() if key.startswith(f"{gpu}.moe.")]
+    if not held:
+        return "own fit of the formula alone"
+    found = [each["mape"] for each in held]
+    return f"{len(held)} kernel families, weight shapes held out: MAPE {_share(min(found))} to {_share(max(found))}"
 
 
 def _sections(group: Group) -> tuple[str, ...]:

@@ -152,6 +152,7 @@ def put(name: str, family: str, rows: Rows) -> None:
         "least": round(float(least), 4),
         "most": round(float(most), 4),
         "formula_log_sigma": rows.coefficients.log_sigma,
+        "coverage": coverage(time_s, rows),
         **sigmas,
         **{f"kin_{each}": round(fit_residual.KIN * value, 4) for each, value in sigmas.items()},
     }
@@ -243,6 +244,13 @@ def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
     error = np.abs(time_s / rows.measured_s - 1)[where]
     found = {"mape": error.mean(), "median": np.median(error), "p90": np.quantile(error, 0.9)}
     return {"rows": int(error.size), **{key: round(float(value), 4) for key, value in found.items()}}
+
+
+def coverage(time_s: Any, rows: Rows) -> float:
+    """Share of the layers of half the weight shapes inside an 80% interval made of the other half, and the reverse."""
+    missed, odd = np.abs(np.log(time_s / rows.measured_s)), rows.fold % 2 == 1
+    inside = [(missed[test] <= np.quantile(missed[~test], 0.8)).mean() for test in (odd, ~odd)]
+    return round(float(np.mean(inside)), 4)
 
 
 def sigma_pair(time_s: Any, rows: Rows) -> dict[str, float]:
