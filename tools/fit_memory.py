@@ -95,6 +95,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
     result = replace(result, log_sigma=_sigma(ratio, ratio))
     added = sorted(set(more.op) - set(kernels)) if len(more) else []
     result = replace(result, kinds=(*result.kinds, *(_large(more[more.op == op], gpu, op) for op in added)))
+    result = replace(result, eager_kinds=eager_kinds(more, gpu))
     how = "eager, the host waits for each kernel" if eager else "kernel times"
     sources = ", ".join(sorted(set(table.source.astype(str))))
     record = {
@@ -105,6 +106,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
         "held_out": errors(ratio),
     }
     names = [launch, "l2_part", "l2_speedup", "hbm_share", "log_sigma", "kinds"]
+    names += ["eager_kinds"] if result.eager_kinds else []
     put(
         OUT / f"{name}.toml",
         {"memory_bound": {n: _value(result, n) for n in names}},
@@ -121,6 +123,42 @@ def _large(rows: pd.DataFrame, gpu: Gpu, op: str) -> tuple[str, float, float, fl
     rate = large.bytes / ((large.latency_us - rows.latency_us.min()) * 1e-6)
     share = float(np.exp(np.log(rate).mean())) / gpu.hbm_bytes_per_s
     return op, min(share, 1.0), 1.5e-6, max(0.2, float(np.log(rate).std()))
+
+
+def eager_kinds(rows: pd.DataFrame, gpu: Gpu) -> tuple[tuple[str, float, float, float, float, float], ...]:
+    """Kernels timed one by one from the host, 16-bit elements: least time, start and share of HBM's rate each; the
+    interval is of every second size, held out in turn."""
+    found = []
+    for op, part in rows.groupby("op"):
+        part = (
+            part.groupby(["rows", "cols", "bytes"], observed=True)
+            .latency_us.median()
+            .reset_index()
+            .sort_values("bytes")
+        )
+        size, time_s = part.bytes.to_numpy(dtype=np.float64), part.latency_us.to_numpy(dtype=np.float64) * 1e-6
+        odd = np.arange(size.size) % 2 == 1
+        missed = np.empty(size.size)
+        for test in (odd, ~odd):
+            missed[test] = np.log(_host_s(_host_fit(size[~test], time_s[~test]), size[test]) / time_s[test])
+        least, start, slope = _host_fit(size, time_s)
+        share = min(1 / (slope * gpu.hbm_bytes_per_s), 1.0)
+        print(gpu.name, op, size.size, "held out", round(float(np.abs(np.expm1(missed)).mean()), 3), flush=True)
+        found.append((str(op), 2.0, least, start, share, max(0.02, float(np.quantile(np.abs(missed), 0.8) / 1.2816))))
+    return tuple(found)
+
+
+def _host_fit(size: Any, time_s: Any) -> tuple[float, float, float]:
+    """Least time, start and seconds per byte."""
+    first = np.log([time_s.min(), time_s.min() / 2, (time_s[-1] - time_s.min()) / size[-1]])
+    found = least_squares(lambda x: np.log(_host_s(np.exp(x), size) / time_s), first, loss="soft_l1", f_scale=0.05)
+    least, start, slope = (float(v) for v in np.exp(found.x))
+    return least, start, slope
+
+
+def _host_s(values: Any, size: Any) -> Any:
+    least, start, slope = values
+    return np.maximum(least, start + slope * size)
 
 
 def _value(c: MemoryBoundCoefficients, name: str) -> Any:

@@ -116,6 +116,26 @@ def test_streaming_time_grows_with_bytes_and_with_launches(gpu, kind, size, fact
     assert memory_bound_cost(kernel, gpu, calibration, eager=True).time_s > time_s
 
 
+def test_a_kernel_measured_from_the_host_takes_its_own_least_time_and_rate() -> None:
+    gpu, calibration = load_gpu("mi210"), load_calibration(load_gpu("mi210"))
+    rows = {name: rest for name, *rest in calibration.memory_bound.eager_kinds}
+    _, least_s, start_s, share, sigma = rows["gelu"]
+    small, large = (_gelu(size, DType.FP16) for size in (4096.0, 2.0**30))
+    assert memory_bound_cost(small, gpu, calibration, eager=True).time_s == pytest.approx(least_s)
+    cost = memory_bound_cost(large, gpu, calibration, eager=True)
+    assert cost.time_s == pytest.approx(start_s + 2.0**30 / (share * gpu.hbm_bytes_per_s))
+    assert cost.log_sigma == sigma
+    assert memory_bound_cost(large, gpu, calibration).time_s < cost.time_s, "queued launches hide the call"
+    wide = memory_bound_cost(_gelu(2.0**30, DType.FP32), gpu, calibration, eager=True)
+    assert wide.log_sigma != sigma, "wider elements were measured apart"
+
+
+def _gelu(size: float, dtype: DType) -> MemoryBound:
+    return MemoryBound(
+        name="x", kind=MemoryBoundKind.ACTIVATION, rows=1, cols=1, bytes_moved=size, kernel="gelu", dtype=dtype
+    )
+
+
 def test_an_all_reduce_moves_each_byte_twice_less_one_nth() -> None:
     """8 devices, 1 GB, 300 GB/s at 80%, loss 0.8/64, 14 hops of 1 us, 60% of the pipeline term, 5 us launch."""
     gpu = load_gpu("a100_sxm")

@@ -22,6 +22,9 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
     costs when the host waits for each kernel, as some benchmarks do.
     """
     c = calibration.memory_bound
+    found = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
+    if found:
+        return _from_the_host(op, gpu, calibration, *found[0])
     known = {name: (share, start, sigma) for name, share, start, sigma in c.kinds}
     share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
     rate = share * gpu.hbm_bytes_per_s
@@ -33,6 +36,21 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
         time_s=_plain(memory + overhead),
         memory_s=_plain(memory),
         overhead_s=_plain(overhead),
+        log_sigma=sigma,
+        source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
+    )
+
+
+def _from_the_host(
+    op: MemoryBound, gpu: Gpu, calibration: Calibration, least_s: float, start_s: float, share: float, sigma: float
+) -> Cost:
+    """A kernel that the host launches and waits for: nothing is faster than the call, and bytes follow a start."""
+    memory = np.asarray(op.bytes_moved, dtype=np.float64) / (share * gpu.hbm_bytes_per_s)
+    time = np.maximum(least_s, start_s + memory) * op.kernels
+    return Cost(
+        time_s=_plain(time),
+        memory_s=_plain(memory * op.kernels),
+        overhead_s=_plain(time - memory * op.kernels),
         log_sigma=sigma,
         source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
     )

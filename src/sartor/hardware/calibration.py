@@ -183,6 +183,9 @@ class MemoryBoundCoefficients:
     """From one kernel's end to the next one's start when launches are queued or replayed."""
     eager_launch_s: float = 2.5e-5
     """The same when the host waits for each kernel."""
+    eager_kinds: tuple[tuple[str, float, float, float, float, float], ...] = ()
+    """(kernel, bytes of an element, least s, s before the first byte, share of HBM bandwidth, log_sigma) of kernels
+    measured one by one from the host; others take ``eager_launch_s``."""
     log_sigma: float = 0.25
 
 
@@ -413,7 +416,7 @@ def _widened(found: Any, factor: float, least: Mapping[str, float] | None = None
     return replace(found, **wider)
 
 
-_WITH_SIGMA = ("kinds", "direct")
+_WITH_SIGMA = ("kinds", "eager_kinds", "direct")
 """Fields of rows that end in a standard deviation of their own."""
 
 

@@ -187,6 +187,7 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
         cols=sizes["cols"],
         bytes_moved=sizes["bytes"] * 1.0,
         kernel=str(words["op"]).lower(),
+        dtype=DTYPES.get(str(words["dtype"]).strip().lower(), DType.BF16),
         pass_=_pass(words),
     )
     return Work(operators=(kernel,), eager=bool(words.get("eager", False)))
