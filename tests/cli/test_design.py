@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sartor import api
-from sartor.search import joint_baselines
 from sartor.search.joint_result import Baseline, Progress
 
 Call = Callable[..., Any]
@@ -239,7 +238,7 @@ def test_other_ways_to_choose_are_priced_and_ctrl_c_keeps_those_there_are(
         yield Baseline(name="chip, searched placement", ranked=None, evaluations=3, seconds=1.0, note="none fits")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(joint_baselines, "compare", two)
+    monkeypatch.setattr("sartor.engine.whole.compare", two)
     ran = sartor(*small, "--baselines", "--json")
     assert ran.code == 130
     body = ran.body

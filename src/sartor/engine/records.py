@@ -44,7 +44,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, Split):
         return {"is": "Split"} | {name: _told(each) for name, each in value._asdict().items()}
     if isinstance(value, Mapping):
-        return {"of": {name: _told(each) for name, each in value.items()}}
+        return {"of": [[name, _told(each)] for name, each in value.items()]}
     if isinstance(value, tuple | list):
         return [_told(each) for each in value]
     if isinstance(value, np.generic):
@@ -60,7 +60,7 @@ def _read(value: Any) -> Any:
     if "number" in value:
         return float(value["number"])
     if "of" in value:
-        return {name: _read(each) for name, each in value["of"].items()}
+        return {name: _read(each) for name, each in value["of"]}
     kind = _BY_NAME[value["is"]]
     if "named" in value:
         return kind[value["named"]]
