@@ -210,13 +210,20 @@ class SearchStore:
         where = "SELECT value FROM kept WHERE search=? AND key=?"
         row = self.store.connection.execute(where, (self.search, key)).fetchone()
         if row is not None:
-            value: T = from_text(row[0])
-            return value
+            known: T = self._value(row[0])
+            return known
         value = make()
         with self.store.writing() as connection:
             row = (self.search, key, to_text(value))
             connection.execute("INSERT INTO kept (search, key, value) VALUES (?, ?, ?)", row)
         return value
+
+    def _value(self, text: str) -> Any:
+        try:
+            return from_text(text)
+        except (KeyError, TypeError, ValueError) as slip:
+            must = f"holds what no study does ({type(slip).__name__}); take another file, or restore this one"
+            raise InputError("--study", str(self.store.path), must) from None
 
     def spent_s(self) -> float:
         """Seconds of this search in all sessions before this one, as far as its steps tell."""

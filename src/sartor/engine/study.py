@@ -119,6 +119,10 @@ def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
             return _read(path, connection, scope)
     except sqlite3.Error as error:
         raise cannot(path, error) from None
+    except (KeyError, TypeError, ValueError) as slip:
+        if isinstance(slip, InputError):
+            raise
+        raise InputError("--study", str(path), f"holds what no study does ({type(slip).__name__})") from None
 
 
 def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord:
