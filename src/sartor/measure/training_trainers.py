@@ -1,6 +1,7 @@
 """The trainer of a row: which kind it is, what its switches were, and how the words of precision and recompute read.
 
-A trainer is known by words of its name; one nobody knows is taken for a fused one of Megatron's kind.
+A trainer is known by words of its name; one nobody knows is taken for a fused one of Megatron's kind, at the pace that
+trainers have on average.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     name = row.get("framework", "").lower()
     found = next((each for each in TRAINERS if any(word in name for word in each.words)), None)
     on_tpu = gpu.vendor.lower() == "google"
-    kind = found or (TRAINERS[0] if on_tpu else Trainer(words=(), framework=Framework(), zero_stage=1))
+    kind = found or (TRAINERS[0] if on_tpu else Trainer(words=(), framework=Framework(name="other"), zero_stage=1))
     said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
     framework = kind.framework
     if row.get("compile") == "1":
