@@ -43,9 +43,22 @@ ASSUMED = {
     "tokens, kept and read in 8 bits where weights are narrower than 16), at most 2048 a device; every sequence is "
     "prefilled once and then decodes osl steps at context isl + osl / 2; tensor parallel over tp devices, or, with "
     "experts and unless attention_dp says which, every device with sequences of its own and a share of the experts, "
-    "whichever is faster; no time between steps",
+    "whichever is faster; steps that also carry a prompt (as often as sequences begin) are launched from the host, no "
+    "faster than 50 us a kernel, the others replayed from a graph; no time between steps",
 }
 """What the words of a mode are taken to mean."""
+
+HOST_KERNEL_S = 5e-5
+"""Host's time for one kernel of a PyTorch step that is not replayed from a graph: 47 to 53 us of gelu and layer norm on
+A100 (data/measured/memory_bound.parquet, PrincetonUniversity/LLMCompass; 2026-11-21), not fitted to inference."""
+
+MODE_LOG_SIGMA = {"offline_max_throughput": 0.15, "prefill_forward": 0.13, "decode_batch1": 0.09}
+"""Standard deviation of ln(measured / predicted) that what a mode is taken to mean adds to the operators' (other modes:
+the decode's): with it 80% of the development rows lie inside. Any one GPU left out changes the total needed by a tenth
+for throughput and prefill (data/end_to_end, 2026-11-21); decode at batch 1 is one GPU's and a GCD's."""
+
+CHUNK = 8192
+"""Tokens of prompts an engine takes into one step (TensorRT-LLM's and vLLM's default)."""
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
@@ -149,16 +162,21 @@ def _served(op: Operator, workload: Workload) -> Operator:
 
 
 def _done(
-    row: Mapping[str, str], measured_s: float, found: Sequence[tuple[Estimate, float]], batch: int, per: float = 1.0
+    row: Mapping[str, str],
+    measured_s: float,
+    found: Sequence[tuple[Estimate, float]],
+    batch: int,
+    per: float = 1.0,
+    waits_s: float = 0.0,
 ) -> InferenceRow:
-    """A row whose time is a weighted sum of passes, over ``per``."""
-    time_s = sum(float(each.time_s) * weight for each, weight in found) / per
+    """A row whose time is a weighted sum of passes and what the device waits for the host, over ``per``."""
+    time_s = (sum(float(each.time_s) * weight for each, weight in found) + waits_s) / per
     spread = sum(float(each.time_s * each.log_sigma) * weight for each, weight in found) / per
     return InferenceRow(
         words=row,
         measured_s=measured_s,
         predicted_s=time_s,
-        log_sigma=spread / time_s,
+        log_sigma=math.hypot(spread / time_s, MODE_LOG_SIGMA.get(row["mode"], MODE_LOG_SIGMA["decode_batch1"])),
         roofline_s=sum(_roofline_s(each) * weight for each, weight in found) / per,
         source=found[0][0].source.value,
         batch=batch,
@@ -221,11 +239,22 @@ def _at_full_load(
     """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own."""
     isl, osl = _whole(row, "isl"), _whole(row, "osl")
     batch, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
+    together = max(1, min(batch, CHUNK // max(isl, 1)))
     step = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=isl + osl // 2)
-    together = max(1, min(batch, 8192 // max(isl, 1)))  # prefills run in chunks of about 8192 tokens (engine default)
     fill = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=together, seq_len=max(isl, 1))
-    found = [(_estimate(step, row, gpu, dims), osl / batch), (_estimate(fill, row, gpu, dims), 1 / together)]
-    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, batch * groups, per=osl * groups)
+    steps, fills = _estimate(step, row, gpu, dims), _estimate(fill, row, gpu, dims)
+    waits = osl / batch * _host_wait_s(steps, fills, batch / osl / together, batch / osl * max(1, isl / CHUNK))
+    found = [(steps, osl / batch), (fills, 1 / together)]
+    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, batch * groups, per=osl * groups, waits_s=waits)
+
+
+def _host_wait_s(steps: Estimate, fills: Estimate, fills_per_step: float, prompts_per_step: float) -> float:
+    """Seconds of a mean step for which the device waits for the host: steps with a prompt (Poisson) are launched kernel
+    by kernel."""
+    kernels = sum(float(op.count) * float(getattr(op, "kernels", 1)) for op in steps.graph.operators)
+    carrying = 1 - math.exp(-prompts_per_step)
+    busy = carrying * float(steps.time_s) + fills_per_step * float(fills.time_s)
+    return max(carrying * kernels * HOST_KERNEL_S - busy, 0.0)
 
 
 def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int, dims: ParallelDims) -> int:
