@@ -59,6 +59,9 @@ def test_what_a_row_leaves_out_is_assumed_aloud(change: dict[str, Any], said: st
         ({"L": "", "model": "who-knows-7b"}, "the zoo does not know the model"),
         ({"dtype": "posit8"}, "no precision recipe"),
         ({"experts": 8, "topk": ""}, "experts without topk"),
+        ({"experts": 8, "topk": 9, "moe_d_ff": 512}, "topk is above experts"),
+        ({"zero_stage": 9}, "not one of 0, 1, 2, 3"),
+        ({"pp": 128, "dp": 1}, "128 chunks of the pipeline for"),
         ({"L": "many"}, "L is not a number"),
         ({"h": -5}, "below 0"),
         ({"n_gpu": ""}, "n_gpu is not given"),
@@ -112,6 +115,12 @@ def test_words_of_recomputation(word: str, kind: Recompute, layers: int) -> None
     plan = training_case(made(recompute=word)).plan
     assert plan is not None
     assert (plan.recompute, plan.recompute_layers) == (kind, layers)
+
+
+def test_dropout_follows_the_model_where_the_row_is_silent() -> None:
+    silent = {"L": "", "gated": "", "learned_pos": "", "framework": "Megatron-LM", "tp": 1, "pp": 1}
+    dropped = [training_case(made(**silent, model=name)).job for name in ("gpt2", "llama-3-8b")]
+    assert [job is not None and job.dropout for job in dropped] == [True, False]
 
 
 def test_attention_that_is_not_flash_is_unfused() -> None:

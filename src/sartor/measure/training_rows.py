@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.measure.rows import Unexpressed
@@ -104,7 +106,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         optimizer=optimizer_of(row),
         attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
         context_parallel=trainer.context_parallel,
-        dropout=trainer.dropout and _has_dropout(row, said),
+        dropout=trainer.dropout and _has_dropout(row, shape, said),
         framework=trainer.framework,
         trains_weights="lora" not in kind,
     )
@@ -123,9 +125,14 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     )
 
 
-def _has_dropout(row: Mapping[str, str], said: list[str]) -> bool:
+def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str]) -> bool:
     """GPT-2's and -3's kind of model (not gated, learned positions) was trained with dropout, the trainers' default."""
-    if whole(row, "gated") == 1 or whole(row, "learned_pos") == 0:
+    dense = shape.dense_ffn
+    gated = row["gated"] == "1" if row.get("gated") else dense is None or dense.gated
+    learned = (
+        row["learned_pos"] != "0" if row.get("learned_pos") else bool(np.any(np.greater(shape.learned_positions, 0)))
+    )
+    if gated or not learned:
         return False
     said.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
     return True
@@ -172,12 +179,16 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     recompute, count, guessed = recompute_of(row, int(ceil_div(layers, dims.pp)))
     said.extend(guessed)
     zero = whole(row, "zero_stage")
+    if zero is not None and zero > 3:
+        raise Unexpressed("zero_stage is not one of 0, 1, 2, 3")
     if zero is None and dims.dp * dims.cp > 1:
         said.append(f"ZeRO stage not stated: {trainer.zero_stage}")
     optimizer = row.get("optimizer", "").lower()
     if zero is None and trainer.zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.zero_stage
     virtual = max(1, whole(row, "vp") or 1)
+    if dims.pp * virtual > layers:
+        raise Unexpressed(f"{dims.pp * virtual} chunks of the pipeline for {layers} layers")
     stages = _filled(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,

@@ -68,12 +68,13 @@ def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mappi
     mine = (shape.num_layers, shape.hidden_size, shape.num_heads, shape.head_dim)
     same = mine == tuple(sizes[name] for name in ("L", "h", "a", "head_dim"))
     vocab, padded = int(shape.vocab_size), sizes["vocab"] or 0
-    experts = whole(row, "experts") or 0
+    experts, chosen = whole(row, "experts") or 0, whole(row, "topk") or 0
     moe = shape.moe_ffn
     mtp = whole(row, "mtp_layers") or 0
     return (
         same
         and (moe.num_experts if moe else 0) == experts
+        and (not moe or not chosen or moe.experts_per_token == chosen)
         and (moe is not None or shape.ffn_hidden_size == sizes["d_ff"])
         and vocab == padded
         and shape.mtp_layers == mtp
@@ -135,6 +136,8 @@ def _experts(row: Mapping[str, str]) -> dict[str, Any]:
     chosen, width = whole(row, "topk"), whole(row, "moe_d_ff")
     if not (chosen and width):
         raise Unexpressed("experts without topk and moe_d_ff")
+    if chosen > (whole(row, "experts") or 0):
+        raise Unexpressed("topk is above experts")
     return {
         "experts": {
             "num_experts": whole(row, "experts"),
