@@ -20,6 +20,7 @@ from sartor.measure.inference_shapes import shape_of
 from sartor.measure.rows import Unexpressed
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
@@ -35,7 +36,8 @@ from sartor.operators import (
 )
 
 ASSUMED = {
-    "prefill_forward": "one pass over batch x isl tokens; fp32 rows ran eager PyTorch with unfused attention",
+    "prefill_forward": "one pass over batch x isl tokens; fp32 rows ran eager PyTorch: unfused attention, every "
+    "elementwise step a kernel of its own",
     "decode_batch1": "one step in the middle of the generation: context isl + osl / 2",
     "layer_prefill": "one layer, no embedding or head; attention as products and a softmax",
     "layer_decode": "as layer_prefill, at the end of the generation: context isl + osl",
@@ -134,7 +136,8 @@ def _estimate(
     workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims | None = None, *, whole: bool = True
 ) -> Estimate:
     """One pass on one device of the group, tensor parallel unless ``dims`` says else; short runs at the boost clock."""
-    graph = lower(workload, dims or ParallelDims(tp=_whole(row, "tp", 1)))
+    kernels = Kernels(fused=workload.dtype is not DType.FP32)
+    graph = lower(workload, dims or ParallelDims(tp=_whole(row, "tp", 1)), kernels)
     if not whole:
         layers = tuple(op for op in graph.operators if op.part.value == "layer")
         graph = OperatorGraph(operators=layers, tokens=graph.tokens)

@@ -8,6 +8,7 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.measure.rows import Unexpressed, Work, dtype_of
 from sartor.model.lower import lower
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
@@ -28,7 +29,8 @@ _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase
 def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
-    The rows ran eager PyTorch with attention as products and a softmax, and a training step without its optimizer.
+    The rows ran eager PyTorch, every elementwise step a kernel of its own, with attention as products and a softmax;
+    a training step without its optimizer.
     """
     if words["part"] != "total":
         raise Unexpressed(f"part {str(words['part'])[:30]}: fused, pipelined or split runs are not one device's graph")
@@ -46,7 +48,7 @@ def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
             dtype=dtype_of(words["dtype"]),
             attention_kernel=AttentionKernel.UNFUSED,
         )
-        graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))))
+        graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))), Kernels(fused=False))
     except InputError as error:
         raise Unexpressed(f"model {name[:40]}: {error.must}") from None
     run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
