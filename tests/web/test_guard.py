@@ -47,7 +47,26 @@ def test_the_first_page_is_there_half_a_second_after_the_start_and_light(server:
     page = server.get("/")
     assert page.status_code == 200
     assert time.monotonic() - began < 0.5
-    assert server.started_s < 5.0  # the interpreter's start on a busy machine; the server itself needs 0.2 s
+
+
+def test_the_page_is_there_soon_after_what_listens_is_loaded(start: Callable[..., Any]) -> None:
+    """Neither Starlette nor NumPy nor a worker stands before the first page (benchmarks/bench_serve.py has seconds)."""
+
+    def loading_s() -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import typer, uvicorn, h11"], check=True)
+        return time.monotonic() - began
+
+    loading, started = (min(each() for _ in range(3)) for each in (loading_s, lambda: start().started_s))
+    assert started < 3 * loading
+
+
+def test_the_first_page_waits_for_no_library_of_answers() -> None:
+    code = (
+        "import sys, sartor.web.front, sartor.web.server; print({'numpy', 'starlette', 'asyncio'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stdout.strip() == "{'asyncio'}"
 
 
 @pytest.mark.parametrize(
@@ -178,41 +197,51 @@ def memory_of(pid: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "leaves_s"),
+    ("path", "body"),
     [
-        ("/api/shape", {"model": "llama-2-70b"}, 120.0),
-        ("/api/plan", {"model": "llama-2-70b", "num_devices": 256, "global_batch_size": 512}, 5.0),
+        ("/api/shape", {"model": "llama-2-70b"}),
+        ("/api/plan", {"model": "gpt2", "num_devices": 8, "global_batch_size": 16, "fix": {"pp": 1, "cp": 1}}),
     ],
 )
 def test_two_hundred_at_once_are_answered_or_refused_politely_in_little_memory(
-    start: Callable[..., Any], path: str, body: dict[str, Any], leaves_s: float
+    start: Callable[..., Any], path: str, body: dict[str, Any]
 ) -> None:
     server = start()
-    ask = [{**body, "seq_len": 1024 + 8 * i} for i in range(200)]
+    ask = [{**body, "seq_len": 512 + 2 * i} for i in range(200)]
 
     async def all_at_once() -> list[int]:
         limits = httpx.Limits(max_connections=250)
-        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=leaves_s) as client:
+        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=300.0) as client:
 
             async def one(each: dict[str, Any]) -> int:
-                try:
-                    reply = await client.post(path, json=each)
-                except httpx.ReadTimeout:
-                    return 0  # waits its turn among the searches; leaving is part of what is tried here
+                reply = await client.post(path, json=each)
                 assert reply.status_code != 429 or reply.headers["retry-after"] == "1"
                 return reply.status_code
 
             return await asyncio.gather(*(one(each) for each in ask))
 
     codes = asyncio.run(all_at_once())
-    assert set(codes) <= {0, 200, 429}
-    assert codes.count(429) >= 100
-    if leaves_s > 10:
-        assert 1 <= codes.count(200) <= 100
+    assert set(codes) <= {200, 429}
+    assert codes.count(200) >= 24  # as many as may wait
     if Path("/proc/self/statm").exists():
         assert memory_of(server.pid) < 2**30
     assert server.get("/health").status_code == 200
     assert server.post("/api/estimate", ASK).status_code == 200
+
+
+def test_who_finds_the_queue_full_is_asked_to_come_again_at_once(start_with: Callable[..., Any]) -> None:
+    server = start_with(waiting=1, slow_s=6.0)
+    body = {"model": "llama-3.1-405b", "num_devices": 4096, "cluster": "dgx-h100", "global_batch_size": 4096}
+
+    async def together() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            return await asyncio.gather(*(client.post("/api/plan", json={**body, "top": n}) for n in range(1, 9)))
+
+    replies = asyncio.run(together())
+    busy = [reply for reply in replies if reply.status_code == 429]
+    assert 4 <= len(busy) <= 6  # one at work, one waiting, and who came before the first was taken up
+    assert {reply.headers["retry-after"] for reply in busy} == {"1"}
+    assert "as many requests are being answered" in busy[0].json()["error"]["message"]
 
 
 def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_answered(

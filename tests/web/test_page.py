@@ -325,6 +325,50 @@ def test_what_does_not_fit_says_what_would(open_page: Callable[..., Any]) -> Non
     assert page.locator(".bars.why li").count() > 2
 
 
+def test_a_device_and_a_cluster_of_ones_own_are_used(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    before = page.locator("#step-time").inner_text()
+    page.locator("#ask-gpu").select_option("own")
+    until(page, "document.querySelector('#device-text').value.includes('num_sms = 132')")
+    sheet = page.locator("#device-text").input_value()
+    slow = sheet.replace('name = "h100_sxm"', 'name = "mine"').replace("hbm_gb_per_s = 3350", "hbm_gb_per_s = 900")
+    page.locator("#device-text").fill(slow)
+    page.locator("#device-use").click()
+    settled(page)
+    assert page.locator("#step-time").inner_text() != before
+    assert page.evaluate("document.querySelector('#ask-gpu').selectedOptions[0].textContent") == "mine (own)"
+    page.locator("#tab-compare").click()
+    until(page, "document.querySelector('.results h2')?.textContent.startsWith('mine')")
+    page.locator("#tab-plan").click()
+    page.locator("#plan-cluster").select_option("own")
+    until(page, "document.querySelector('#cluster-text').value.includes('devices_per_node')")
+    page.locator("#cluster-text").fill("devices_per_node = 8")
+    page.locator("#cluster-use").click()
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('#banner').textContent.startsWith('gpu=missing')")
+    assert page.locator("#plan-cluster").get_attribute("aria-invalid") == "true"
+
+
+def test_nothing_shifts_while_the_page_comes_up_nor_while_a_size_is_dragged(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.evaluate(
+        """() => { window.shifted = 0; new PerformanceObserver((list) => {
+          for (const entry of list.getEntries()) window.shifted += entry.value;
+        }).observe({type: 'layout-shift', buffered: true}); }"""
+    )
+    settled(page)
+    plot = page.locator("[data-field=hidden_size] .plot")
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
+    page.mouse.down()
+    for step in range(10):
+        page.mouse.move(box["x"] + box["width"] * (0.5 + step / 30), box["y"] + 30)
+        page.wait_for_timeout(50)
+    page.mouse.up()
+    settled(page)
+    assert page.evaluate("window.shifted") < 0.01  # "good" is below 0.1 (web.dev/cls)
+
+
 def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots: Path, tmp_path: Path) -> None:
     run_design(question(), small_space(), study=tmp_path / "study.db")
     page = open_page()

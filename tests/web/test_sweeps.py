@@ -29,6 +29,22 @@ def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
             assert one["time_s"][i] == pytest.approx(float(told.estimate.time_s), rel=2e-6)
 
 
+def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sartor.search.sweep as sweeps
+
+    calls, real = [], sweeps.estimates
+    monkeypatch.setattr(sweeps, "estimates", lambda *a, **k: calls.append(len(a[0])) or real(*a, **k))
+    assert len(shape_body(asked(model="llama-2-70b"))["sweeps"]) == 7
+    assert calls == [7]
+
+
+@pytest.mark.parametrize("model", ["llama-2-70b", "deepseek-v3", "t5-large"])
+@pytest.mark.parametrize("phase", ["train", "decode"])
+def test_sweeps_made_together_are_those_asked_for_one_by_one(model: str, phase: str) -> None:
+    for one in shape_body(asked(model=model, phase=phase))["sweeps"]:
+        assert sweep_answer(asked(model=model, phase=phase, field=one["field"])) == one
+
+
 def test_values_that_cannot_be_have_no_time() -> None:
     body = sweep_answer(asked(model="gpt2-xl", field="num_heads", values=[24, 25, 26, 32]))
     assert [t is None for t in body["time_s"]] == [True, False, True, False]

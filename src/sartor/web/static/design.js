@@ -58,7 +58,7 @@ export function designView({ banner, status }) {
     drawn = key;
     const best = found.best;
     put(results,
-      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, "No point has been found that fits.")),
+      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated || found.status !== "running" ? "No point has been found that fits." : "No point has been evaluated yet.")),
       card("How the search closes in", convergence(found, unit)),
       found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
       ...(best?.detail ? detailed(best.detail) : []),
@@ -96,7 +96,8 @@ export function designView({ banner, status }) {
     if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
     sized(holder, (width) => {
       const height = Math.max(200, Math.min(420, width * 0.42)), frame = box(width, height, { left: 4.2 });
-      const end = Math.max(...c.seconds, 1e-9), top = Math.max(...c.incumbent, ...c.bound.filter((b) => b > 0 && b < 50 * Math.max(...c.incumbent, 1e-30)));
+      const end = Math.max(...c.seconds, 1e-9), most = Math.max(...c.incumbent);
+      const top = Math.max(most, ...c.bound.filter((b) => b > 0 && (most <= 0 || b < 50 * most)));
       const x = linear([0, end], [frame.left, frame.right]), y = linear([0, top * 1.05], [frame.bottom, frame.top]);
       const stairs = (values) => { const xs = [], ys = []; values.forEach((v, i) => { const ok = v > 0 && v <= top * 1.05; if (i && ok && ys.at(-1) !== null) { xs.push(x(c.seconds[i])); ys.push(ys.at(-1)); } xs.push(x(c.seconds[i])); ys.push(ok ? y(v) : null); }); return path(xs, ys); };
       put(holder, figure(width, height, `Bound and best over ${seconds(end)}`,
@@ -121,8 +122,14 @@ export function designView({ banner, status }) {
   }
 
   function front(found, unit) {
-    const p = found.pareto, rows = [];
-    p.labels.forEach((label, i) => { if (p.on_front[i] && rows.length < 40) rows.push([label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i]), bytes(p.hbm_bytes[i])]); });
+    const p = found.pareto, alike = new Map(); // points that differ in nothing but memory they do not need are one row
+    p.labels.forEach((label, i) => {
+      if (!p.on_front[i]) return;
+      const row = [label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i])], key = row.join("|"), one = alike.get(key) ?? { row, held: [] };
+      one.held.push(p.hbm_bytes[i]);
+      alike.set(key, one);
+    });
+    const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [...row, held.sort((a, b) => a - b).map(bytes).join(", ")]);
     return table("Points that no other beats", ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })), rows, 0);
   }
 
