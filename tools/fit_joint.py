@@ -24,7 +24,7 @@ from scipy.optimize import least_squares
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_gemm
-from sartor.hardware.calibration import GemmCoefficients
+from sartor.hardware.calibration import GemmCoefficients, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType
@@ -33,15 +33,14 @@ JOINT = fit_gemm.OUT / "joint.toml"
 HELD_OUT = Path(__file__).resolve().parent / "joint_held_out.toml"
 DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
 """NVIDIA devices with tensor cores whose tables hold products of a linear layer."""
-DTYPES = (DType.BF16, DType.FP8, DType.FP8_BLOCK, DType.NVFP4)
-ROWS, JUDGED, EVALUATIONS = 1200, 6000, 14
+DTYPES = (DType.BF16, DType.FP8, DType.NVFP4)
+ROWS, JUDGED, EVALUATIONS = 900, 6000, 11
 """Rows of a generation that are fitted on, rows of a device that are judged, and steps of the fit."""
 COPIES = 5.0
 """Of the weights, which the tables' collector turns through (data/measured, README)."""
 SCALARS = {
     **fit_gemm.SCALARS,
     "l2_rate": (0.3, 0.05, 1.0),
-    "throttle": (0.19, 1e-3, 0.6),
     "throttle_s": fit_gemm.THROTTLE["throttle_s"],
 }
 TILES = fit_gemm.TILES_TABLE
@@ -113,18 +112,33 @@ def fit(shared: Path, devices: list[str], dtype: DType) -> GemmCoefficients:
         peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
         rows = rows_of(shared, name, dtype)
         parts.append(_judge(name, dtype, rows.sample(min(len(rows), ROWS // peers), random_state=0)))
-    names = _names(dtype)
+    names, throttle = _names(dtype), _throttle(devices, dtype)
     spans = [*names.values(), *fit_gemm.EFFICIENCY, *[(0.97, 0.4, 1.0)] * len(TILES)]
     first, low, high = (np.log([span[i] for span in spans]) for i in range(3))
     head = len(names) + 3
 
     def residual(x: Any) -> Any:
-        c = _coefficients(x, dtype)
+        c = _coefficients(x, dtype, throttle)
         return np.concatenate([*(judge(c) for judge in parts), 0.3 * x[head:]])
 
     first = np.clip(first, low + 1e-6, high - 1e-6)
     options = {"loss": "soft_l1", "f_scale": 0.05, "diff_step": 2e-3, "max_nfev": EVALUATIONS, "bounds": (low, high)}
-    return _coefficients(least_squares(residual, first, **options).x, dtype)
+    return _coefficients(least_squares(residual, first, **options).x, dtype, throttle)
+
+
+def _throttle(devices: list[str], dtype: DType) -> float:
+    """Of the reference device: the middle of what the devices' own fits say, over the operations of their joules. Left
+    free it was traded against the tiles' shares, which do not know of power."""
+    per_joule = []
+    for name in devices:
+        rates = Rates.of(load_gpu(name))
+        assert rates is not None
+        per_joule.append(
+            load_calibration(load_gpu(name), dtype).gemm[dtype].throttle
+            * REFERENCE.flops_per_joule
+            / rates.flops_per_joule
+        )
+    return float(np.median(per_joule))
 
 
 def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[str, float]:
@@ -157,7 +171,7 @@ def _names(dtype: DType) -> dict[str, tuple[float, float, float]]:
     return SCALARS | (fit_gemm.QUANTIZE if dtype is not DType.BF16 else {})
 
 
-def _coefficients(x: Any, dtype: DType) -> GemmCoefficients:
+def _coefficients(x: Any, dtype: DType, throttle: float) -> GemmCoefficients:
     values, names = np.exp(x), list(_names(dtype))
     e, a, b = values[len(names) : len(names) + 3]
     factors = values[len(names) + 3 :]
@@ -166,7 +180,7 @@ def _coefficients(x: Any, dtype: DType) -> GemmCoefficients:
         for (m, n), f in zip(TILES, factors, strict=True)
     )
     scalars = {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=False)}
-    return GemmCoefficients(tiles=menu, weight_copies=COPIES, **scalars)
+    return GemmCoefficients(tiles=menu, weight_copies=COPIES, throttle=float(f"{throttle:.4g}"), **scalars)
 
 
 def _as_dict(c: GemmCoefficients) -> dict[str, Any]:

@@ -358,7 +358,8 @@ def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]]
     if not asked or not native or rates is None or gpu.vendor != JOINT_VENDOR or gpu.generation in _own_menus():
         return None
     table = _read(f"{asked}.toml") or {}
-    found = next((table[d.value] for d in (dtype, *_SIBLINGS.get(dtype, ())) if d.value in table), None)
+    alike = () if dtype is DType.FP8_BLOCK else _SIBLINGS.get(dtype, ())  # its kernels are a framework's own
+    found = next((table[d.value] for d in (dtype, *alike) if d.value in table), None)
     if found is None:
         return None
     return rescaled(_coefficients(GemmCoefficients, found["gemm"]), REFERENCE, rates), found["provenance"]

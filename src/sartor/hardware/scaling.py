@@ -8,6 +8,8 @@ fit (docs/kin.md has the figures, docs/concepts/gemm.md the reasons):
   with them;
 - operand bytes per cycle into an SM grow with its operations per cycle, to the power 3/4;
 - partial sums of split products are exchanged at L2's rate, so many bytes per SM and cycle;
+- what a written byte costs beyond a read one is spent at L2's rate, and the kernel that narrows operands half at L2's,
+  half at memory's (the geometric mean of both);
 - what the power limit takes grows with operations per joule at full rate.
 """
 
@@ -68,10 +70,13 @@ def rescaled(c: Any, before: Rates, after: Rates) -> Any:
     cycle, units = before.clock_hz / after.clock_hz, after.flops_per_cycle / before.flops_per_cycle
     moved = {name: getattr(c, name) * cycle for name in DELAYS}
     moved["tile_s"] /= units
+    caches = after.l2_over_hbm / before.l2_over_hbm
     return replace(
         c,
         **moved,
         feed_bytes_per_clock=c.feed_bytes_per_clock * units**FEED_POWER,
-        split_rate=c.split_rate * after.l2_over_hbm / before.l2_over_hbm,
+        split_rate=c.split_rate * caches,
+        write_cost=1 + (c.write_cost - 1) / caches,
+        quantize_bytes=c.quantize_bytes / caches**0.5,
         throttle=min(c.throttle * after.flops_per_joule / before.flops_per_joule, max(MOST_THROTTLE, c.throttle)),
     )

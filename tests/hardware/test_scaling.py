@@ -1,0 +1,103 @@
+"""Products of devices nobody measured: the joint fit on their datasheets, and the rules that carry it there."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from sartor.cost.gemm import gemm_cost, roofline_s
+from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.scaling import REFERENCE, Rates, rescaled
+from sartor.operators import DType, Gemm
+
+JOINT = tomllib.loads(resources.files("sartor.hardware").joinpath("calibration/joint.toml").read_text(encoding="utf-8"))
+BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")
+
+
+@pytest.mark.parametrize("name", BORROWERS)
+def test_devices_without_a_like_relative_take_the_joint_fit_and_its_interval(name: str) -> None:
+    known = load_calibration(load_gpu(name))
+    assert known.provenance["gemm.bf16"]["lender"] == "joint"
+    assert known.gemm[DType.BF16].log_sigma == JOINT["bf16"]["gemm"]["log_sigma"]
+    assert "gemm.bf16" not in known.calibrated
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "a100_pcie_80gb", "rtx_5090", "mi300x", "t4", "h200_sxm", "tpu_v5p"])
+def test_devices_with_one_and_other_makers_do_not(name: str) -> None:
+    known = load_calibration(load_gpu(name))
+    assert all(record.get("lender") != "joint" for key, record in known.provenance.items() if key != "gemm.fp8")
+
+
+def test_a_device_of_one_s_own_that_no_file_knows_takes_it() -> None:
+    made = replace(load_gpu("b200_sxm"), name="mine", generation="next", num_sms=200)
+    known = load_calibration(made)
+    assert {known.provenance[f"gemm.{word}"]["lender"] for word in ("bf16", "fp8", "nvfp4")} == {"joint"}
+    assert not known.provenance["gemm.tf32"] or known.gemm[DType.TF32].log_sigma > known.gemm[DType.BF16].log_sigma
+
+
+def test_the_reference_device_keeps_the_coefficients_and_there_and_back_is_where_one_was() -> None:
+    c = GemmCoefficients(tiles=((128, 128, 0.9),), write_cost=1.3, quantize_bytes=5.0, throttle=0.1)
+    rates = Rates.of(load_gpu("l40s"))
+    assert rates is not None
+    assert rescaled(c, REFERENCE, REFERENCE) == c
+    back = rescaled(rescaled(c, REFERENCE, rates), rates, REFERENCE)
+    for name in (
+        "launch_s",
+        "tile_s",
+        "feed_bytes_per_clock",
+        "split_rate",
+        "write_cost",
+        "quantize_bytes",
+        "throttle",
+    ):
+        assert getattr(back, name) == pytest.approx(getattr(c, name))
+
+
+def test_all_rates_times_four_makes_delays_a_quarter() -> None:
+    """But for the power limit, which does not grow with the clock: joules of an operation stay as they are."""
+    gpu = load_gpu("l40s")
+    fast = replace(
+        gpu,
+        boost_clock_hz=4 * gpu.boost_clock_hz,
+        hbm_bytes_per_s=4 * gpu.hbm_bytes_per_s,
+        tdp_w=4 * gpu.tdp_w,
+        peak_flops_per_s={dtype: 4 * peak for dtype, peak in gpu.peak_flops_per_s.items()},
+    )
+    sizes = np.array([16, 256, 4096])
+    op = Gemm(name="up", m=sizes, n=14336, k=4096)
+    slow_s, fast_s = (gemm_cost(op, each, load_calibration(each)).time_s for each in (gpu, fast))
+    np.testing.assert_allclose(np.asarray(slow_s) / np.asarray(fast_s), 4, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["l40s", "a40"])
+def test_time_never_falls_with_size_and_never_beats_the_roofline(name: str) -> None:
+    gpu = load_gpu(name)
+    for clock in Clock:
+        n = np.arange(256, 20000, 256)
+        op = Gemm(name="up", m=np.array([1, 64, 4096])[:, None], n=n, k=4096)
+        time_s = np.asarray(gemm_cost(op, gpu, load_calibration(gpu), clock=clock).time_s)
+        assert (np.diff(time_s, axis=1) >= 0).all()
+        assert (time_s >= roofline_s(op, gpu)).all()
+
+
+def test_short_runs_find_small_weights_in_l2_and_long_ones_do_not() -> None:
+    gpu = load_gpu("l40s")
+    known = load_calibration(gpu)
+    small, large = (Gemm(name="up", m=1, n=n, k=4096) for n in (2048, 4096))  # 17 and 34 MB; a fifth of L2 is 20
+    boost, long = ([gemm_cost(op, gpu, known, clock=clock) for op in (small, large)] for clock in Clock)
+    assert boost[0].time_s < 0.8 * long[0].time_s
+    assert boost[1].memory_s == pytest.approx(long[1].memory_s)
+
+
+def test_what_was_held_out_is_said_and_within_the_reach_for_sixteen_bits() -> None:
+    for entry in JOINT.values():
+        record = entry["provenance"]
+        assert record["rows"] > 10000
+        assert record["source"]
+        assert record["held_out"]["mape"] < 0.25
+    assert JOINT["bf16"]["provenance"]["held_out"]["mape"] <= 0.12
