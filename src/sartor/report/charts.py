@@ -14,7 +14,8 @@ from typing import Any
 from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
 from sartor.report.design_shapes import RegretMatrix, draw_regrets
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
-from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_design_cloud, draw_floor_plan
+from sartor.report.draw_cloud import draw_design_cloud
+from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_floor_plan
 from sartor.report.draw_plan import (
     draw_memory_bars,
     draw_memory_fall,

@@ -26,10 +26,11 @@ from sartor.report.words import printable
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.solve import Mode, ScheduleResult
 from sartor.search.joint_detail import ModelDetail, area_parts, layer_schedule, model_detail
+from sartor.search.joint_pareto import value_of
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Ranked
 from sartor.training.simulation import PipelineTimes, simulate
-from sartor.units import format_seconds, format_share
+from sartor.units import GIGA, format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]
 
@@ -45,7 +46,11 @@ MOST_CLOUD = 1500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignCloud:
-    """Evaluated points as area against objective, the front of both told apart, and other ways to choose by name."""
+    """Evaluated points as a cost against the objective, the front told apart, and other ways to choose by name.
+
+    ``across`` and ``shade`` are the first two axes of the front that was asked for, named in ``axes`` with their units;
+    without one, area alone.
+    """
 
     title: str
     unit: str
@@ -55,6 +60,9 @@ class DesignCloud:
     objective: Numbers
     kind: tuple[str, ...]
     """``best``, ``front``, ``evaluated`` or ``baseline``."""
+    axes: tuple[str, ...]
+    across: Numbers
+    shade: Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +168,7 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
     front = {id(each) for each in answer.front}
     kinds = ["best" if each is best else "front" if id(each) in front else "evaluated" for each in ranked]
     everything = [*ranked, *(other for _, other in others)]
+    axes = answer.proved_front.axes if answer.proved_front is not None else ("area_mm2",)
     return DesignCloud(
         title=_cloud_title(best, others),
         unit=UNITS[answer.question.objective],
@@ -171,7 +180,24 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
         power_w=np.array([each.power_w for each in everything]),
         objective=np.array([each.objective for each in everything]),
         kind=(*kinds, *("baseline" for _ in others)),
+        axes=tuple(AXES[axis][0] for axis in axes[:2]),
+        across=_on(everything, axes[0]),
+        shade=_on(everything, axes[-1] if len(axes) < 2 else axes[1]),
     )
+
+
+AXES = {
+    "area_mm2": ("die [mm2]", 1.0),
+    "power_w": ("power at most [W]", 1.0),
+    "hbm_bytes": ("memory [GB]", GIGA),
+    "usd": ("die and memory [USD]", 1.0),
+}
+"""What a front may be over: its title, and what of the SI unit is one."""
+
+
+def _on(ranked: Sequence[Ranked], axis: str) -> Numbers:
+    values = [value_of(each, axis) for each in ranked]
+    return np.array(values, dtype=np.float64) / AXES[axis][1]
 
 
 def _cloud_title(best: Ranked, others: Sequence[tuple[str, Ranked]]) -> str:

@@ -1,10 +1,10 @@
-"""Figures of a design: points and their front, convergence, dies to scale, the cores of a layer in time."""
+"""Figures of a design: convergence, dies to scale, the cores of a layer in time."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
+from sartor.report.design_points import Convergence, CoreBars, FloorPlan
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.frame import FILE, Frame, altair, colour, finish, names_axis, rows_chart, time_unit
 from sartor.report.palette import Theme
@@ -26,7 +26,9 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Any:
         if v > 0
     ]
     base = rows_chart(alt, rows).encode(
-        x=alt.X("seconds:Q", title="time since the search began [s]", axis=alt.Axis(tickCount=8)),
+        x=alt.X(
+            "seconds:Q", title="time since the search began [s]", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=8)
+        ),
         y=alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s")),
         color=colour(alt, "what", words, [theme.vermillion, theme.blue]),
         tooltip=[
@@ -38,69 +40,6 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Any:
     )
     chart = base.mark_line(interpolate="step-after", strokeWidth=1.8) + base.mark_point(size=14, filled=True)
     return finish(alt, chart, points.title, frame, height=240)
-
-
-def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
-    """Area against objective; baselines and the best point by name."""
-    alt, theme = altair(), frame.theme
-    rows = [
-        {"label": label, "area": a, "power": p, "value": v, "kind": kind}
-        for label, a, p, v, kind in zip(
-            points.labels,
-            points.area_mm2.tolist(),
-            points.power_w.tolist(),
-            points.objective.tolist(),
-            points.kind,
-            strict=True,
-        )
-    ]
-    x = alt.X("area:Q", title="die [mm2]", scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
-    y = alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~s"))
-    tips = [
-        alt.Tooltip("label:N", title="chip"),
-        alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
-        alt.Tooltip("area:Q", title="mm2", format=",.4~g"),
-        alt.Tooltip("power:Q", title="W", format=",.4~g"),
-    ]
-
-    def of(kind: str) -> Any:
-        return rows_chart(alt, [row for row in rows if row["kind"] == kind])
-
-    shape = {"x": x, "y": y, "tooltip": tips}
-    looks = {
-        "evaluated": {"size": 26, "opacity": 0.45, "color": theme.sky},
-        "front": {"size": 48, "opacity": 1, "color": theme.blue},
-        "baseline": {"size": 70, "opacity": 1, "color": theme.orange, "shape": "square"},
-        "best": {"size": 150, "opacity": 1, "color": theme.vermillion, "shape": "diamond"},
-    }
-    layers = [of(kind).mark_point(filled=True, **look).encode(**shape) for kind, look in looks.items()]
-    mean = sum(row["area"] for row in rows) / len(rows)
-    for late in (False, True):
-        named = [
-            row | {"words": "best" if row["kind"] == "best" else row["label"]}
-            for row in _told_apart(rows)
-            if (row["area"] > mean) is late
-        ]
-        layers.append(
-            rows_chart(alt, named)
-            .mark_text(
-                align="right" if late else "left", dx=-9 if late else 9, fontSize=11, color=theme.muted, limit=250
-            )
-            .encode(x=x, y=y, text="words:N")
-        )
-    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
-
-
-def _told_apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Baselines and the best point, one label where several lie on each other (the highest first)."""
-    named = sorted((row for row in rows if row["kind"] in ("best", "baseline")), key=lambda row: -row["value"])
-    values = [row["value"] for row in rows]
-    close = (max(values) - min(values)) / 22 or 1.0
-    out: list[dict[str, Any]] = []
-    for row in named:
-        if all(abs(row["value"] - other["value"]) > close for other in out):
-            out.append(row)
-    return out
 
 
 def _paint(theme: Theme) -> dict[str, str]:

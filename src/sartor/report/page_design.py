@@ -88,7 +88,11 @@ def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
         element("h2", "What the search proved", id="search"),
         figure(records, "convergence", "The search is over when the lines meet."),
         element("h2", "Other ways to choose", id="others"),
-        figure(records, "points", "Diamond: the best point. Squares: other ways to choose. Discs: evaluated points."),
+        figure(
+            records,
+            "points",
+            "Diamond: the best point. Squares: other ways to choose. Discs: evaluated points, those of the front dark.",
+        ),
         *([_baselines(answer)] if answer.result.baselines else []),
         _front(answer),
         *([shapes_section(answer.shapes, figure(records, "shapes"))] if answer.shapes else []),

@@ -1,0 +1,116 @@
+"""The figure of a design's points: what they reach against what they cost, the front of both, others by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+
+from sartor.report.design_points import DesignCloud
+from sartor.report.frame import FILE, Frame, altair, colour, finish, rows_chart
+
+HEIGHT = 320
+WIDTH = 640
+"""Of the plot [px], as far as labels are put where there is room: a page may be wider, a telephone shows none."""
+KINDS = {"best": "best", "front": "front", "evaluated": "evaluated", "baseline": "other way to choose"}
+LETTER, LINE, MARK = 6.0, 14.0, 7.0
+"""A label's letter and line, and half a mark [px]."""
+
+Row = dict[str, Any]
+Box = tuple[float, float, float, float]
+
+
+def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
+    """An axis of the front (area unless others were asked for) against the objective, by kind of point; where a front
+    has a second axis, its discs are sized by it."""
+    alt, theme = altair(), frame.theme
+    rows = list(_rows(points))
+    x = alt.X("across:Q", title=points.axes[0], scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
+    y = alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~s"))
+    tips = [
+        alt.Tooltip("label:N", title="chip"),
+        alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
+        alt.Tooltip("area:Q", title="mm2", format=",.4~g"),
+        alt.Tooltip("power:Q", title="W", format=",.4~g"),
+        *(alt.Tooltip(f"{name}:Q", title=title, format=",.4~g") for name, title in _axes(points)),
+    ]
+    looks: dict[str, Row] = {
+        "evaluated": {"size": 26, "opacity": 0.45},
+        "front": {"size": 56, "opacity": 0.85},
+        "baseline": {"size": 70, "opacity": 1, "shape": "square"},
+        "best": {"size": 150, "opacity": 1, "shape": "diamond"},
+    }
+    paint = {"best": theme.vermillion, "front": theme.blue, "evaluated": theme.sky, "baseline": theme.orange}
+    used = [kind for kind in KINDS if kind in points.kind]
+    legend = colour(alt, "what", [KINDS[kind] for kind in used], [paint[kind] for kind in used])
+
+    def marked(kind: str) -> Any:
+        chart = rows_chart(alt, [row for row in rows if row["kind"] == kind])
+        chart = chart.mark_point(filled=True, **looks[kind]).encode(x=x, y=y, tooltip=tips, color=legend)
+        return chart.encode(size=_sizes(alt, points)) if kind == "front" and len(points.axes) > 1 else chart
+
+    names = [_names(alt, labels, align, theme.muted, x, y) for align, labels in _placed(rows).items() if labels]
+    chart = alt.layer(*(marked(kind) for kind in looks if kind in used), *names)
+    return finish(alt, chart, points.title, frame, height=HEIGHT)
+
+
+def _rows(points: DesignCloud) -> Iterator[Row]:
+    numbers = (points.area_mm2, points.power_w, points.objective, points.across, points.shade)
+    for label, kind, *values in zip(points.labels, points.kind, *(each.tolist() for each in numbers), strict=True):
+        row = dict(zip(("area", "power", "value", "across", "shade"), values, strict=True))
+        if isfinite(row["across"]) and isfinite(row["shade"]):  # a die beyond the reticle has no price
+            yield {"label": label, "kind": kind, "what": KINDS[kind], **row}
+
+
+def _axes(points: DesignCloud) -> list[tuple[str, str]]:
+    """Axes that tooltips do not have as area or power already."""
+    return [
+        (name, title) for name, title in zip(("across", "shade"), points.axes, strict=False) if "[mm2]" not in title
+    ]
+
+
+def _sizes(alt: Any, points: DesignCloud) -> Any:
+    """Discs of a front are as large as its second axis is long; colours of a page are names and have no in-between."""
+    title = f"size in the front: {points.axes[1]}"
+    shown = alt.Legend(orient="top", title=title, titleFontWeight="normal", titleLimit=400, tickCount=3)
+    return alt.Size("shade:Q", scale=alt.Scale(zero=False, range=[30, 260]), legend=shown)
+
+
+def _names(alt: Any, rows: list[Row], align: str, ink: str, x: Any, y: Any) -> Any:
+    room = alt.condition("width > 480", alt.value(1), alt.value(0))
+    text = rows_chart(alt, rows).mark_text(align=align, dx=-9 if align == "right" else 9, fontSize=11, color=ink)
+    return text.encode(x=x, y=y, text="words:N", opacity=room)
+
+
+def _placed(rows: list[Row]) -> dict[str, list[Row]]:
+    """The best point and the other ways with their names beside them, left or right, where nothing is in the way."""
+    out: dict[str, list[Row]] = {"left": [], "right": []}
+    at = _scaled(rows)
+    taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in at]
+    order = sorted(range(len(rows)), key=lambda i: (rows[i]["kind"] != "best", -rows[i]["value"]))
+    for i in order:
+        if rows[i]["kind"] not in ("best", "baseline"):
+            continue
+        words = "best" if rows[i]["kind"] == "best" else str(rows[i]["label"]).partition(" (")[0]
+        (x, y), wide = at[i], LETTER * len(words)
+        for align, left in (("left", x + 9), ("right", x - 9 - wide)):
+            box = (left, y - LINE / 2, left + wide, y + LINE / 2)
+            if left >= 0 and left + wide <= WIDTH and not any(_meet(box, other) for other in taken):
+                taken.append(box)
+                out[align].append(rows[i] | {"words": words})
+                break
+    return out
+
+
+def _scaled(rows: list[Row]) -> list[tuple[float, float]]:
+    """Where points stand in the plot, about [px]."""
+    pairs = []
+    for name, size, pad in (("across", WIDTH, 20), ("value", HEIGHT, 14)):
+        values = [float(row[name]) for row in rows]
+        low, span = min(values), (max(values) - min(values)) or 1.0
+        pairs.append([pad + (value - low) / span * (size - 2 * pad) for value in values])
+    return [(x, HEIGHT - y) for x, y in zip(*pairs, strict=True)]
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
