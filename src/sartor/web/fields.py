@@ -52,6 +52,31 @@ class Field:
         return found
 
 
+def word(name: str, about: str, **more: Any) -> Field:
+    """A field that is text."""
+    return Field(name=name, about=about, kinds=("string",), **more)
+
+
+def whole(name: str, about: str, **more: Any) -> Field:
+    """A field that is a whole number."""
+    return Field(name=name, about=about, kinds=("integer",), **more)
+
+
+def number(name: str, about: str, **more: Any) -> Field:
+    """A field that is a number."""
+    return Field(name=name, about=about, kinds=("number",), **more)
+
+
+def table(name: str, about: str, **more: Any) -> Field:
+    """A field that is an object."""
+    return Field(name=name, about=about, kinds=("object",), **more)
+
+
+def listed(items: str, name: str, about: str, **more: Any) -> Field:
+    """A field that is a list, each entry of the kind ``items``."""
+    return Field(name=name, about=about, kinds=("array",), items=items, **more)
+
+
 def checked(fields: Sequence[Field], body: Mapping[str, Any]) -> dict[str, Any]:
     """The request's values with defaults in place of what is not given. Raises ``InputError``.
 
