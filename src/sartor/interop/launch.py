@@ -21,7 +21,8 @@ from sartor.interop.launch_script import Command, find_command
 from sartor.interop.megatron import megatron_files
 from sartor.interop.megatron_read import read_megatron
 from sartor.interop.simple_yaml import read_yaml
-from sartor.interop.torchtitan import read_torchtitan, torchtitan_files
+from sartor.interop.torchtitan import torchtitan_files
+from sartor.interop.torchtitan_read import read_torchtitan
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 
