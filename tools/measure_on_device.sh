@@ -1,39 +1,66 @@
 #!/bin/sh
-# Measure a machine in parts of at most ten minutes each:  tools/measure_on_device.sh PART [DIR] [DEVICE]
+# Measure a machine in parts of at most ten minutes each:  tools/measure_on_device.sh PARTS [DIR] [DEVICE]
 #
 #   1  quick and alignment      2  waves      3  full      4  studies heads swiglu vocabulary head_dim
 #   5  studies waves decode models            6  layer, one whole model, parity
 #
-# Records go to DIR (default: src/sartor/measure/records/new). A part that was cut off goes on where it stopped. Needs PyTorch and this checkout; nothing is installed and no setting of the device is changed.
+# PARTS is one part or several with commas (1,2). Parts together take about 46 minutes; SHARE=50 gives each suite and
+# study half of its time, for a machine that is lent for less. Records go to DIR (default: src/sartor/measure/records/new);
+# ARCHIVE=FILE.tgz packs DIR after each of them, so that what was measured survives a part that is cut off. A part that
+# was cut off goes on where it stopped. Needs a python3 (PYTHON=...) with torch, numpy, typer and rich, and this checkout,
+# not installed; no network; no setting of the device is changed.
 # Afterwards: move DIR to src/sartor/measure/records/NAME and run  python tools/records_docs.py
 set -u
-part=${1:?"usage: tools/measure_on_device.sh PART [DIR] [DEVICE]"}
+parts=${1:?"usage: tools/measure_on_device.sh PARTS [DIR] [DEVICE]"}
 root=$(cd "$(dirname "$0")/.." && pwd)
 dir=${2:-$root/src/sartor/measure/records/new}
 device=${3:-cuda}
-mkdir -p "$dir"
-export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+share=${SHARE:-100}
+export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 python=${PYTHON:-python3}
+failed=0
+
+"$python" -c 'import torch, numpy, typer, rich' || { echo "$python must have torch, numpy, typer and rich" >&2; exit 2; }
+mkdir -p "$dir" || exit 2
 
 sartor() { "$python" -c 'from sartor.cli import main; main()' "$@"; }
 
+seconds() { echo $(($1 * share / 100)); }
+
+done_with() { # NAME STATUS
+  [ "$2" -eq 0 ] || { failed=1; echo "$1: exit code $2" >&2; }
+  [ -z "${ARCHIVE:-}" ] || tar -czf "$ARCHIVE" -C "$dir" .
+}
+
 suite() { # NAME SECONDS [MODEL]
-  sartor measure --suite "$1" ${3:+"$3"} --device "$device" --out "$dir/$1.csv" --resume --time-budget-s "$2"
+  sartor measure --suite "$1" ${3:+"$3"} --device "$device" --out "$dir/$1.csv" --resume --time-budget-s "$(seconds "$2")"
+  done_with "suite $1" $?
 }
 
 study() { # NAME SECONDS
-  sartor measure study "$1" --device "$device" --out "$dir/study-$1.csv" --resume --time-budget-s "$2" --json \
+  sartor measure study "$1" --device "$device" --out "$dir/study-$1.csv" --resume --time-budget-s "$(seconds "$2")" --json \
     >"$dir/study-$1.json.part" && mv "$dir/study-$1.json.part" "$dir/study-$1.json"
-  echo "study $1: $(wc -l <"$dir/study-$1.csv") lines"
+  done_with "study $1" $?
 }
 
-case $part in
-1) suite quick 105; suite alignment 400 ;;
-2) suite waves 540 ;;
-3) suite full 540 ;;
-4) study heads 240; study swiglu 90; study vocabulary 90; study head_dim 90 ;;
-5) study waves 120; study decode 120; study models 280 ;;
-6) suite layer 90; suite model 120 pythia-1b
-   sartor measure parity --device "$device" --steps "${STEPS:-1000}" --json >"$dir/parity.json" ;;
-*) echo "PART must be 1 to 6" >&2; exit 2 ;;
-esac
+parity() {
+  sartor measure parity --device "$device" --steps "${STEPS:-$(seconds 1000)}" --json >"$dir/parity.json.part" &&
+    mv "$dir/parity.json.part" "$dir/parity.json"
+  done_with parity $?
+}
+
+part() {
+  case $1 in
+  1) suite quick 105; suite alignment 400 ;;
+  2) suite waves 540 ;;
+  3) suite full 540 ;;
+  4) study heads 200; study swiglu 70; study vocabulary 70; study head_dim 70 ;;
+  5) study waves 90; study decode 90; study models 240 ;;
+  6) suite layer 90; suite model 120 pythia-1b; parity ;;
+  *) echo "a part is a number from 1 to 6, not $1" >&2; exit 2 ;;
+  esac
+}
+
+for each in $(echo "$parts" | tr ',' ' '); do part "$each"; done
+ls -l "$dir"
+exit $failed

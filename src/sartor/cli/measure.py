@@ -306,15 +306,15 @@ def _gpu_name(word: str) -> str:
 
 
 def _say_next(body: dict[str, Any]) -> None:
-    if "gemm" not in body["rows"]:
-        return
-    name = body["machine_file"] or body["device"]["gpu"]
-    if body["machine_file"]:
-        c.say(f"wrote {name}: this machine as a datasheet")
-    elif body["no_machine_file"]:
-        c.say(f"no datasheet of this machine yet: {body['no_machine_file']}")
-    words = f"{body['file']} --gpu {name} --dtype {body['dtype']} --out my-calibration.toml"
-    c.say(f"next: sartor calibrate {words}")
+    """The datasheet that was written or why none was, and the command that comes next where one can."""
+    sheet, why = body["machine_file"], body["no_machine_file"]
+    if sheet:
+        c.say(f"wrote {sheet}: this machine as a datasheet")
+    elif why:
+        c.say(f"no datasheet of this machine yet: {why} (sartor measure --suite quick has both)")
+    if "gemm" in body["rows"] and not why:
+        words = f"{body['file']} --gpu {sheet or body['device']['gpu']} --dtype {body['dtype']}"
+        c.say(f"next: sartor calibrate {words} --out my-calibration.toml")
 
 
 @contextmanager

@@ -179,7 +179,7 @@ def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]
     try:
         return machine_toml(records.rows, device.facts, date), ""
     except InputError as error:
-        return "", str(error)
+        return "", f"records {error.must}"
 
 
 def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> dict[str, Any]:
