@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sartor import api
+from sartor.search import joint_baselines, joint_chips
 from sartor.search.joint_result import Baseline, Progress
 
 Call = Callable[..., Any]
@@ -90,16 +92,6 @@ def test_the_answer_has_the_contracts_keys(sartor: Call, small: list[object]) ->
     assert plan["peak_bytes"] <= best["architecture"]["hbm_bytes"]
     assert len(plan["stages"]) == plan["pp"]
     assert body["convergence"][-1]["incumbent"] == best["objective"]
-
-
-def test_same_input_gives_the_same_bytes_but_for_the_clock(sartor: Call, small: list[object]) -> None:
-    first, second = (without_clock(sartor(*small, "--json").body) for _ in range(2))
-    assert json.dumps(first) == json.dumps(second)
-
-
-def test_out_writes_what_json_prints(sartor: Call, small: list[object], tmp_path: Path) -> None:
-    ran = sartor(*small, "--json", "--out", tmp_path / "design.json")
-    assert (tmp_path / "design.json").read_text() == ran.out
 
 
 def test_the_terminal_fits_100_columns_and_says_chip_plan_proof_and_area(sartor: Call, small: list[object]) -> None:
@@ -298,6 +290,33 @@ def test_page_and_figures_are_written(sartor: Call, small: list[object], tmp_pat
         assert f'id="{anchor}"' in page
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert {"step", "floor_plan", "layer_forward", "layer_backward", "pipeline"} <= names
+
+
+@pytest.mark.parametrize("words", [["--html", "."], ["--out", "."], ["--png", "space.toml"]])
+def test_what_cannot_be_written_is_said_before_anything_is_computed(
+    sartor: Call, small: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "design", None)
+    ran = sartor(*small, *words)
+    assert ran.code == 2
+    assert words[0] in ran.err
+
+
+def test_why_the_best_is_faster_is_told_model_by_model(
+    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = joint_chips.known_chips
+    monkeypatch.setattr(joint_baselines, "known_chips", lambda *asked: [next(iter(known(*asked)))])
+    monkeypatch.setattr("sartor.engine.whole.compare", partial(joint_baselines.compare, trials=10))
+    words = [*small, *FEW, "--baselines"]
+    (reason,) = sartor(*words, "--json").body["reasons"]
+    assert reason["factor"] == pytest.approx(reason["placement_factor"] * reason["chip_factor"])
+    assert {"arrays", "lanes", "buffer"} <= set(reason["left"])
+    assert "256 vector lanes in place of 64" in reason["text"]
+    out = sartor(*words).out
+    assert "The best against TPUv4-like, model by model" in out
+    assert f"{reason['factor']:.2f}x TPUv4-like with expert placement" in " ".join(out.split())
 
 
 def test_spaces_are_in_the_catalogue(sartor: Call) -> None:

@@ -74,6 +74,7 @@ def design(
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
+    check_files(html=html, png=png, out=out)
     check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
     prices = {} if hbm_usd_per_gb is None else {"hbm_usd_per_gb": hbm_usd_per_gb}
     with progress_line(time_limit) as progress:
@@ -128,6 +129,20 @@ def check_given(given: Mapping[str, Any]) -> None:
         if value is None or value == []:
             must, near = GIVEN[name]
             raise InputError(name, "not given", must, near)
+
+
+def check_files(*, html: Path | None, png: Path | None, out: Path | None) -> None:
+    """Raise ``InputError`` for what cannot be written, before anything is computed."""
+    for name, file in (("--html", html), ("--out", out)):
+        if file is not None and file.is_dir():
+            raise InputError(
+                name,
+                str(file),
+                "is a folder; name a file in it",
+                str(file / ("design.html" if name == "--html" else "design.json")),
+            )
+    if png is not None and png.exists() and not png.is_dir():
+        raise InputError("--png", str(png), "is a file; name a folder", str(png.with_suffix("")))
 
 
 def export_points(study: Path, to: Path) -> None:

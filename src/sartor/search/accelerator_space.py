@@ -200,7 +200,10 @@ def _range(key: str, value: Mapping[str, Any]) -> Array:
     if not ({"from", "to"} <= words and len(words) == 3 and words & {"step", "factor"}):
         raise InputError(key, dict(value), "a range must read {from, to, step} or {from, to, factor}")
     start, end = (float(_values(key, value[word])[0]) for word in ("from", "to"))
-    by = float(_values(key, value["step" if "step" in value else "factor"])[0])
+    word = "step" if "step" in value else "factor"
+    by = value[word]
+    if isinstance(by, bool) or not isinstance(by, int | float) or not 0 < by < np.inf:
+        raise InputError(key, dict(value), f"its {word} must be a number above {int(word == 'factor')}", "2")
     if end < start:
         raise InputError(key, dict(value), f"must not end below its start: {end:g} < {start:g}")
     if "step" in value:

@@ -147,7 +147,8 @@ def _tightest(
     if not mask.any():
         least = int(columns[name].argmin())
         takes = f"the smallest of {mask.size} candidates takes {float(columns[name][least]):.6g}"
-        return f"{name}={limits[name]:.6g}: {takes} ({_in_words(space, all_, least)})"
+        own = name == "area_mm2" and limits[name] == space.area_limit_mm2
+        return f"{'area_limit_mm2' if own else name}={limits[name]:.6g}: {takes} ({_in_words(space, all_, least)})"
     inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks if np.isfinite(limits[other]))
     excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
     near = int(excess.argmin())

@@ -138,7 +138,8 @@ def front_over(
 
 
 def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
-    """The axes, each once. Raises ``InputError`` for one that is none."""
+    """The axes, each once; the objective, which every front has, may be named. Raises ``InputError``."""
+    axes = [axis for axis in axes if axis != "objective"]
     for axis in axes:
         if axis not in known:
             raise InputError("--pareto", axis, "must be an axis that can be a budget", ", ".join(known))
