@@ -125,9 +125,9 @@ def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:
 
 
 _STEPS = ("input_penalty", "output_penalty")
-_MAY_BE_ZERO = ("sub_block_s", "step_s", "wave_s", "tile_s", "split_s", "l2_share", "overlap", "throttle", "throttle_s",
-                "quantize_s", "quantize_bytes", "pack_tn", "pack_nn", "pack_nt",
-                "pack_columns", "fresh_cost")  # fmt: skip
+_MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
+    each.name for each in fields(GemmCoefficients) if each.default == 0.0
+}
 
 
 def _checked(name: str, value: Any, path: str | Path) -> Any:
