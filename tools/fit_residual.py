@@ -35,6 +35,7 @@ from sartor.cost.attention_residual import (
     attention_features,
     attention_floor_s,
     launch_of,
+    windows_known,
 )
 from sartor.cost.gemm import peak_flops_per_s, roofline_s
 from sartor.cost.gemm_residual import gemm_features, table_length
@@ -48,8 +49,9 @@ from sartor.operators import DType, Gemm
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "hardware" / "calibration" / "residual"
 WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 80, 3, 150, 512, 6e-3, 0.1
 SHORT = 8
-KIN = 2.0
-"""How much wider a borrower's interval is where no relative was measured: the median of 32 cases on Blackwell."""
+KIN = {"context": (8.0, 3.3)}
+"""How much wider a borrower's interval is where no relative was measured, long and short kernels: the median of 32
+cases on Blackwell is 2.0 for both; of prefill, whose kernels change most between devices, that of its own 12."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,12 @@ def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any
         "most": round(float(most), 4),
         "formula_log_sigma": rows.coefficients.log_sigma,
         **sigma_pair("", time_s, rows, held),
-        **{f"kin_{key}": round(KIN * value, 4) for key, value in sigma_pair("", time_s, rows, held).items()},
+        **{
+            f"kin_{key}": round(factor * value, 4)
+            for factor, (key, value) in zip(
+                KIN.get(what, (2.0, 2.0)), sigma_pair("", time_s, rows, held).items(), strict=True
+            )
+        },
     }
 
 
@@ -250,6 +257,9 @@ def predict(residual: Residual, rows: Rows) -> Any:
     count = len(rows.seconds)
     log_factor, trust = forward(residual, np.pad(rows.features, ((0, 0), (0, -count % PANEL)), mode="edge"))
     factor = np.exp(log_factor * trust, dtype=np.float64)[:count]
+    if "window" in rows.sizes:
+        sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64) for name in ("head_dim", "window")}
+        factor = np.where(windows_known(residual, sizes), factor, 1.0)
     return np.maximum(rows.formula_s * factor, rows.floor_s)
 
 

@@ -49,7 +49,7 @@ def correct_attention(
         residual = applicable(calibration, c, part)
         if residual is None:
             continue
-        where = np.flatnonzero(_runs(part, op, sizes) & _windows_known(residual, sizes))
+        where = np.flatnonzero(_runs(part, op, sizes) & windows_known(residual, sizes))
         if not where.size:
             continue
         columns = {name: values[where] for name, values in sizes.items()}
@@ -128,7 +128,7 @@ def _sizes(op: Attention, like: Array) -> dict[str, Array]:
     }
 
 
-def _windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
+def windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
     """Whether rows with such a window were fitted on: those of another head dimension say nothing (a network that knew
     256 with 1024 keys alone was 18 times off with 128 of them)."""
     dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]

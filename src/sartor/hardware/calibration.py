@@ -339,12 +339,13 @@ def _gemm(
         return lent, "", table["provenance"]["gemm"]
     for owner, each in ((gpu.name, DType.BF16), (gpu.name, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
         joint = _joint(gpu, each) if owner != gpu.name else None
+        if joint:
+            return _lent(joint[0], f"gemm.{dtype.value}", OTHER_UNITS), "", joint[1]
         table = _read(f"{owner}.{each.value}.toml") if owner else None
-        if joint or table:  # other units, the same memory, launches and tiles
-            found, record = joint or (_coefficients(GemmCoefficients, table["gemm"]), table["provenance"]["gemm"])  # type: ignore[index]
-            found = _widened(found, 2.0)
-            own = owner == gpu.name or joint
-            return found if own else _lent(found, f"gemm.{dtype.value}", widen), "", record
+        if table:  # other units, the same memory, launches and tiles
+            found = _widened(_coefficients(GemmCoefficients, table["gemm"]), 2.0)
+            lent = found if owner == gpu.name else _lent(found, f"gemm.{dtype.value}", widen)
+            return lent, "", table["provenance"]["gemm"]
     return base, "", {}
 
 
@@ -364,6 +365,9 @@ def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]]
         return None
     return rescaled(_coefficients(GemmCoefficients, found["gemm"]), REFERENCE, rates), found["provenance"]
 
+
+OTHER_UNITS = 3.0
+"""Widening of a joint fit of 16-bit products for a type it was not made of: as from another generation."""
 
 JOINT_VENDOR = "NVIDIA"
 """Whose generations the joint fit was made of."""
