@@ -360,6 +360,11 @@ def test_growth_without_end_is_refused() -> None:
         read_shell(doubling)
 
 
+@pytest.mark.parametrize("end", [";", "|", "&", "(", "&&"])
+def test_an_array_that_is_broken_off_ends(end: str) -> None:
+    assert read_shell(f"A=(--bf16 {end} --fp16)\ntorchrun x.py ${{A[@]}}").commands[-1][:2] == ["torchrun", "x.py"]
+
+
 PIECES = st.sampled_from(
     ["torchrun ", "x.py ", "--num-layers ", "8 ", '"', "'", "$A", "${A:-", "}", "$((", "))", "$(", ")", "(", "A=",
      "+=(", "\n", ";", "|", "if [ ", " ]; then ", "else ", "fi ", "for ", "done ", "case ", "#", "\\\n",

@@ -108,7 +108,7 @@ class _Scanner:
             if self.at >= len(self.text):
                 return out
             char = self.text[self.at]
-            if char in until or char in "()":
+            if char in until or char in "();&|":
                 self.at += 1
                 self.line += char == "\n"
                 return out
