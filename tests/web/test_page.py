@@ -179,6 +179,19 @@ def test_the_keyboard_alone_is_enough(open_page: Callable[..., Any]) -> None:
     settled(page)
     assert page.locator("#field-num_heads").input_value() != before
     assert slider.get_attribute("aria-valuetext")
+    number = page.locator("#field-ffn_hidden_size")
+    number.focus()
+    page.keyboard.press("PageUp")
+    settled(page)
+    assert int(number.input_value()) > 14336  # a number stepped by its keys shows where it is
+    page.keyboard.press("Control+z")
+    settled(page)
+    assert number.input_value() == "14336"
+    number.fill("15000")
+    page.keyboard.press("Control+z")  # of what is being typed: the shape stays
+    assert number.input_value() == "14336"
+    page.locator("[data-field=ffn_hidden_size] .term").focus()
+    assert "FLOPs" in page.locator("#tip").inner_text()
     page.locator("#tab-shape").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#tab-compare").get_attribute("aria-selected") == "true"
@@ -391,9 +404,10 @@ def test_terms_explain_themselves_with_their_formula(open_page: Callable[..., An
     page.locator(".facts .term", has_text="MFU").focus()
     undefined = page.evaluate(
         """async () => { const { TERMS } = await import('/terms.js');
-        return [...document.querySelectorAll('[data-term]')].map(e => e.dataset.term).filter(t => !TERMS[t]) }"""
+        const bare = Object.entries(TERMS).filter(([, [, , formula]]) => !formula).map(([key]) => key);
+        return [...document.querySelectorAll('[data-term]')].map(e => e.dataset.term).filter(t => !TERMS[t]).concat(bare) }"""
     )
-    assert undefined == []
+    assert undefined == []  # every word that explains itself has its formula
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -78,9 +78,12 @@ document.getElementById("link").addEventListener("click", async () => {
   try { await navigator.clipboard.writeText(link); status("Link copied."); } catch { status("The address of this page is the link."); }
 });
 
+document.addEventListener("input", (event) => { event.target.dataset.dirty = "1"; });
+for (const done of ["change", "focusout"]) document.addEventListener(done, (event) => { delete event.target.dataset?.dirty; });
+
 document.addEventListener("keydown", (event) => {
   if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
-  if (event.target.matches?.("input[type=text], textarea") && event.target.value !== event.target.defaultValue && event.target.dataset.dirty) return;
+  if (event.target.matches?.("input[type=text], textarea") && event.target.dataset.dirty) return; // undo of what is being typed
   event.preventDefault();
   (event.shiftKey ? redo : undo)();
 });

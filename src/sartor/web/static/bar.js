@@ -83,7 +83,7 @@ export function refreshBar(workload) {
     if (field === "gpu") { showDevice(input); continue; }
     const value = field === "model" && q.config !== null ? "" : q[field];
     if (field === "model") input.firstChild.textContent = q.config !== null ? q.name || "config.json" : "config.json";
-    if (document.activeElement !== input || input.tagName === "SELECT") input.value = value ?? "";
+    if (!input.dataset.dirty) input.value = value ?? "";
     if (last && input.placeholder && field in last) input.placeholder = String(last[field]);
   }
   INPUTS.get("context_len")?.closest("label").classList.toggle("faint", q.phase === "train");

@@ -69,7 +69,7 @@ export function planView({ banner, status }) {
   }
 
   function refresh() {
-    for (const [name, input] of inputs) if (name === "cluster") showCluster(input); else if (document.activeElement !== input || input.tagName === "SELECT") input.value = state.plan[name] ?? "";
+    for (const [name, input] of inputs) if (name === "cluster") showCluster(input); else if (!input.dataset.dirty) input.value = state.plan[name] ?? "";
     if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Say which cluster, how many devices and how large a batch, and press Plan: every legal plan is priced, and what does not fit is counted with its reason."));
   }
 

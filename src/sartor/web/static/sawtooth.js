@@ -9,9 +9,9 @@ const EDGE = 8; // px left and right: half a slider's thumb, so that it stands u
 
 /** A card for `field`. `onValue(value, live)` is called with what the person chose. */
 export function sawtooth(field, { onValue, onOffer, onFix }) {
-  let data = null, value = null, low = 1, high = 2, dragging = false;
+  let data = null, value = null, low = 1, high = 2, dragging = false, typing = false; // typing: the number is the person's until it is entered
   const id = `field-${field}`;
-  const number = h("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", "aria-describedby": `${id}-says`, onchange: () => typed(), onkeydown: (e) => stepped(e) });
+  const number = h("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", "aria-describedby": `${id}-says`, oninput: () => { typing = true; }, onchange: () => typed(), onblur: () => { typing = false; }, onkeydown: (e) => stepped(e) });
   const time = h("output", { class: "then", for: id });
   const slider = h("input", { type: "range", "aria-label": `${field}, slider`, oninput: () => slid(true), onchange: () => slid(false), onkeydown: (e) => stepped(e) });
   const plot = h("div", { class: "plot" });
@@ -28,6 +28,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   plot.addEventListener("pointerleave", () => caption(value));
 
   function typed() {
+    typing = false;
     const text = number.value.replaceAll(/[,_ ]/g, "");
     onValue(/^\d+$/.test(text) ? Number(text) : text, false);
   }
@@ -36,6 +37,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     const by = { ArrowUp: 1, ArrowDown: -1, PageUp: 10, PageDown: -10, ...(event.target === slider ? { ArrowRight: 1, ArrowLeft: -1 } : {}) }[event.key];
     if (!by || !data) return;
     event.preventDefault();
+    typing = false;
     onValue(neighbour(value, by), false);
   }
 
@@ -129,7 +131,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         slider.min = low; slider.max = high; slider.step = 1;
       }
       slider.disabled = number.disabled = !data;
-      if (document.activeElement !== number) number.value = now;
+      if (!typing) number.value = now;
       slider.value = now;
       slider.setAttribute("aria-valuetext", `${whole(now)}, ${seconds(timeOf(now))}`);
       caption(now);
@@ -143,7 +145,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     /** Move the mark at once, before the server has answered. */
     move(now) {
       value = now;
-      if (document.activeElement !== number) number.value = now;
+      if (!typing) number.value = now;
       if (document.activeElement !== slider) slider.value = now;
       caption(now);
       draw();
