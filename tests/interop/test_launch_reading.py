@@ -415,3 +415,21 @@ SCALARS = st.one_of(st.booleans(), st.integers(-(10**9), 10**9), st.none(), st.t
 @given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(SCALARS, st.dictionaries(st.sampled_from("xyz"), SCALARS))))
 def test_yaml_survives_writing_and_reading(value: dict[str, object]) -> None:
     assert read_yaml(write_yaml(value)) == value
+
+
+def test_the_first_way_to_say_float8_is_heard_and_fields_of_no_version_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[optimizer]\nlr = 1e-4\nlearing_rate = 2\n'
+        "[float8]\nenable_float8_linear = true\nweird = 1\n"
+    )
+    reading = read_launch(path, num_devices=8)
+    assert reading.parts.recipe is Recipe.FP8_CURRENT
+    assert set(reading.unknown) == {"optimizer.learing_rate", "float8.weird"}
+    assert reading.ignored == ("optimizer.lr",)
+
+
+def test_an_fsdp_field_of_no_version_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_weird: 3\n")
+    assert [each for each in read_launch(path).unknown if "weird" in each]

@@ -232,7 +232,11 @@ def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
 
 _SILENT = (
     "compute_environment", "machine_rank", "main_training_function", "main_process_", "rdzv_backend", "same_network",
-    "use_cpu", "debug", "downcast_bf16", "enable_cpu_affinity", "tpu_", "num_machines", "gpu_ids", "fsdp_config.fsdp_",
-    "dynamo_config.", "fp8_config.", "mpirun_config.",
+    "use_cpu", "debug", "downcast_bf16", "enable_cpu_affinity", "tpu_", "num_machines", "gpu_ids",
+    "dynamo_config.", "fp8_config.", "mpirun_config.", "fsdp_config.fsdp_version", "fsdp_config.fsdp_state_dict_type",
+    "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+    "fsdp_config.fsdp_min_num_params", "fsdp_config.fsdp_backward_prefetch", "fsdp_config.fsdp_forward_prefetch",
+    "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_ignored_modules",
+    "fsdp_config.fsdp_cpu_ram_efficient_loading",
 )  # fmt: skip
 """Fields that change neither a step's time nor its memory in a way that is modelled."""

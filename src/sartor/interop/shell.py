@@ -326,7 +326,8 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
         value = "".join("".join(_expand(shell, w)) for w in scan._words(until="\n"))
         shell.variables[name] = [value]
         if value:
-            shell.notes.append(f"{name}={value} (the script's default)")
+            shown = f"${name}" if name.isdigit() else name
+            shell.notes.append(f"{shown}={value} (the script's default)")
         return [value]
     if name in "@*#":
         return []

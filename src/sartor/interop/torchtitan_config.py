@@ -100,14 +100,24 @@ def nested(config: TitanConfig, sections: tuple[str, ...], name: str) -> Any:
     return None
 
 
-_SILENT = (
+_SILENT_SECTIONS = (
     "job.", "profiling.", "metrics.", "lr_scheduler.", "checkpoint.", "comm.", "memory_estimation.", "validation.",
-    "debug.", "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.", "model.",
-    "training.dataset", "training.steps", "training.max_norm", "training.gc_", "training.seed", "training.warmup",
-    "training.dataloader", "training.deterministic", "activation_checkpoint.per_op", "activation_checkpoint.early_stop",
-    "quantize.linear.float8.filter", "float8.filter", "experimental.custom", "compile.components", "compile.backend",
-    "training.mixed_precision_reduce", "quantize.linear.mx.", "quantize.linear.float8.", "float8.", "mx.",
+    "debug.", "experimental.custom", "training.dataset", "training.gc_", "training.dataloader",
 )  # fmt: skip
+_SILENT = frozenset((
+    "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.lr", "optimizer.beta1",
+    "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.implementation", "optimizer.fused",
+    "training.steps", "training.max_norm", "training.seed", "training.deterministic", "training.warmup_steps",
+    "training.mixed_precision_reduce", "activation_checkpoint.early_stop", "compile.components", "compile.backend",
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+    *(f"{section}.{name}" for section in ("float8", "quantize.linear.float8") for name in (
+        "filter_fqns", "emulate", "force_recompute_fp8_weight_in_bwd", "precompute_float8_dynamic_scale_for_fsdp",
+        "enable_fsdp_float8_all_gather", "moe_fqns_prototype",
+    )),
+    *(f"{section}.{name}" for section in ("mx", "quantize.linear.mx") for name in (
+        "filter_fqns", "mxfp8_dim1_cast_kernel_choice", "use_fp8_dim1_cast_triton_kernel", "moe_fqns_prototype",
+    )),
+))  # fmt: skip
 """Fields that change neither a step's time nor its memory in a way that is modelled."""
 
 KNOWN = (
@@ -120,7 +130,7 @@ KNOWN = (
 
 
 def no_bearing(name: str) -> bool:
-    return name.startswith(_SILENT)
+    return name in _SILENT or name.startswith(_SILENT_SECTIONS)
 
 
 def shown(name: str, config: TitanConfig) -> str:

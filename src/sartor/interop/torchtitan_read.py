@@ -271,4 +271,6 @@ def _read_recipe(config: TitanConfig, param: str) -> Recipe:
         if kind == "mx":
             return Recipe.MXFP8
         return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
+    if config.flag("float8", "enable_float8_linear"):  # how the first versions said it
+        return Recipe.FP8_CURRENT
     return Recipe.FP32 if param == "float32" else Recipe.BF16
