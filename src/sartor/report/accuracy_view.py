@@ -140,7 +140,7 @@ def _worst_view(name: str, cases: Sequence[Mapping[str, Any]]) -> list[Renderabl
 def case_text(case: Mapping[str, Any]) -> str:
     """One target in words: what it is, measured and predicted time, and what the model thinks bounds it."""
     reason = {"bound_by", "source", "tile_m", "tile_n", "split_k", "waves"}
-    what = [f"{key}={value}" for key, value in case.items() if key not in reason and key not in _TIMES]
+    what = [f"{key}={value}" for key, value in case.items() if key not in reason and key not in _TIMES and value != ""]
     tile = f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {case['waves']:.0f} waves" if "tile_m" in case else ""
     split = f", k split in {case['split_k']:.0f}" if case.get("split_k", 1) > 1 else ""
     times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
