@@ -149,7 +149,7 @@ def front_text(answer: DesignAnswer) -> str:
         kind = "Proved over the whole space" if front.proved else "Best found over the whole space"
         return f"{kind}: no point beats these in objective, {names}{within}"
     kind = "Proved best" if front.proved else "Best found"
-    return f"{kind} under each of {front.num_budgets} budgets on {names}"
+    return f"{kind} under each of {front.num_budgets} budgets on {names}, and evaluated points that none of them beats"
 
 
 FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}

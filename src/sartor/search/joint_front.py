@@ -36,7 +36,8 @@ STEPS = {1: 8, 2: 4, 3: 3}
 class ProvedFront:
     """Points none of which another beats in the objective and on the axes at once, best first.
 
-    Each is the best point under one of ``num_budgets`` combinations of budgets; ``proved``: every one is optimal there.
+    Among them is the best point under each of ``num_budgets`` combinations of budgets, or one as good (``proved``: that
+    best is optimal), and what else was evaluated on the way and is beaten by none.
     Without budgets (0) the front is of the whole space: ``proved`` then means that one of its points is as good in
     everything as any point there is, but for ``tolerance`` of the objective.
     """
@@ -80,10 +81,10 @@ def proved_front(
     if not why and axes and (small or "usd" in axes):
         return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s, keep)
     results = front_over(question, space, axes, steps, search)
-    best = [result.best for result in results if result.best is not None]
+    reached = [each for result in results for each in (result.best, *result.ranked) if each and each.objective > 0]
     return ProvedFront(
         axes=tuple(axes),
-        points=not_dominated(best, tuple(axes)),
+        points=not_dominated(reached, tuple(axes)),
         num_budgets=len(results),
         proved=all(result.status is DesignStatus.OPTIMAL and not result.interrupted for result in results),
         interrupted=any(result.interrupted for result in results),
