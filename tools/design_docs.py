@@ -168,7 +168,9 @@ def words(plan: dict[str, Any]) -> str:
 
 
 def reason(found: dict[str, Any]) -> str:
-    """What the winner has that the TPUv4-like point has not, and how much of the factor is placement."""
+    """How many times as fast as the TPUv4-like point, how much of it is placement, and which part of the chip it is."""
+    if found.get("reasons"):
+        return str(found["reasons"][0]["text"]).partition(": ")[2] + "."
     best = found["best"]
     expert = baseline(found, "TPUv4-like, expert placement")
     searched = baseline(found, "TPUv4-like, searched placement")
@@ -176,7 +178,9 @@ def reason(found: dict[str, Any]) -> str:
     peak = a["peak_flops_per_s"] / 275.3e12
     lanes = a["num_vector_cores"] * a["vector_lanes"] / 256
     has = f"{peak:.1f}x the multiply-accumulators and {lanes:.0f}x the vector lanes, in {best['area_mm2']:.0f} mm2"
-    has += f" and {best['power_w']:,.0f} W for 279 mm2 and 539 W"
+    if searched or expert:
+        there = searched or expert
+        has += f" and {best['power_w']:,.0f} W for {there['area_mm2']:.0f} mm2 and {there['power_w']:,.0f} W"
     has += f", with {a['global_buffer_bytes'] / 2**20:.0f} MiB of buffer for 128"
     if searched is None:
         return f"{has}; the TPUv4-like point holds no placement."
