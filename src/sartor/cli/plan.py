@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from sartor.cli import common as c
 from sartor.cli import plan_options as o
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from sartor.answers import PlanAnswer
 
 
 def register(app: typer.Typer) -> None:
@@ -55,24 +59,19 @@ def plan(
 
     Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
     """
-    from sartor import api
-    from sartor.report.plan_body import plan_body
-    from sartor.report.table_plan import plan_view
-
     if launch is not None:
-        _only_with_a_search(
-            {
-                "--global-batch-size": global_batch_size,
-                "--dtype": dtype,
-                "--microbatch-size": microbatch_size,
-                "--fix": fix,
-                "--framework": framework,
-                "--set": set_,
-                "--write": write,
-                "--html": html,
-                "--png": png,
-            }
-        )
+        only_of_a_search: dict[str, object] = {
+            "--global-batch-size": global_batch_size,
+            "--dtype": dtype,
+            "--microbatch-size": microbatch_size,
+            "--fix": fix,
+            "--framework": framework,
+            "--set": set_,
+            "--write": write,
+            "--html": html,
+            "--png": png,
+        }
+        _only_with_a_search(only_of_a_search)
         lint_launch(
             launch,
             cluster,
@@ -87,32 +86,46 @@ def plan(
             out=out,
         )
         return
+    found = _search(
+        model,
+        cluster,
+        global_batch_size,
+        num_devices=parse_counts(num_devices),
+        seq_len=seq_len,
+        fix=parse_fix(fix, microbatch_size),
+        top=top,
+        tokens=parse_count("--tokens", tokens),
+        set=c.parse_sets(set_),
+        calibration=calibration,
+        dtype=dtype,
+        framework=framework or trainer_of(write[0] if write else None) or "megatron",
+        optimizer=optimizer,
+        attention=attention,
+        context_parallel=context_parallel,
+        routing_skew=routing_skew,
+    )
+    if found.best is not None:
+        write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
+    _show(found, json=json, out=out)
+
+
+def _search(model: str | None, cluster: str, global_batch_size: int | None, **asked: Any) -> PlanAnswer:
+    """The answer of a search, with a bar while it runs."""
+    from sartor import api
+
     if model is None:
         raise InputError("MODEL", "not given", "say which model to plan, or --launch FILE", "llama-3-8b")
     if global_batch_size is None:
         raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
     with progress_bar() as progress:
-        found = api.plan(
-            model,
-            cluster,
-            num_devices=parse_counts(num_devices),
-            global_batch_size=global_batch_size,
-            seq_len=seq_len,
-            fix=parse_fix(fix, microbatch_size),
-            top=top,
-            tokens=parse_count("--tokens", tokens),
-            set=c.parse_sets(set_),
-            calibration=calibration,
-            progress=progress,
-            dtype=dtype,
-            framework=framework or trainer_of(write[0] if write else None) or "megatron",
-            optimizer=optimizer,
-            attention=attention,
-            context_parallel=context_parallel,
-            routing_skew=routing_skew,
-        )
-    if found.best is not None:
-        write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
+        return api.plan(model, cluster, global_batch_size=global_batch_size, progress=progress, **asked)
+
+
+def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
+    """The answer on stdout; exits with 3 where nothing fits."""
+    from sartor.report.plan_body import plan_body
+    from sartor.report.table_plan import plan_view
+
     c.answer("plan", plan_body(found), as_json=json, out=out)
     if not json:
         c.show(plan_view(found))
