@@ -117,6 +117,12 @@ def test_an_unknown_gpu_is_counted_with_the_nearest_and_the_rest_evaluated(tmp_p
     assert {group.keys["gpu"]: group.mape for group in found.groups}["h100_sxn"] is None
 
 
+def test_a_table_with_nothing_to_predict_is_said(tmp_path: Path) -> None:
+    rows = [{**row, "gpu": "somebody's chip"} for row in gemm_rows()]
+    with pytest.raises(InputError, match=r"none of its \d+ rows can be predicted .*not in the catalogue"):
+        validate_operators(write_csv(tmp_path / "x.csv", rows))
+
+
 def test_rows_faster_than_the_device_are_counted_not_averaged(tmp_path: Path) -> None:
     """8192^3 on an A100 takes 3.5 ms at peak; 'measured' in milliseconds it reads a thousand times faster."""
     shapes = [(8192, 8192, 8192), (8192, 8192, 4096)]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.cost import Z80
+from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock
 from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
 from sartor.hardware.catalog import load_gpu
@@ -116,6 +117,9 @@ def validate_operators(
             if rows:
                 not_expressed[reason] = not_expressed.get(reason, 0) + rows
         kept.append(predicted)
+    if not any(each.expressed.any() for each in kept):
+        rows, reasons = sum(not_expressed.values()), "; ".join(sorted(not_expressed)[:3])
+        raise InputError("data", Path(data).name, f"none of its {rows} rows can be predicted ({reasons})")
     left_out: dict[str, int] = {}
     for table in reading.tables:
         for reason, rows in table.left_out.items():
