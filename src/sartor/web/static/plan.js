@@ -56,7 +56,8 @@ export function planView({ banner, status }) {
 
   function showCluster(input) {
     const { cluster, cluster_toml } = state.plan;
-    input.firstChild.textContent = nameIn(cluster_toml) === OWN ? OWN : `${nameIn(cluster_toml)} (own)`;
+    const name = nameIn(cluster_toml);
+    input.firstChild.textContent = !cluster_toml ? "" : name === OWN ? OWN : `${name} (own)`;
     input.value = cluster_toml ? CHOSEN : cluster;
   }
 
