@@ -35,7 +35,7 @@ OUT = ROOT / "src" / "sartor" / "hardware" / "calibration" / "training.toml"
 
 TORCH = ("framework.llm-foundry", "framework.torchtitan", "framework.fsdp", "framework.pytorch")
 """Trainers on PyTorch's own kernels."""
-MEGATRON = ("framework.megatron", "framework.nemo")
+MEGATRON = ("framework.megatron", "framework.megatron-v2", "framework.nemo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ FREE: tuple[Free, ...] = (
     _free("attention_factor", tuple(f"{name}.hopper" for name in TORCH), 2.0, 0.3),
     _free("attention_factor", tuple(f"{name}.ampere" for name in TORCH), 1.2, 0.2),
     _free("compute_factor", TORCH, 1.0, 0.1),
-    _free("compute_factor", "framework.megatron.ampere", 1.0, 0.05),
+    _free("compute_factor", "framework.megatron-v2", 1.0, 0.05),
     _free("compute_factor", "framework.megatron-deepspeed", 1.1, 0.1),
     _free("checkpoint_s", "framework.megatron-deepspeed", 2.5e-3, 0.7),
     _free("compute_factor", "framework.internevo", 1.0, 0.1),
@@ -88,7 +88,7 @@ FREE: tuple[Free, ...] = (
     _free("compute_factor", "framework.nemo", 1.0, 0.05),
     _free("attention_factor", "framework.nemo.hopper", 1.1, 0.15),
     _free("network_factor", "framework.deepspeed", 2.0, 0.3),
-    _free("tp_overlap_share", ("framework.megatron", "framework.nemo"), 0.7, 0.2),
+    _free("tp_overlap_share", MEGATRON, 0.7, 0.2),
     _free("compute_factor", "experts", 1.0, 0.05),
     _free("ep_overlap_share", "experts", 0.9, 0.1),
     _free("launch_s", "experts", 2.5e-5, 0.4),

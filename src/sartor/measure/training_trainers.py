@@ -122,6 +122,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     year = re.search(r"20(\d\d)", row.get("framework_version", ""))
     if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
         framework = replace(framework, grad_fusion=False)
+        framework = replace(framework, name="megatron-v2") if framework.name == "megatron" else framework
     if year and int(year.group(1)) >= FIRST_YEAR_COMPILED_LOSS and "torchtitan" in name:
         framework = replace(framework, fused_loss=row.get("compile") == "1")
     return replace(kind, framework=framework), said
@@ -134,7 +135,8 @@ FUSED_EXPERTS = (6, 6)
 long as before on Hopper (data/end_to_end, 2026-11-21)."""
 
 LAST_YEAR_UNFUSED = 22
-"""Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled)."""
+"""Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled). What it
+was until then (its versions 2) has constants of its own, which say nothing of later ones."""
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:

@@ -89,8 +89,8 @@ class Framework:
     """Switches of the trainer that cost or save time and memory, whatever the plan."""
 
     name: str = "megatron"
-    """megatron, nemo, torchtitan, llm-foundry, deepspeed, fsdp, maxtext, internevo, pytorch, or other (of Megatron's
-    kind): how eager its launches are and what its allocator keeps."""
+    """megatron (until 2022: megatron-v2), nemo, torchtitan, llm-foundry, deepspeed, fsdp, maxtext, internevo, pytorch,
+    or other (of Megatron's kind): how eager its launches are and what its allocator keeps."""
     tp_overlap: bool = False
     """Tensor-parallel collectives run in pieces beside the products they feed (Transformer Engine userbuffers)."""
     dp_overlap: bool = True

@@ -19,7 +19,7 @@ from sartor.operators import DType
 from sartor.training.states import weight_bytes
 from sartor.units import Ints, round_up
 
-MEGATRON_LIKE = frozenset({"megatron", "nemo", "other"})
+MEGATRON_LIKE = frozenset({"megatron", "megatron-v2", "nemo", "other"})
 """Trainers whose products add weight gradients into the main gradient themselves (gradient_accumulation_fusion)."""
 
 TORCHAO = frozenset({"torchtitan", "pytorch", "fsdp"})
