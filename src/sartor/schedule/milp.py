@@ -22,6 +22,7 @@ import numpy as np
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.schedule.answer import BlockAnswer
+from sartor.schedule.quiet import silently
 from sartor.schedule.split import Block, Timetable, bits
 
 MAX_OPERATORS = 64
@@ -37,7 +38,8 @@ def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: f
     program = _Program(block, hint.makespan(block), lower_bound)
     rows, columns, values = zip(*program.entries, strict=True)
     matrix = sparse.csr_array((values, (rows, columns)), shape=(len(program.least), program.num_columns))
-    found = optimize.milp(
+    found = silently(
+        optimize.milp,
         c=np.eye(1, program.num_columns).ravel(),
         integrality=np.asarray(program.integral),
         bounds=optimize.Bounds(0, np.asarray(program.upper, dtype=float)),

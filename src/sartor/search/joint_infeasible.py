@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from sartor.errors import InputError
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
+from sartor.model.workload import Workload
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.problem import Edge, Layer, Width
-from sartor.search.joint_bounds import LoweredModel, bare_problem
-from sartor.search.joint_parts import ModelParts
-from sartor.search.joint_question import DesignQuestion
+from sartor.search.joint_bounds import LoweredModel, bare_problem, splits
+from sartor.search.joint_parts import ModelParts, padded
+from sartor.search.joint_question import DesignModel, DesignQuestion
 from sartor.units import format_bytes
 
 
@@ -32,13 +36,24 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
         model = lowered.model
         if not lowered.parts:
             widths, devices = ", ".join(map(str, model.widths)), question.num_devices
-            return f"widths: none of {widths} splits {model.name} on {devices} devices"
+            return f"widths: none of {widths} splits {model.name} on {devices} devices{_why_not(question, model)}"
         least = _least_memory(question, lowered, hbm_bytes)
         if least > hbm_bytes:
             would = (
                 f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
             )
             return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
+    return ""
+
+
+def _why_not(question: DesignQuestion, model: DesignModel) -> str:
+    """What lowering says to the smallest split that is refused: a width, or a traced graph's type or sizes."""
+    for microbatch_size, width, experts in splits(question, model):
+        workload = Workload(shape=padded(model.shape, width), microbatch_size=microbatch_size, seq_len=model.seq_len)
+        try:
+            lower(workload, ParallelDims(tp=width, ep=experts, dp=experts))
+        except InputError as error:
+            return f" ({error})"
     return ""
 
 
