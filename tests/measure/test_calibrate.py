@@ -306,3 +306,39 @@ def test_a_corrupt_parquet_and_a_missing_file_are_told(tmp_path: Path) -> None:
 def test_clock_of_a_fit_is_boost(written: Path) -> None:
     boost = gemm(8192, 8192, 8192, "h200_sxm", calibration=written, clock=Clock.BOOST.value).cost.time_s
     assert boost <= gemm(8192, 8192, 8192, "h200_sxm", calibration=written, clock="sustained").cost.time_s
+
+
+def test_records_of_a_machine_of_ones_own_find_the_datasheet_beside_them(tmp_path: Path) -> None:
+    sheet = """
+name = "my_box"
+title = "a host"
+vendor = "host"
+generation = "cpu"
+num_sms = 2
+hbm_gib = 16.0
+hbm_gb_per_s = 50.0
+l2_mib = 64.0
+boost_clock_mhz = 2600.0
+tdp_w = 100.0
+devices_per_node = 1
+[peak_dense_tflops]
+bf16 = 2.4
+fp32 = 0.29
+[sources]
+all = "a test"
+"""
+    (tmp_path / "mine.gpu.toml").write_text(sheet, encoding="utf-8")
+    box = load_gpu(str(tmp_path / "mine.gpu.toml"))
+    pool = grid(box, DTYPE)
+    few = pool.part(np.flatnonzero(pool.m * pool.n * pool.k < 1e8)[::60])
+    measured_s = seconds(few)(starting_point(box, DTYPE))
+    path = write(tmp_path / "mine.csv", few, measured_s, date="2026-11-21")
+    found = calibrate(path)
+    assert found.gpu.name == "my_box"
+    assert found.held_out["mape"] < 0.05
+    moved = path.rename(tmp_path / "elsewhere.csv")
+    with pytest.raises(InputError, match="name its datasheet with --gpu"):
+        calibrate(moved)
+    (tmp_path / "elsewhere.gpu.toml").write_text(sheet.replace("my_box", "other"), encoding="utf-8")
+    with pytest.raises(InputError, match="choose with --gpu"):
+        calibrate(moved)

@@ -234,7 +234,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     targets = targets_of([table])
     left_out = dict(table.left_out)
     words = [targets.words(i) for i in range(len(targets))]
-    device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path).name)
+    device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path))
     kind, of_dtype = _dtype([str(w["dtype"]) for w in words], of_gpu, dtype, Path(path).name, left_out, targets.rows)
     layouts = np.asarray([_layout(w) for w in words])
     numbers = targets.numbers
@@ -285,21 +285,37 @@ def _table(path: Path) -> Table:
     return table
 
 
-def _device(labels: Sequence[str], asked: str | None, rows: Index, file: str) -> tuple[Gpu, Any]:
+def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
     """The one device of a file, or the one asked for, and which entries are its."""
+    file = path.name
     named = {label: _name(label) for label in dict.fromkeys(labels)}
     names = sorted(set(named.values()))
     if asked is None:
         if len(names) > 1:
             must = f"holds {len(names)} devices; choose one with --gpu"
             raise InputError("gpu", file, must, ", ".join(names[:8]))
-        return load_gpu(names[0]), np.ones(len(labels), dtype=bool)
+        return _of_name(names[0], path), np.ones(len(labels), dtype=bool)
     device = load_gpu(asked)
     mine = {label for label in labels if named[label] == device.name or canonical(label) == canonical(device.name)}
     where = np.asarray([label in mine for label in labels])
     if not where.any():
         raise InputError("--gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
     return device, where
+
+
+def _of_name(name: str, path: Path) -> Gpu:
+    """The catalogue's device, else the datasheet that ``sartor measure`` left beside its records."""
+    beside = path.with_suffix(".gpu.toml")
+    try:
+        return load_gpu(name)
+    except InputError:
+        if not beside.is_file():
+            must = f"{name} is not in the catalogue: name its datasheet with --gpu (sartor measure writes one)"
+            raise InputError("gpu", path.name, must, f"--gpu {beside.name}") from None
+    found = load_gpu(str(beside))
+    if found.name != name:
+        raise InputError("gpu", path.name, f"is of {name}, and {beside.name} of {found.name}: choose with --gpu")
+    return found
 
 
 def _name(label: str) -> str:

@@ -54,6 +54,8 @@ def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> Torc
     kind = kind or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind not in DEVICES or (number and not number.isdigit()):
         raise InputError("--device", word, "must be cuda, rocm or cpu, or cuda:N for one of several", "cpu")
+    if kind == "cpu" and number:
+        raise InputError("--device", word, "must be cpu alone; --threads says how many of its cores", "cpu")
     if kind == "cpu":
         return TorchDevice(torch, "cpu", _cpu_facts(torch, gpu, threads))
     _check_there(torch, word, kind, int(number or 0))
@@ -229,6 +231,10 @@ def _none_s() -> float:
 
 def _cpu_facts(torch: Any, gpu: str, threads: int | None) -> DeviceFacts:
     if threads is not None:
+        if threads > (
+            cores := len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        ):
+            raise InputError("--threads", threads, f"must be at most {cores}, the cores there are", str(cores))
         torch.set_num_threads(threads)
     used = torch.get_num_threads()
     name = probe.cpu_name(probe._text("/proc/cpuinfo")) or os.uname().machine
