@@ -39,8 +39,8 @@ what](concepts/training-accuracy.md)). Each cell: MAPE, 90th percentile of the e
 
 SHIPPED = """With the constants that ship, which have seen these rows. *naive*: MAPE of model FLOPs over half of peak.
 *after 3 runs*: MAPE on the other runs of a source, device and precision once those three were looked at that tell most
-of them (`--shots 3`). *pairs*, *right*: plans of one model on one cluster more than 2% apart, and how many are ordered as
-measured.
+of them (`--shots 3`). *pairs*, *right*: plans of one model on one cluster more than 2% apart, and how many are ordered
+as measured.
 """
 
 
