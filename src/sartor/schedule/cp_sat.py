@@ -25,10 +25,9 @@ WORKERS = 8
 SEED = 1
 WORK_PER_S = 0.2
 """Deterministic units of CP-SAT that stand for a second where a limit counts work. Of 31 blocks of GPT-2 XL, Llama-2-7B
-and Mixtral-8x7B, one worker proved 28 within 0.01 of them, eight workers all within 0.3 (2026-11)."""
-ALONE_WORK = 0.01
-"""Work up to which one worker is asked alone: what it can prove at all it mostly proves by then, at a fifth of the
-processor time of eight."""
+and Mixtral-8x7B, one worker proved 28 within 0.01 of them (2026-11)."""
+ALONE_S = 0.05
+"""Such seconds before the second clock is asked: what CP-SAT can prove at all it mostly proves by then."""
 PATIENCE_S = 300.0
 """Clock that a limit of work may take on a busy machine."""
 HEADS_UP_TO = 120
@@ -48,18 +47,10 @@ def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: f
 
 
 def solve_block_by_work(block: Block, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """As `solve_block`, but limited by the solver's own units of work, so that however busy the machine is and whoever
-    asks, the answer is the same.
-
-    One worker's search repeats itself exactly. Eight workers' does not, so of theirs only a proof is taken: what it
-    proves is the same for all.
-    """
-    model, work = _Model(block, hint, lower_bound), limit_s * WORK_PER_S
-    if work > ALONE_WORK:
-        answer = _answer(model, hint, lower_bound, _solver(model, WORKERS, PATIENCE_S, work))
-        if answer.interrupted or answer.lower_bound == answer.timetable.makespan(block):
-            return answer
-    return _answer(model, hint, lower_bound, _solver(model, 1, PATIENCE_S, work))
+    """As `solve_block`, but limited by the solver's own units of work, and by one worker, whose search repeats itself
+    exactly: however busy the machine is and whoever asks, the answer is the same."""
+    model = _Model(block, hint, lower_bound)
+    return _answer(model, hint, lower_bound, _solver(model, 1, PATIENCE_S, limit_s * WORK_PER_S))
 
 
 def _solver(model: _Model, workers: int, time_limit_s: float, work: float = math.inf) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sartor.errors import InputError
-from sartor.schedule import bounds, cp_sat, greedy, milp
+from sartor.schedule import bounds, cp_sat, greedy, milp, second_clock
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.check import violations
 from sartor.schedule.cores import assign_cores
@@ -158,13 +158,23 @@ def _answers(
         limit_s = (deadline - time.perf_counter()) / (len(still_open) - k)
         interrupted = any(answer.interrupted for answer in found.values())
         if work and not interrupted:
-            timetable, least = found[block].timetable, found[block].lower_bound
-            found[block] = cp_sat.solve_block_by_work(block, timetable, least, work)
+            found[block] = _by_work(block, found[block], work)
         elif solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
             ask = cp_sat.solve_block if solver is Solver.CP_SAT else milp.solve_block
             found[block] = ask(block, found[block].timetable, found[block].lower_bound, limit_s)
     cache.proved.update((block, answer) for block, answer in found.items() if not _open(block, answer))
     return [_restored(found[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
+
+
+def _by_work(block: Block, answer: BlockAnswer, work: float) -> BlockAnswer:
+    """What little work proves, the second clock, then all the work allowed; each where the last left it open."""
+    looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
+    for k, look in enumerate(looks):
+        if _open(block, answer) and not answer.interrupted:
+            answer = cp_sat.solve_block_by_work(block, answer.timetable, answer.lower_bound, look)
+        if _open(block, answer) and not answer.interrupted and not k:
+            answer = second_clock.improve(block, answer.timetable, answer.lower_bound)
+    return answer
 
 
 def _without_solver(block: Block) -> BlockAnswer:
