@@ -29,7 +29,7 @@ from sartor.search.joint_point import Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import DesignModel, DesignQuestion
 
 SEQ_LEN = {"gpt3-175b": 2048, "bert-large": 512}
-POINTS, CHIPS = 6, 8
+POINTS, CHIPS, PROOF_S = 3, 4, 2.0
 LEAST_RATIO = 100.0
 
 
@@ -97,7 +97,7 @@ def timed(problem: ScheduleProblem) -> tuple[float, float, float, bool]:
     start = time.perf_counter()
     lists = solve(problem, 0.0)
     middle = time.perf_counter()
-    best = solve(problem, 10.0)
+    best = solve(problem, PROOF_S)
     end = time.perf_counter()
     return middle - start, end - middle, lists.makespan / best.makespan - 1, not best.gap
 

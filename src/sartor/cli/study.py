@@ -98,9 +98,13 @@ def _view(record: StudyRecord) -> Table:
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
         ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),
     ]
-    others = len(record.scopes) - 1
-    if record.ways or others:
-        rows.append(("beside it", f"{len(record.ways)} other ways to choose, {others} searches of fronts and shapes"))
+    others = (
+        (len(record.ways), "other ways to choose"),
+        (sum(key.startswith("front, candidate") for key, _ in record.kept), "points looked at for a front"),
+        (len(record.scopes) - 1, "searches under budgets and of shapes"),
+    )
+    if any(number for number, _ in others):
+        rows.append(("beside it", ", ".join(f"{number} {words}" for number, words in others if number)))
     if best is not None:
         names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
         shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)
