@@ -137,6 +137,7 @@ def _attention(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
     decode = [row for row in timed if _decodes(row[0])]
     for rows, field in ((forward, "efficiency"), (backward, "backward"), (decode, "decode_hbm_share")):
         fitted = _scaled(rows, field, fitted, gpu, known) if len(rows) >= LEAST_ROWS else fitted
+        fitted = _by_width(rows, fitted, gpu, known) if field == "efficiency" else fitted
     return StreamFit(
         coefficients=fitted,
         rows=len(timed),
@@ -156,6 +157,26 @@ def _scaled(
         found = _with_factor(start, field, factor)
     sigma = _sigma(np.log([_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]))
     return replace(found, decode_log_sigma=sigma) if field == "decode_hbm_share" else replace(found, log_sigma=sigma)
+
+
+HALF_TOLD = 2
+"""Rows of a head dimension that move its own rate half of the way to what they say."""
+
+
+def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, known: Calibration) -> AttentionCoefficients:
+    """The rate at each head dimension moved towards the rows nearest to it."""
+    if len(rows) < LEAST_ROWS:
+        return start
+    widths = np.log([float(d) for d, _ in start.efficiency])
+    nearest = np.abs(np.log([float(op.head_dim) for op, _, _ in rows])[:, None] - widths).argmin(axis=1)
+    known = replace(known, attention=start)
+    error = np.log([_attended(row, gpu, known) / row[1] for row in rows])
+
+    def moved(i: int, share: float) -> float:
+        told = error[nearest == i]
+        return share * float(np.exp(np.median(told) * told.size / (told.size + HALF_TOLD))) if told.size else share
+
+    return replace(start, efficiency=tuple((d, moved(i, share)) for i, (d, share) in enumerate(start.efficiency)))
 
 
 def _with_factor(start: AttentionCoefficients, field: str, factor: float) -> AttentionCoefficients:

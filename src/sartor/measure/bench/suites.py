@@ -103,17 +103,20 @@ def _layout(i: int, m: int, dtype: DType) -> Layout:
 LEAST_FLOPS = 1e6
 """Smaller products are no part of any model, and libraries take other ways for them."""
 
+ODD = (1365, 2730, 5460)
+"""Lengths off 8 bytes (8h/3 of 512, 1024 and 2048), so that a calibration learns what misalignment costs here."""
+
 HOST_BYTES = 64e6
 """Operands of a product on a host: more could not be rotated, and allocators hand out fresh pages for their copies."""
 
 
 def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
-    lengths = (64, *GRID_NK, *GRID_RAGGED)
+    lengths = (64, *GRID_NK, *GRID_RAGGED, *ODD)
     m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
     one = Gemm(name="pool", m=m, n=n, k=k, dtype=dtype)
     rate = scale.flops_per_s.get(dtype, min(scale.flops_per_s.values()))
     seconds = one.flops / (0.5 * rate) + one.bytes_moved / scale.bytes_per_s
-    ragged = np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED)
+    ragged = np.isin(n, GRID_RAGGED + ODD) & np.isin(k, GRID_RAGGED + ODD)
     most_bytes = min(0.2 * scale.facts.memory_bytes, HOST_BYTES if scale.facts.backend == "cpu" else np.inf)
     fits = (seconds <= most_s) & (np.asarray(one.bytes_moved) <= most_bytes) & (one.flops >= LEAST_FLOPS) & ~ragged
     fits &= (n % 16 == 0) & (k % 16 == 0) if dtype is DType.FP8 else fits
