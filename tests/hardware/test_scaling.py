@@ -40,6 +40,17 @@ def test_a_device_of_one_s_own_that_no_file_knows_takes_it() -> None:
     assert not known.provenance["gemm.tf32"] or known.gemm[DType.TF32].log_sigma > known.gemm[DType.BF16].log_sigma
 
 
+def test_a_device_of_one_s_own_borrows_its_generation_s_fit_where_its_sms_are_alike() -> None:
+    alike = load_calibration(replace(load_gpu("h100_sxm"), name="mine"))
+    assert (alike.kin, alike.provenance["gemm.bf16"].get("lender")) == ("h200_sxm", None)
+    lender = load_calibration(load_gpu("h200_sxm"))
+    assert alike.gemm[DType.BF16].log_sigma == pytest.approx(1.8 * lender.gemm[DType.BF16].log_sigma)
+    other = load_calibration(replace(load_gpu("a40"), name="mine"))
+    assert (other.kin, other.provenance["gemm.bf16"]["lender"]) == ("a100_sxm", "joint")
+    unknown = load_calibration(replace(load_gpu("mi300x"), name="mine"))
+    assert (unknown.kin, unknown.provenance["gemm.bf16"]) == ("", {})
+
+
 def test_the_reference_device_keeps_the_coefficients_and_there_and_back_is_where_one_was() -> None:
     c = GemmCoefficients(tiles=((128, 128, 0.9),), write_cost=1.3, quantize_bytes=5.0, throttle=0.1)
     rates = Rates.of(load_gpu("l40s"))

@@ -254,7 +254,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     of all generations where the device's own has none (``kin.toml`` says ``joint``), then the kin's, then a 16-bit fit
     with twice the interval.
     """
-    kin, widen = _kin(gpu.name)
+    kin, widen = _kin(gpu)
     base = _generation(gpu.generation)
     general = (_read("kin.toml") or {}).get("general_cores", {}).get(gpu.vendor, "")
     gemm, calibrated, provenance = {}, set(), {}
@@ -352,9 +352,7 @@ def _gemm(
 def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]] | None:
     """The fit of all generations at once, on this device's datasheet: for devices that ``kin.toml`` says so of, and
     for those it does not know whose maker's generations were fitted. Its interval is what generations held out need."""
-    entry = (_read("kin.toml") or {}).get(gpu.name)
-    asked = entry.get("gemm", "") if entry is not None else "joint"
-    rates = Rates.of(gpu)
+    asked, rates = _kin_entry(gpu).get("gemm", ""), Rates.of(gpu)
     native = dtype in gpu.peak_flops_per_s
     if not asked or not native or rates is None or gpu.vendor != JOINT_VENDOR or gpu.generation in _own_menus():
         return None
@@ -425,10 +423,29 @@ _WITH_SIGMA = ("kinds", "eager_kinds", "direct")
 """Fields of rows that end in a standard deviation of their own."""
 
 
-def _kin(gpu: str) -> tuple[str, float]:
+def _kin(gpu: Gpu) -> tuple[str, float]:
     """The calibrated device this one borrows from, and how much wider its intervals are then."""
-    entry = (_read("kin.toml") or {}).get(gpu, {})
+    entry = _kin_entry(gpu)
     return entry.get("of", ""), float(entry.get("widen", 1.0))
+
+
+def _kin_entry(gpu: Gpu) -> Mapping[str, Any]:
+    """What ``kin.toml`` says of the device, or of its generation's relative where it does not know the device: products
+    by the joint fit then, unless the SMs are of the relative's kind."""
+    table = _read("kin.toml") or {}
+    if gpu.name in table or any(_read(f"{gpu.name}{end}.toml") for end in ("", ".bf16", ".fp16", ".fp32")):
+        return table.get(gpu.name, {})  # type: ignore[no-any-return]
+    relative, rates = table.get("generation", {}).get(gpu.generation), Rates.of(gpu)
+    if not relative or not rates or gpu.vendor != relative["vendor"]:
+        return {"gemm": "joint"}
+    alike = abs(rates.flops_per_cycle / relative["flops_per_cycle"] - 1) < SAME_SM
+    return {"of": relative["of"], "widen": SAME_GENERATION, "gemm": "" if alike else "joint"}
+
+
+SAME_GENERATION = 1.8
+"""Widening for another die of the same generation (``kin.toml``)."""
+SAME_SM = 0.1
+"""FLOPs per cycle of two SMs of one kind differ by less: 1 to 2% by rounded peaks, 100% between kinds."""
 
 
 def _generation(name: str) -> dict[str, Any]:
