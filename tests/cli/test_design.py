@@ -128,6 +128,7 @@ def test_a_front_over_budgets_is_proved_and_none_of_its_points_beats_another(sar
     body = sartor(*small, *FEW, "--pareto", "area_mm2,power_w", "--json").body
     assert body["pareto_axes"] == ["area_mm2", "power_w"]
     assert body["pareto_proved"] is True
+    assert sartor(*small, *FEW, "--pareto", "objective,area_mm2,power_w", "--json").body["pareto"] == body["pareto"]
     points = [(-each["objective"], each["area_mm2"], each["power_w"]) for each in body["pareto"]]
     assert len(points) > 1
     assert points[0][0] == -body["best"]["objective"]
@@ -166,6 +167,11 @@ def test_no_point_that_fits_is_an_answer_with_exit_code_3(
     text = sartor(*small, *words)
     assert text.code == 3
     assert "No point of the space fits" in text.out
+
+
+def test_a_spaces_own_limit_is_called_by_its_name(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    words = [*small, *write_space(tmp_path, SPACE + "area_limit_mm2 = 1\n"), "--json"]
+    assert sartor(*words).body["tightest"].startswith("area_limit_mm2=1: the smallest of 8 candidates takes")
 
 
 @pytest.mark.parametrize(

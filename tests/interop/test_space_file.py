@@ -84,7 +84,7 @@ area_limit_mm2 = 600
         ),
         (LEAST.replace("from = 96, to = 160", "from = 160, to = 96"), "array_rows={"),
         (LEAST.replace("step = 32", "steps = 32"), "array_rows={"),
-        (LEAST.replace("step = 32", "step = 0"), "array_rows"),
+        (LEAST.replace("step = 32", "step = 0"), "its step must be a number above 0"),
         (LEAST.replace("factor = 2", "factor = 1"), "its factor must be above 1"),
         (LEAST.replace("128", "nan"), "array_cols=nan: must hold at least one number, all finite"),
         (LEAST + "memory = 'hbm9'", "memory=hbm9: must be one of hbm2"),
