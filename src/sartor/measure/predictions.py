@@ -55,7 +55,7 @@ class Predicted:
     """Index into ``reasons``; 0 is expressed."""
     reasons: tuple[str, ...]
     calibration: Column
-    """Whose coefficients were used: ``own``, ``kin NAME`` or ``generation``."""
+    """Whose coefficients were used: ``own``, ``joint``, ``kin NAME`` or ``generation``."""
     clock: Clock
     own: Calibration | None = None
     """The user's, used for targets of its device."""
