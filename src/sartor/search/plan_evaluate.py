@@ -16,7 +16,7 @@ from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.search.plan_result import PricedPlan
-from sartor.search.plan_space import Array, Rows, plan_at, size_of, stage_layers, take, to_plan
+from sartor.search.plan_space import AXES, Array, Rows, plan_at, size_of, stage_layers, take, to_plan
 from sartor.training.footprint import usable_bytes
 from sartor.training.results import Footprint, StepEstimate
 
@@ -120,6 +120,27 @@ def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf)
         low, high = np.where(ok, low, middle), np.where(ok, np.maximum(middle, 1), high)
     fewer = high < top
     return {**take(rows, fewer), "recompute_layers": high[fewer]} if fewer.any() else None
+
+
+def distinct_but_recompute(rows: Rows) -> Rows:
+    """One of every set of rows that differ in what they recompute alone."""
+    if not size_of(rows):
+        return rows
+    same = np.stack([rows[axis] for axis in AXES if axis != "recompute"])
+    _, first = np.unique(same, axis=1, return_index=True)
+    return take(rows, np.sort(first))
+
+
+def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
+    """The rows with every number of whole layers recomputed that is neither none nor all."""
+    most = np.maximum(stage_layers(job, rows) - 1, 0)
+    index = np.repeat(np.arange(size_of(rows)), most)
+    layers = np.arange(index.size) - np.repeat(np.cumsum(most) - most, most) + 1
+    return {
+        **take(rows, index),
+        "recompute": np.full(index.size, int(Recompute.FULL)),
+        "recompute_layers": layers.astype(np.int64),
+    }
 
 
 LEAST_SHARE = 0.6

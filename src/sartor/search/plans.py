@@ -13,18 +13,30 @@ import numpy as np
 
 from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.model.training import TrainingJob
+from sartor.model.training import Recompute, TrainingJob
 from sartor.search.plan_conditions import structures, with_switches
-from sartor.search.plan_evaluate import Footprints, Pricer, Steps, evaluate, fewest_recomputed, priced
+from sartor.search.plan_evaluate import (
+    Footprints,
+    Pricer,
+    Steps,
+    distinct_but_recompute,
+    evaluate,
+    fewest_recomputed,
+    partly_recomputed,
+    priced,
+)
 from sartor.search.plan_fixed import check_fixed
-from sartor.search.plan_front import Kept, chosen, first_of
+from sartor.search.plan_front import Kept, chosen, first_of, joined
 from sartor.search.plan_relax import tightest
 from sartor.search.plan_result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
-from sartor.search.plan_space import PlanSpace, chunks, plan_space, size_of
+from sartor.search.plan_space import CHUNK, PlanSpace, chunks, plan_space, size_of, take
 from sartor.search.plan_stages import WORTH, Placed, place_layers
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly along it."""
+
+FRONTS = 1000
+"""Plans of the front, and the best of each set of dims, whose layers are recomputed in every number, fastest first."""
 
 Progress = Callable[[int, int], None]
 """Told how many structures are done, of how many."""
@@ -117,11 +129,22 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
             if fewer is not None:
                 kept.add_refined(evaluate(pricer, fewer))
         done += size_of(chunk)
+    if "recompute_layers" not in space.fixed and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL:
+        _add_partly_recomputed(pricer, kept)
     if progress:
         progress(total, total)
     for reason, count in kept.over.items():
         rejected[reason] = rejected.get(reason, 0) + count
     return kept, rejected
+
+
+def _add_partly_recomputed(pricer: Pricer, kept: Kept) -> None:
+    """Between a plan of the front that recomputes nothing and one that recomputes all lie those that do some."""
+    both = joined(kept.front, kept.best)
+    near = first_of(both, ("step_s", "device_bytes"), FRONTS)
+    rows = partly_recomputed(pricer.job, distinct_but_recompute(near.rows))
+    for start in range(0, size_of(rows), CHUNK):
+        kept.add_refined(evaluate(pricer, take(rows, slice(start, start + CHUNK))))
 
 
 def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
