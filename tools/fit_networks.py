@@ -21,7 +21,9 @@ SOURCE = "data/measured/collectives.parquet (microsoft/vidur, data/profiling, MI
 LEAST_ROWS = 6
 """Of a piece."""
 PENALTY = 0.02
-"""Per piece, as a share of squared relative error of one row at 100%: a piece must explain that much."""
+"""Squared relative error that a piece must explain, and ``PER_NOISE`` times the variance of neighbouring rows."""
+PER_NOISE = 3.0
+"""A piece has a start, a slope and an end: half of its Bayesian information criterion over ln(rows)."""
 MOST_PIECES = 10
 CAP = 0.25
 """Relative error beyond which a row counts no more: single rows lie apart by any factor."""
@@ -95,6 +97,8 @@ def topology(system: str, op: str, n: int, near: int, group: Any) -> list[str]:
 def pieces_of(size: Any, time_s: Any) -> list[tuple[float, float, float]]:
     """(largest size, start, slope) of the best broken line; lines are least squares of the relative error."""
     count = len(size)
+    noise = float(np.median(np.abs(np.diff(np.log(time_s / size))))) / 0.954  # sqrt(2) x 0.6745 of a normal
+    penalty = max(PENALTY, PER_NOISE * np.log(count) * noise**2)
     cuts = sorted({*range(0, count, max(1, count // 160)), count})
     best = {0: (0.0, 0, [])}
     for stop in cuts[1:]:
@@ -103,7 +107,7 @@ def pieces_of(size: Any, time_s: Any) -> list[tuple[float, float, float]]:
             if begin >= stop or begin not in best or stop - begin < LEAST_ROWS or best[begin][1] >= MOST_PIECES:
                 continue
             start, slope, cost = _line(size[begin:stop], time_s[begin:stop])
-            total = best[begin][0] + cost + PENALTY
+            total = best[begin][0] + cost + penalty
             if found is None or total < found[0]:
                 edge = size[stop - 1] if stop == count else np.sqrt(size[stop - 1] * size[stop])
                 found = (total, best[begin][1] + 1, [*best[begin][2], (float(edge), start, slope)])
