@@ -32,8 +32,7 @@ vain."""
 LONGEST_SCHEDULE_S = 4.0
 """Beyond this a schedule that is still not proved is left with its gap."""
 MORE_TIME = 64.0
-"""Times more for schedules that were not proved at first: one worker's look is followed by that of all, with twice what
-any block has needed, for between the two little is proved."""
+"""Times more for schedules that were not proved at first: between the two little is proved."""
 LOOSE = 0.7
 """Splits whose first bound is under this share of the best one's keep it until the candidate is next in line."""
 MOST_BLUNT = 512
