@@ -310,7 +310,7 @@ def _say_next(body: dict[str, Any]) -> None:
     sheet, why = body["machine_file"], body["no_machine_file"]
     if sheet:
         c.say(f"wrote {sheet}: this machine as a datasheet")
-    elif why:
+    elif why and "gemm" in body["rows"]:
         c.say(f"no datasheet of this machine yet: {why} (sartor measure --suite quick has both)")
     if "gemm" in body["rows"] and not why:
         words = f"{body['file']} --gpu {sheet or body['device']['gpu']} --dtype {body['dtype']}"

@@ -31,7 +31,7 @@ def measured_view(body: Mapping[str, Any]) -> Group:
     if body["compared"]:
         lines.append(compared_table(body))
     rows = ", ".join(f"{count} {table}" for table, count in body["rows"].items())
-    lines.append(f"{body['file']} holds {rows}")
+    lines.append(f"{body['file']} holds {rows or 'no row yet'}")
     return Group(*lines)
 
 
