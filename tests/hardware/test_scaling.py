@@ -9,11 +9,12 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from sartor.cost.estimate import estimate
 from sartor.cost.gemm import gemm_cost, roofline_s
 from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
-from sartor.operators import DType, Gemm
+from sartor.operators import DType, Gemm, OperatorGraph
 
 JOINT = tomllib.loads(resources.files("sartor.hardware").joinpath("calibration/joint.toml").read_text(encoding="utf-8"))
 BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")
@@ -103,6 +104,16 @@ def test_short_runs_find_small_weights_in_l2_and_long_ones_do_not() -> None:
     boost, long = ([gemm_cost(op, gpu, known, clock=clock) for op in (small, large)] for clock in Clock)
     assert boost[0].time_s < 0.8 * long[0].time_s
     assert boost[1].memory_s == pytest.approx(long[1].memory_s)
+
+
+def test_products_of_a_whole_model_find_no_weights_in_l2() -> None:
+    gpu = load_gpu("l40s")
+    op = Gemm(name="up", m=1, n=2048, k=4096)
+    one, many = (
+        estimate(OperatorGraph(operators=(replace(op, count=count),)), gpu, clock=Clock.BOOST) for count in (1, 32)
+    )
+    assert one.time_s == gemm_cost(op, gpu, load_calibration(gpu), clock=Clock.BOOST).time_s
+    assert many.time_s > 32 * one.time_s
 
 
 def test_what_was_held_out_is_said_and_within_the_reach_for_sixteen_bits() -> None:

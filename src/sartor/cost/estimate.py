@@ -124,9 +124,9 @@ def operator_costs(
     """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
     products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
     gemms = [op for op in operators if isinstance(op, Gemm)]
-    costs: dict[int, Cost] = dict(
-        zip(products, gemm_costs(gemms, gpu, known, clock=clock, details=details), strict=True)
-    )
+    alone = sum(op.count for op in gemms) == 1
+    of_products = gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details)
+    costs: dict[int, Cost] = dict(zip(products, of_products, strict=True))
     for i, op in enumerate(operators):
         if isinstance(op, GroupedGemm):
             costs[i] = grouped_cost(op, gpu, known, clock=clock)

@@ -245,6 +245,12 @@ class Calibration:
         found = self.grouped_families.get(family)
         return replace(self, grouped=found) if found else self
 
+    def with_cold_weights(self) -> Calibration:
+        """The same where no product finds its weights in L2: other products' have passed through it since."""
+        if not any(c.weight_copies for c in self.gemm.values()):
+            return self
+        return replace(self, gemm={dtype: replace(c, weight_copies=0.0) for dtype, c in self.gemm.items()})
+
 
 def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     """What is known of ``gpu``: its own fits, else its kin's with a wider interval, else its generation's assumptions.
