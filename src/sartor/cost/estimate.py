@@ -124,7 +124,7 @@ def operator_costs(
     """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
     products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
     gemms = [op for op in operators if isinstance(op, Gemm)]
-    alone = sum(op.count for op in gemms) == 1
+    alone = len(gemms) == 1 and bool(np.all(np.asarray(gemms[0].count) == 1))
     of_products = gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details)
     costs: dict[int, Cost] = dict(zip(products, of_products, strict=True))
     for i, op in enumerate(operators):
