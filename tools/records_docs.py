@@ -1,8 +1,8 @@
 """Write docs/measured.md from the records in src/sartor/measure/records: ``python tools/records_docs.py``.
 
 One folder a device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as the commands
-print them, and ``NAME.gpu.toml`` where the catalogue lacks the device. Operators are predicted as the model is now,
-studies as it was when they were measured. ``--check`` writes nothing and says whether the page has the headings and
+print them, and ``NAME.gpu.toml`` where the catalogue lacks the device; ``conditions.txt`` says what else ran. Operators
+are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says whether the page has the headings and
 tables that this script writes.
 """
 
@@ -81,6 +81,8 @@ def _device(folder: Path, rows: Sequence[Mapping[str, str]]) -> str:
         "rows": ", ".join(f"{count:,} {table}" for table, count in sorted(tables.items())),
         "flagged": f"{flagged:,} (noisy, sustained, resident or a chosen kernel)",
     }
+    said = folder / "conditions.txt"
+    facts |= {"conditions": " ".join(said.read_text(encoding="utf-8").split())} if said.is_file() else {}
     lines = [f"\n## {folder.name}\n", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())]
     return "\n" + "\n".join(lines) + "\n"
 
@@ -115,8 +117,8 @@ def _noise(folder: Path) -> list[str]:
     apart = sum(times[-1] / times[0] - 1 for times in twice) / len(twice)
     return [
         "",
-        f"**Noise.** {len(twice)} products timed again minutes later differ by {apart:.1%} on average: other work ran",
-        "on the machine both times, so errors near that are the machine's, not the model's.",
+        f"**Noise.** {len(twice)} products timed again in another run differ by {apart:.1%} on average: errors near that",
+        "are the machine's, not the model's.",
     ]
 
 
