@@ -9,6 +9,7 @@ import pytest
 
 from design_samples import question, small_shape, small_space
 from sartor.search.joint import search_design
+from sartor.search import joint_baselines
 from sartor.search.joint_baselines import architecture_alone
 from sartor.search.joint_bayes import architecture_search
 from sartor.search.joint_fixed import rule_of_thumb
@@ -41,9 +42,11 @@ def test_sampled_architectures_are_never_ahead_of_the_proved_best() -> None:
 
 def test_without_optuna_the_row_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    (row,) = architecture_alone(ASKED, SPACE, ScheduleStore())
+    monkeypatch.setattr(joint_baselines, "known_chips", lambda *_: ())
+    row, in_order = joint_baselines.compare(ASKED, SPACE)
     assert row.ranked is None
     assert "pip install 'sartor[bayes]'" in row.note
+    assert in_order.name.startswith("published order")
 
 
 def test_the_rule_of_thumb_takes_the_smallest_group_that_holds_the_model() -> None:
