@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from design_samples import question, small_shape, small_space
-from sartor.search.joint import search_design
 from sartor.search import joint_baselines
+from sartor.search.joint import search_design
 from sartor.search.joint_baselines import architecture_alone
 from sartor.search.joint_bayes import architecture_search
 from sartor.search.joint_fixed import rule_of_thumb
