@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from measure.made_tables import write_csv
+from sartor.hardware.calibration import Clock
+from sartor.measure.predictions import GUESSED_LOG_SIGMA, predict
 from sartor.measure.tables import read_tables
 from sartor.measure.targets import targets_of
 from sartor.measure.usual_kernels import usual_kernels
@@ -34,8 +36,21 @@ def test_kernels_count_as_often_as_their_rows(tmp_path: Path) -> None:
 
 
 def test_kernels_not_told_are_those_the_frameworks_run(tmp_path: Path) -> None:
-    assert kernels(tmp_path, [{}]) == "sglang_trtllm+trtllm+vllm_trtllm"
-    assert kernels(tmp_path, [{"kernel": "somebody's"}]) == "sglang_trtllm+trtllm+vllm_trtllm"
+    assert kernels(tmp_path, [{}]) == "usual: sglang_trtllm+trtllm+vllm_trtllm"
+    assert kernels(tmp_path, [{"kernel": "somebody's"}]) == "usual: sglang_trtllm+trtllm+vllm_trtllm"
+
+
+def test_a_guess_at_kernels_is_less_sure_than_being_told(tmp_path: Path) -> None:
+    told = [{"kernel": each} for each in ("sglang_flashinfer_trtllm_moe", "moe_torch_flow", "vllm_flashinfer_trtllm")]
+    found = []
+    for name, rows in (("told", told), ("not", [{}])):
+        rows = [{**LAYER, "latency_us": 10.0, **row} for row in rows]
+        table = read_tables(write_csv(tmp_path / f"{name}.csv", rows)).tables
+        predicted = predict(targets_of(table), Clock.BOOST)
+        found.append((predicted.time_s[0], predicted.log_sigma[0]))
+    (told_s, sure), (guessed_s, less_sure) = found
+    assert guessed_s == told_s
+    assert less_sure == pytest.approx(np.hypot(sure, GUESSED_LOG_SIGMA))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +65,7 @@ def test_kernels_not_told_are_those_the_frameworks_run(tmp_path: Path) -> None:
 )
 def test_each_framework_chooses_by_shape(gated: bool, change: dict[str, int], expected: str) -> None:
     sizes = {key: np.asarray([value]) for key, value in {**LAYER, **change}.items() if isinstance(value, int)}
-    assert list(usual_kernels(BLACKWELL, np.asarray([gated]), sizes)) == [expected]
+    assert list(usual_kernels(BLACKWELL, np.asarray([gated]), sizes)) == ["usual: " + expected]
 
 
 def test_one_framework_alone_is_no_median() -> None:

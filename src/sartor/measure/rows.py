@@ -44,6 +44,8 @@ class Work:
     eager: bool = False
     kernels: tuple[str, ...] = ("",)
     """Families of grouped kernels the target is the median over; empty: not told."""
+    guessed: bool = False
+    """Whether those families are what frameworks usually run, for want of a label."""
     network: MeasuredNetwork | None = None
     """What a collective ran on, where its system was measured under that name."""
     per_node: Any = 0
@@ -236,7 +238,8 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
             grouped("expert_down", hidden, width),
             stream("unpermute", MemoryBoundKind.ROUTING, routed, hidden, moved),
         ),
-        kernels=tuple(str(words.get("kernels", "")).split("+")),
+        kernels=tuple(str(words.get("kernels", "")).rpartition(": ")[2].split("+")),
+        guessed=": " in str(words.get("kernels", "")),
     )
 
 

@@ -24,6 +24,10 @@ GRAIN = 128
 """What the width of a gated expert must divide by for TensorRT-LLM's grouped kernels of SGLang and vLLM."""
 
 
+USUAL = "usual: "
+"""Begins the kernels of a target that are a guess."""
+
+
 def usual_where_not_told(kernels: Column, gpu: Column, gated: Column, sizes: Mapping[str, Any]) -> Column:
     """``kernels`` with the usual ones, joined by ``+``, where it is empty; one entry per target."""
     blank = [i for i, value in enumerate(kernels.values) if value == ""]
@@ -42,7 +46,7 @@ def usual_where_not_told(kernels: Column, gpu: Column, gated: Column, sizes: Map
 
 
 def usual_kernels(families: frozenset[str], gated: Any, sizes: Mapping[str, Any]) -> Any:
-    """Names of families joined by ``+``, one per layer; empty where fewer than two frameworks are known."""
+    """``USUAL`` and names of families joined by ``+``, one per layer; empty where fewer than two frameworks are known."""
     topk, width = np.asarray(sizes["topk"]), np.asarray(sizes["inter_size"])
     one_way = np.minimum(sizes["moe_tp_size"], sizes["moe_ep_size"]) <= 1  # vLLM splits experts one way only
     whole = ~gated | (width % GRAIN == 0)
@@ -53,11 +57,13 @@ def usual_kernels(families: frozenset[str], gated: Any, sizes: Mapping[str, Any]
 
 
 def _joined(*columns: Any) -> Any:
-    """Names joined by ``+`` row by row; empty where fewer than two are given."""
+    """``USUAL`` and names joined by ``+`` row by row; empty where fewer than two are given."""
     options = [np.unique(column.astype(str), return_inverse=True) for column in columns]
     sets, codes = np.unique(np.stack([codes for _, codes in options]), axis=1, return_inverse=True)
     names = [sorted(str(names[i]) for (names, _), i in zip(options, each, strict=True) if names[i]) for each in sets.T]
-    return np.asarray(["+".join(each) if len(each) > 1 else "" for each in names], dtype=object)[codes.reshape(-1)]
+    return np.asarray([USUAL + "+".join(each) if len(each) > 1 else "" for each in names], dtype=object)[
+        codes.reshape(-1)
+    ]
 
 
 def _choice(families: frozenset[str], framework: str, blackwell: Any, gated: Any) -> Any:
