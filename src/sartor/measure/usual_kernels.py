@@ -46,7 +46,8 @@ def usual_where_not_told(kernels: Column, gpu: Column, gated: Column, sizes: Map
 
 
 def usual_kernels(families: frozenset[str], gated: Any, sizes: Mapping[str, Any]) -> Any:
-    """``USUAL`` and names of families joined by ``+``, one per layer; empty where fewer than two frameworks are known."""
+    """``USUAL`` and names of families joined by ``+``, one per layer; empty where fewer than two frameworks are
+    known."""
     topk, width = np.asarray(sizes["topk"]), np.asarray(sizes["inter_size"])
     one_way = np.minimum(sizes["moe_tp_size"], sizes["moe_ep_size"]) <= 1  # vLLM splits experts one way only
     whole = ~gated | (width % GRAIN == 0)
