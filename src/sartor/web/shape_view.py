@@ -104,7 +104,11 @@ def _sizes(answer: Any) -> dict[str, Any]:
 
 def sweeps_of(asked: Question, around: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A sweep of every field of the shape that can be swept, in the shape's order: priced in one pass."""
-    laid = [one for field in asked.workload.shape.fields() if (one := _laid(asked, field, around.get(field)))]
+    fields = asked.workload.shape.fields()
+    for name, value in around.items():
+        if name not in fields or not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"around.{name}"[:60], value, "must be a size of this model and a whole number")
+    laid = [one for field in fields if (one := _laid(asked, field, around.get(field)))]
     return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked))]
 
 
