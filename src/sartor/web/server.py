@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.web.settings import Settings
@@ -44,30 +46,33 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
         from sartor.web.protocol import patient
     except ImportError as error:
         raise MissingExtraError(f"the page ({error.name})", "web") from error
+    if find_spec("starlette") is None:  # loaded behind the first page
+        raise MissingExtraError("the page (starlette)", "web")
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             ready()
 
-    config = uvicorn.Config(
-        Guard(Front(settings), settings),
-        http=patient(settings.upload_s),
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=32 * 1024,
-    )
-    Server(config).run(sockets=[sock])
+    app, protocol = Guard(Front(settings), settings), patient(settings.upload_s)
+    Server(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
+
+
+_LIMITS: dict[str, Any] = {
+    "ws": "none",
+    "loop": "asyncio",
+    "lifespan": "on",
+    "log_config": None,
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "date_header": True,
+    "proxy_headers": False,
+    "limit_concurrency": MOST_CONNECTIONS,
+    "timeout_keep_alive": 15,
+    "timeout_graceful_shutdown": 2,
+    "h11_max_incomplete_event_size": 32 * 1024,
+}
 
 
 def address_of(settings: Settings, sock: socket.socket) -> str:
