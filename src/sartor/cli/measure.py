@@ -225,14 +225,14 @@ def run_study(
         chosen = Size(size) if size else (Size.TOY if scale.small else Size.FULL)
         known = sheet or _known_gpu(found_on, scale, stand_in)
         asked.append((study(name, scale, chosen, _proposer(known, calibration, chosen)), chosen, known))
-        return asked[0][0].cases
+        return asked[-1][0].cases
 
     with shown_progress() as progress:
         found = measure_cases(
             found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
             progress=progress,
         )  # fmt: skip
-    what, chosen, known = asked[0]
+    what, chosen, known = asked[-1]
     own = load_own_calibration(calibration, known) if calibration else None
     results = study_results(what, found.rows, known, own)
     return {**measured_body(found, None), "study": study_body(what, results, chosen.value)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from sartor.errors import InputError
 from sartor.measure.bench.cases import StackRun
 from sartor.measure.bench.compare import predict, stack_graph, stack_shape
 from sartor.measure.bench.fake import FACTS, FakeDevice, roofline_of
+from sartor.measure.bench.journey import measure
 from sartor.measure.bench.machine import stand_in
 from sartor.measure.bench.scale import Scale, look
 from sartor.measure.bench.suites import SUITES, suite
@@ -118,3 +120,15 @@ def test_a_training_step_of_a_stack_has_its_optimizer_and_a_layer_has_no_head() 
     assert any(op.pass_ is Pass.OPTIMIZER for op in stack_graph(runs["stack-h256step"]).operators)
     assert not any(op.pass_ is Pass.OPTIMIZER for op in stack_graph(runs["stack-h256train_step"]).operators)
     assert not any(op.name.startswith("logits") for op in stack_graph(runs["layer-h256train_step"]).operators)
+
+
+def test_a_resumed_suite_goes_on_with_its_cases_on_a_machine_that_looks_twice_as_fast_by_now(tmp_path: Path) -> None:
+    def host(bandwidth: float) -> FakeDevice:
+        return FakeDevice(facts=HOST, seconds=roofline_of(rate=2e11, bandwidth=bandwidth))
+
+    path = tmp_path / "records.csv"
+    begun = measure(host(2.2e10), "quick", path, budget_s=3.0, rounds=1)
+    found = measure(host(3.4e10), "quick", path, resume=True, budget_s=1.0, rounds=1)
+    assert 0 < begun.result.measured < begun.result.cases
+    assert found.result.kept == begun.result.measured
+    assert [case.key for case in found.cases] == [case.key for case in begun.cases]

@@ -18,9 +18,9 @@ from sartor.measure.bench.compare import Pair, pair_body, pairs, summary
 from sartor.measure.bench.device import Device
 from sartor.measure.bench.machine import is_catalogued, machine_toml, stand_in
 from sartor.measure.bench.record import Row
-from sartor.measure.bench.records_file import RecordsFile
+from sartor.measure.bench.records_file import RecordsFile, row_key
 from sartor.measure.bench.run import Progress, RunResult, Session, run
-from sartor.measure.bench.scale import Scale, look
+from sartor.measure.bench.scale import Scale, look, neighbours
 from sartor.measure.bench.suites import BUDGET_S, suite
 from sartor.measure.bench.timing import Policy
 from sartor.operators import OperatorGraph
@@ -127,8 +127,7 @@ def measure_cases(
     started = device.host_s()
     on_host = device.facts.backend == "cpu"
     with RecordsFile(out, device.facts, resume=resume) as records:
-        scale = look(device)
-        cases = make(scale)
+        scale, cases = _begun(look(device), make, records, name)
         left_s = budget_s - (device.host_s() - started)
         session = Session(
             device=device,
@@ -154,6 +153,23 @@ def measure_cases(
         machine=machine,
         no_machine=why,
     )
+
+
+def _begun(
+    scale: Scale, make: Callable[[Scale], Sequence[Case]], records: RecordsFile, name: str
+) -> tuple[Scale, Sequence[Case]]:
+    """The cases of this scale, or those a file was begun with: a machine that looks a step faster or slower than it did
+    then goes on with the same ones."""
+    cases = make(scale)
+    there = {row_key(row) for row in records.rows if row.get("suite") == name}
+    if there <= {case.key for case in cases}:
+        return scale, cases
+
+    def in_file(other: Scale) -> int:
+        return sum(case.key in there for case in make(other))
+
+    begun = max(neighbours(scale), key=in_file)
+    return begun, make(begun)
 
 
 def _collectives(collect: Collect, session: Session, result: RunResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sartor.measure.bench.cases import Case, Mode, Work
 from sartor.measure.bench.device import Device, DeviceFacts, OutOfMemoryOnDevice, UnsupportedCase
@@ -41,6 +41,22 @@ class Scale:
         """Whether a launch stays under ``most_s`` and its operands under a quarter of memory."""
         held = float(getattr(work, "bytes_moved", 0.0))
         return self.seconds(work) <= most_s and held <= 0.25 * self.facts.memory_bytes
+
+
+def neighbours(scale: Scale) -> list[Scale]:
+    """This scale first, then those a step (a factor of two) off: memory's rate, with all types' or with one type's."""
+    steps = (1.0, 0.5, 2.0)
+    every = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
+    single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
+    return [
+        replace(
+            scale,
+            flops_per_s={name: rate * each.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
+            bytes_per_s=scale.bytes_per_s * memory,
+        )
+        for each in (*every, *single)
+        for memory in steps
+    ]
 
 
 TRIED = (DType.FP32, DType.BF16, DType.FP16, DType.TF32, DType.FP8)
