@@ -77,6 +77,13 @@ def test_experts_over_a_slow_network_are_served_with_heads_apart_unless_the_row_
     assert apart.batch > split.batch, "keys and values of four heads are held once, not on all eight devices"
 
 
+def test_another_word_for_attention_dp_is_not_guessed(tmp_path: Path) -> None:
+    row = {**LOAD, **QWEN, "model": "a mixture", "gpu": "b200", "weight_dtype": "fp4", "tp": 2}
+    rows = [{**row, "attention_dp": said} for said in ("", "maybe")]
+    body = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))
+    assert body["not_expressed"] == {"attention_dp maybe: must be 0 or 1": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -233,7 +233,14 @@ def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]
     if tp == 1 or shape.moe_ffn is None or int(shape.moe_ffn.num_experts) % tp:
         return [split]
     said = row.get("attention_dp", "").lower()
-    return {"": [split, apart], "0": [split], "false": [split], "no": [split]}.get(said, [apart])
+    if said not in _ATTENTION_DP:
+        raise Unexpressed(f"attention_dp {said[:20]}: must be 0 or 1")
+    return [dims for dims in (split, apart) if _ATTENTION_DP[said] in (None, dims is apart)]
+
+
+_ATTENTION_DP: Mapping[str, bool | None] = {
+    "": None, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True,
+}  # fmt: skip
 
 
 def _at_full_load(
