@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from sartor import api
 from sartor.answers import DesignAnswer
 from sartor.report.charts import draw
-from sartor.report.design_points import Convergence, CoreBars, FloorPlan, design_points, squarified
+from sartor.report.design_points import CoreBars, design_points
 from sartor.report.design_words import headline, memory_text, notes_of
+from sartor.report.die_points import FloorPlan, squarified
 from sartor.report.page_design import design_page, design_pngs
 from sartor.report.plan_points import PipelineBars, StepBars
+from sartor.report.search_points import Convergence
 from sartor.search.accelerator_space import space_from
 from sartor.search.joint_detail import area_parts, model_detail
 from sartor.search.joint_result import Baseline, DesignStatus

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sartor.report.design_points import Convergence, CoreBars, DesignCloud, FloorPlan
+from sartor.report.design_points import CoreBars
 from sartor.report.design_shapes import RegretMatrix, draw_regrets
+from sartor.report.die_points import FloorPlan
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
 from sartor.report.draw_cloud import draw_design_cloud
 from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_floor_plan
@@ -29,6 +30,7 @@ from sartor.report.draw_shapes import draw_pareto, draw_sawtooth
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.report.points import Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth
+from sartor.report.search_points import Convergence, DesignCloud
 
 FIGURES: Mapping[type, Any] = {
     OperatorTimes: draw_operator_times,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from sartor.report.design_points import DesignCloud
 from sartor.report.frame import FILE, Frame, altair, colour, finish, rows_chart
+from sartor.report.search_points import DesignCloud
 
 HEIGHT = 320
 WIDTH = 640

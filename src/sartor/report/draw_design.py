@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sartor.report.design_points import Convergence, CoreBars, FloorPlan
+from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
+from sartor.report.die_points import FloorPlan
 from sartor.report.frame import FILE, Frame, altair, colour, finish, names_axis, rows_chart, time_unit
 from sartor.report.palette import Theme
+from sartor.report.search_points import Convergence
 
 SIDE = 260
 """Height of the floor plan [px]."""

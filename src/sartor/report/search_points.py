@@ -1,0 +1,131 @@
+"""The numbers behind a search's figures: its points with their front, and how bound and incumbent met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.answers import DesignAnswer
+from sartor.report.design_words import (
+    UNITS,
+    against_text,
+    rate,
+    short_chip,
+)
+from sartor.report.words import printable
+from sartor.search.joint_pareto import value_of
+from sartor.search.joint_result import Ranked
+from sartor.units import GIGA, format_seconds, format_share
+
+Numbers = npt.NDArray[np.float64]
+
+MOST_CLOUD = 1500
+"""Evaluated points that are drawn, best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignCloud:
+    """Evaluated points as a cost against the objective, the front told apart, and other ways to choose by name.
+
+    ``across`` and ``shade`` are the first two axes of the front that was asked for, named in ``axes`` with their units;
+    without one, area alone.
+    """
+
+    title: str
+    unit: str
+    labels: tuple[str, ...]
+    area_mm2: Numbers
+    power_w: Numbers
+    objective: Numbers
+    kind: tuple[str, ...]
+    """``best``, ``front``, ``evaluated`` or ``baseline``."""
+    axes: tuple[str, ...]
+    across: Numbers
+    shade: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence:
+    """What is proved and what is reached while the search runs."""
+
+    title: str
+    unit: str
+    seconds: Numbers
+    bound: Numbers
+    incumbent: Numbers
+    evaluated: npt.NDArray[np.int64]
+
+
+def convergence(answer: DesignAnswer) -> Convergence | None:
+    """Bound and incumbent over time; None where there was nothing to watch."""
+    steps = [step for step in answer.result.trajectory if step.bound > 0 and np.isfinite(step.bound)]
+    if len(steps) < 2:
+        return None
+    found = answer.result
+    last = steps[-1].seconds
+    if found.gap:
+        said = f"After {format_seconds(last)} no point can be more than {format_share(found.gap)} better"
+    else:
+        said = f"Proved after {format_seconds(last)}: nothing in the space is better"
+    return Convergence(
+        title=f"{said}; {found.evaluated:,} of {found.evaluated + found.pruned:,} points evaluated",
+        unit=UNITS[answer.question.objective],
+        seconds=np.array([step.seconds for step in steps]),
+        bound=np.array([step.bound for step in steps]),
+        incumbent=np.array([step.incumbent for step in steps]),
+        evaluated=np.array([step.evaluated for step in steps]),
+    )
+
+
+def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
+    """Evaluated points by area; None where there is one alone."""
+    best = answer.best
+    ranked = [each for each in answer.result.ranked[:MOST_CLOUD] if each.objective > 0]
+    if answer.proved_front is not None and best is not None:
+        ranked += [each for each in answer.front if each.objective < best.objective]
+    others = [(each.name, each.ranked) for each in answer.result.baselines if each.ranked is not None]
+    if best is None or len(ranked) + len(others) < 2:
+        return None
+    front = {id(each) for each in answer.front}
+    kinds = ["best" if each is best else "front" if id(each) in front else "evaluated" for each in ranked]
+    everything = [*ranked, *(other for _, other in others)]
+    axes = answer.proved_front.axes if answer.proved_front is not None else ("area_mm2",)
+    return DesignCloud(
+        title=_cloud_title(best, others),
+        unit=UNITS[answer.question.objective],
+        labels=(
+            *(short_chip(each.evaluation.point.accelerator) for each in ranked),
+            *(printable(name) for name, _ in others),
+        ),
+        area_mm2=np.array([each.area_mm2 for each in everything]),
+        power_w=np.array([each.power_w for each in everything]),
+        objective=np.array([each.objective for each in everything]),
+        kind=(*kinds, *("baseline" for _ in others)),
+        axes=tuple(AXES[axis][0] for axis in axes[:2]),
+        across=_on(everything, axes[0]),
+        shade=_on(everything, axes[-1] if len(axes) < 2 else axes[1]),
+    )
+
+
+AXES = {
+    "area_mm2": ("die [mm2]", 1.0),
+    "power_w": ("power at most [W]", 1.0),
+    "hbm_bytes": ("memory [GB]", GIGA),
+    "usd": ("die and memory [USD]", 1.0),
+}
+"""What a front may be over: its title, and what of the SI unit is one."""
+
+
+def _on(ranked: Sequence[Ranked], axis: str) -> Numbers:
+    values = [value_of(each, axis) for each in ranked]
+    return np.array(values, dtype=np.float64) / AXES[axis][1]
+
+
+def _cloud_title(best: Ranked, others: Sequence[tuple[str, Ranked]]) -> str:
+    if not others:
+        return f"The best point reaches {rate(best.objective)} on {best.area_mm2:,.0f} mm2"
+    name, first = others[0]
+    return f"The best point reaches {against_text(best, first)} of {printable(name)}"
