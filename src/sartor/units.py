@@ -68,10 +68,11 @@ def format_count(count: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """``1536`` -> ``'1.5 KiB'``."""
+    """``1536`` -> ``'1.5 KiB'``, and never ``1.02e+03 MiB``."""
     for scale, unit in _BYTES:
         if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}"
+            number = f"{size / scale:.3g}" if abs(size) < 999.5 * scale else f"{size / scale:.0f}"
+            return f"{number} {unit}"
     return f"{size:.0f} B"
 
 

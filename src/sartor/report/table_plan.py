@@ -71,7 +71,7 @@ def parts_table(best: PricedPlan) -> Table:
 
 def stages_table(stages: Iterable[StageRow]) -> Table:
     """Pipeline ranks, equal neighbours as one line: what they hold, how long a microbatch takes, what fills them."""
-    table = plain_table("stage", "layers", "microbatch", "states", "stash", "at work", "device", "of")
+    table = plain_table("stage", "layers", "micro", "states", "stash", "at work", "device", "of")
     table.add_column("", no_wrap=True)
     for _, group in groupby(stages, key=lambda s: (s.layers, s.chunks, s.holds)):
         same = list(group)
@@ -85,7 +85,7 @@ def stages_table(stages: Iterable[StageRow]) -> Table:
             format_bytes(full.stash_bytes),
             format_bytes(full.workspace_bytes),
             format_bytes(full.device_bytes),
-            format_share(full.device_bytes / full.limit_bytes),
+            f"{100 * full.device_bytes / full.limit_bytes:.0f}%",
             ", ".join(full.holds),
         )
     return table
