@@ -407,7 +407,12 @@ def _lent(found: Any, section: str, widen: float) -> Any:
     """Another device's coefficients, at least as uncertain as devices held out of the fits were (docs/kin.md)."""
     near = "die" if widen <= 1.35 else "generation" if widen < 2.5 else "other"
     floors = (_read("kin.toml") or {}).get("floors", {}).get(near, {})
-    return _widened(found, widen, {"": floors.get(section, 0.0), "decode_": floors.get(f"{section}.decode", 0.0)})
+    least = {part: floors.get(f"{section}{name}", 0.0) for part, name in _PARTS_OF_SECTIONS.items()}
+    return _widened(found, widen, least)
+
+
+_PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block"}
+"""Beginning of a standard deviation's field, and how its floor's key ends."""
 
 
 def _widened(found: Any, factor: float, least: Mapping[str, float] | None = None) -> Any:
