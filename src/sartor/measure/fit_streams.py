@@ -99,7 +99,7 @@ def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
     kinds = {row[0]: row for row in base.kinds}
     kinds |= {name: (name, *_kind(rows, gpu, base)) for name, rows in groups.items()}
     plain = kinds.get("add") or kinds.get("residual")
-    fitted = replace(base, kinds=tuple(kinds.values()), **({"hbm_share": plain[1]} if plain else {}))
+    fitted = replace(base, kinds=tuple(kinds.values()), hbm_share=plain[1] if plain else base.hbm_share)
     return StreamFit(
         coefficients=fitted,
         rows=len(forward),

@@ -50,11 +50,13 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[C
 
 
 def quick(scale: Scale) -> Iterator[Case]:
-    """Products of the device's main type, and a few of everything else."""
+    """Products of the device's main type, and a few of everything else; first what a datasheet needs."""
     count, more = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
-    return dealt(
-        memory_sizes(scale),
+    first, *sizes = memory_sizes(scale)
+    yield first
+    yield from dealt(
+        sizes,
         products(scale, scale.dtype, count, most_s=0.03),
         *(products(scale, dtype, more, most_s=0.03) for dtype in others),
         attention(scale, most_s=0.1)[:24],
