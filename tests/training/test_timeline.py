@@ -116,7 +116,7 @@ def test_unequal_chunks_stall_as_long_as_simulated(m: int) -> None:
     uneven = plan_of(4, virtual_stages=4, m=m, stage_layers=(1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0))
     found = timeline(JOB, uneven, CLUSTER).step_s
     assert step(JOB, uneven, CLUSTER).step_s == pytest.approx(found, rel=0.01 if m > 4 else 0.02)
-    assert step(JOB, replace(uneven, stage_layers=None), CLUSTER).step_s < found
+    assert step(JOB, replace(uneven, stage_layers=None), CLUSTER).step_s > found  # the head lightened its stage
 
 
 @pytest.mark.parametrize("m", [8, 12, 40])
