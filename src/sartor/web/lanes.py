@@ -91,7 +91,8 @@ class Lane:
 
     @property
     def full(self) -> bool:
-        return self.waiting >= self.limits.waiting and self.idle.empty()
+        """Whether no more may wait; of those waiting, as many as there are idle workers are about to be taken up."""
+        return self.waiting >= self.limits.waiting + self.idle.qsize()
 
     async def start(self) -> None:
         await asyncio.gather(*(worker.start() for worker in self.workers))

@@ -161,7 +161,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       element.classList.toggle("has-error", Boolean(message));
       if (message) put(says, h("div", { class: "wrong", "data-tip": message, tabindex: "0" }, message));
     },
-    focus: () => number.focus(),
+    focus() { number.focus(); number.scrollIntoView({ block: "nearest" }); }, // clear of what is said at the foot of the page
   };
 }
 
