@@ -124,10 +124,10 @@ class Cluster:
 
 def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
     if not tiers:
-        raise InputError("tiers", "none", "a cluster needs at least one tier of links, the last with span 0")
+        raise InputError("tiers", "none", 'a cluster needs at least one tier of links, the last with span = "all"')
     if tiers[-1].span != 0:
-        must = f"the outermost tier must join all devices, span 0; {tiers[-1].name} stops at {tiers[-1].span}"
-        raise InputError("tiers.span", tiers[-1].span, must, "0, or one more tier with span 0")
+        must = f'the outermost tier must join all devices, span = "all"; {tiers[-1].name} stops at {tiers[-1].span}'
+        raise InputError("tiers.span", tiers[-1].span, must, '"all", or one more tier with span = "all"')
     for inner, outer in pairwise(tiers):
         if inner.span == 0:
             raise InputError(f"tiers.{inner.name}.span", 0, "only the last tier joins all devices (span 0)")
