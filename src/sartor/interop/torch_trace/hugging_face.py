@@ -100,7 +100,10 @@ def _config(fields: Mapping[str, Any], source: str) -> Any:
     kept = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
     model_type = kept.pop("model_type", None)
     if model_type not in known_types():
-        raise InputError(source, str(model_type), "is no model type of the installed transformers", "")
+        own = fields.get("auto_map")
+        must = "is no model type of the installed transformers"
+        code = "; code that auto_map names is not run: a factory of yours may (file.py:factory)" if own else ""
+        raise InputError(source, str(model_type), must + code)
     try:
         return AutoConfig.for_model(model_type, **kept)
     except Exception as error:
