@@ -1,12 +1,15 @@
 """Two Dask workers against one, on a question that is large enough: same answer, seconds, ratio.
 
     python benchmarks/bench_design_scale.py [MODEL] [NUM_DEVICES] [BATCH] [RUNS]
+    python benchmarks/bench_design_scale.py --replay [MODEL] [NUM_DEVICES] [BATCH]
 
 A finer space than the published one (every number of tensor cores, lanes apart from columns), so that bounds and
 evaluations outweigh what no worker shares: loading, the order of candidates, and rounds of one task. Scheduler and
 workers are processes of this machine, each worker with one thread; run it on a machine with two idle cores, for on a
 busy one the clock says little (the load is printed beside it). Runs with one and with two workers alternate, and the
-best of each is compared.
+best of each is compared. ``--replay`` needs no idle machine: every task is done once here, and its processor time is
+laid out on 1, 2, 4 and 8 workers that get what the search asks when it asks it: the speedup without the cost of
+sending, which the clock of an idle machine adds.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sartor.engine.run import run_design
 from sartor.model.zoo import load_model
 from sartor.search.accelerator_space import AcceleratorSpace, space_from
+from sartor.search.joint import search_design
 from sartor.search.joint_question import DesignModel, DesignQuestion
 from sartor.search.joint_result import JointResult
+from sartor.search.joint_tasks import Result, Task, run_task
 
 FINE = {
     "name": "fine",
@@ -40,9 +45,7 @@ PORT = 18786
 
 def main(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024", runs: str = "2") -> None:
     """Print how long one worker takes, how long two do, and whether they agree."""
-    asked = DesignModel(name=model, shape=load_model(model), seq_len=1024)
-    question = DesignQuestion(models=(asked,), num_devices=int(num_devices), global_batch_size=int(batch))
-    space = space_from(FINE)
+    question, space = asked(model, num_devices, batch), space_from(FINE)
     took: dict[int, list[float]] = {1: [], 2: []}
     answers: list[JointResult] = []
     for i in range(int(runs)):
@@ -62,6 +65,62 @@ def main(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024", 
         f"{model}, {space.num_points:,} architectures: {first.status}, {first.evaluated} evaluated, the same each time"
     )
     print(f"  one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast")
+
+
+def asked(model: str, num_devices: str, batch: str) -> DesignQuestion:
+    """The question, sequences of 1,024 tokens."""
+    one = DesignModel(name=model, shape=load_model(model), seq_len=1024)
+    return DesignQuestion(models=(one,), num_devices=int(num_devices), global_batch_size=int(batch))
+
+
+def replay(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024") -> None:
+    """Print how long several numbers of workers would take by the processor time of every task."""
+    by = Replay((1, 2, 4, 8))
+    answer = search_design(asked(model, num_devices, batch), space_from(FINE), run=by)
+    by.pass_()
+    print(f"{model}: {answer.status}, {answer.evaluated} evaluated, {by.here_s:.1f} s of what no worker shares")
+    for workers, seconds in by.now_s.items():
+        print(f"  {workers} workers {seconds:6.1f} s: {by.now_s[1] / seconds:.2f} times as fast")
+
+
+class Replay:
+    """Does the work, and keeps the time that each number of workers would have come to."""
+
+    def __init__(self, workers: Sequence[int]) -> None:
+        self.now_s, self.free_s = dict.fromkeys(workers, 0.0), {count: [0.0] * count for count in workers}
+        self.here_s, self.since = 0.0, time.process_time()
+
+    def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
+        """Results in the order of the tasks, each a worker's who is free first."""
+        done: list[tuple[dict[int, float], Result]] = []
+        given = 0
+        while given < len(tasks):
+            self.pass_()
+            for task in tasks[len(done) :]:
+                start = time.process_time()
+                result = run_task(question, task)
+                done.append((self._ends(time.process_time() - start), result))
+            self.since = time.process_time()
+            ends, result = done[given]
+            self.now_s = {count: max(now, ends[count]) for count, now in self.now_s.items()}
+            given += 1
+            yield result
+        self.pass_()
+
+    def _ends(self, took_s: float) -> dict[int, float]:
+        out = {}
+        for count, free in self.free_s.items():
+            first = min(range(count), key=free.__getitem__)
+            free[first] = max(free[first], self.now_s[count]) + took_s
+            out[count] = free[first]
+        return out
+
+    def pass_(self) -> None:
+        """Time of this process since it was last looked at, which all wait for."""
+        passed = time.process_time() - self.since
+        self.since += passed
+        self.here_s += passed
+        self.now_s = {count: now + passed for count, now in self.now_s.items()}
 
 
 def timed(question: DesignQuestion, space: AcceleratorSpace, workers: int) -> tuple[float, JointResult]:
@@ -91,4 +150,4 @@ def cluster(workers: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    replay(*sys.argv[2:]) if sys.argv[1:2] == ["--replay"] else main(*sys.argv[1:])
