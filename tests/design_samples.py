@@ -59,8 +59,8 @@ def _rates_of_all(num_models: int) -> tuple[tuple[float, ...], ...]:
     for index in range(len(candidates)):
         for h, hbm in enumerate(candidates.hbm_bytes[:, index]):
             options = tuple(x for m in range(len(asked.models)) for x in every_option(asked, m))
-            accelerator = candidates.accelerator(index)
-            point = Point(index=index, accelerator=accelerator, hbm_bytes=float(hbm), options=options)
+            chip, memory = candidates.accelerator(index), float(hbm)
+            point = Point(index=index, accelerator=chip, hbm_bytes=memory, options=options, schedule_limit_s=3.2)
             rates.append((float(h), float(index), *evaluate_point(asked, point, store).rates))
     return tuple(rates)
 

@@ -29,6 +29,8 @@ from sartor.search.joint_tasks import Result, Task
 
 SPACE = small_space(num_tensor_cores=[1, 2, 4], num_vector_cores=[2], array_rows=[32], hbm_gb=[0.02, 0.2])
 ONE = question(microbatch_sizes=(1,))
+ENOUGH_S = 3.2
+"""For every schedule, as long as a search gives any."""
 ASKED = {
     **{objective.value: replace(ONE, objective=objective) for objective in Objective},
     "hbm": replace(ONE, budgets=Budgets(hbm_bytes=0.1e9)),
@@ -45,17 +47,13 @@ def every_point(name: str) -> tuple[Ranked, ...]:
     candidates, _ = candidates_of(asked, SPACE)
     options = tuple(option for m in range(len(asked.models)) for option in every_option(asked, m))
     store = ScheduleStore()
-    return tuple(
-        alone(
-            asked,
-            evaluate_point(
-                asked, Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=h, options=options), store
-            ),
-        )
+    points = [
+        Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=h, options=options, schedule_limit_s=ENOUGH_S)
         for i in range(len(candidates))
         for h in candidates.hbm_bytes[:, i].tolist()
         if h > 0
-    )
+    ]
+    return tuple(alone(asked, evaluate_point(asked, point, store)) for point in points)
 
 
 def best_of(name: str) -> float:

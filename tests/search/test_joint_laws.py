@@ -26,9 +26,9 @@ def all_points(asked: DesignQuestion, space: AcceleratorSpace) -> list[Ranked]:
     store = ScheduleStore()
     options = tuple(option for m in range(len(asked.models)) for option in every_option(asked, m))
     points = [
-        Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=float(hbm), options=options)
+        Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=hbm, options=options, schedule_limit_s=3.2)
         for i in range(len(candidates))
-        for hbm in candidates.hbm_bytes[:, i]
+        for hbm in candidates.hbm_bytes[:, i].tolist()
         if hbm > 0
     ]
     return [alone(asked, evaluate_point(asked, point, store)) for point in points]
