@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from sartor.errors import InputError
-from sartor.interop.launch_flags import Flags, parse_flags, shown_flag
+from sartor.interop.launch_flags import Flags, parse_flags
 from sartor.interop.launch_plan import JobParts, LaunchReading, canonical, check_numbers
 from sartor.interop.launch_script import Command
 from sartor.interop.megatron import CP_TYPES, KIND, OPTIMIZERS
+from sartor.interop.megatron_arguments import left_over
 from sartor.interop.megatron_model import read_model
 from sartor.interop.megatron_stages import read_stages
 from sartor.model.parallel import ParallelDims
@@ -49,16 +49,14 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     check_numbers(plan, splits_experts=splits)
     parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
     flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format", "--recompute-modules")
+    unknown, ignored = left_over(flags)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
-        unknown=(
-            *(shown_flag(n, flags.given[n], {*KNOWN, *flags.read}) for n in flags.left() if not _no_bearing(n)),
-            *flags.odd,
-        ),
-        ignored=tuple(n for n in flags.left() if _no_bearing(n)),
+        unknown=(*unknown, *flags.odd),
+        ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
     )
 
@@ -226,43 +224,3 @@ def _dispatches_once(flags: Flags) -> bool:
     if (backend or deepep) and kind != "flex":
         flags.assumptions.append(f"DeepEP goes with --moe-token-dispatcher-type flex; {kind} is priced")
     return kind == "flex" and bool(backend or deepep)
-
-
-NO_BEARING = re.compile(
-    r"--(no-)?(lr|min-lr|warmup|weight-decay|start-weight-decay|end-weight-decay|adam-|sgd-momentum|muon-|clip-grad|"
-    r"init-method|embedding-init|seed|save|load|finetune|pretrained|ckpt|dist-ckpt|async-save|use-dist-ckpt|"
-    r"auto-detect-ckpt|no-save|no-load|exit-|log-|logging|tensorboard|wandb|timing-log|one-logger|app-tag|eval-|"
-    r"train-iters|train-samples|train-data|valid-data|test-data|data-|split|per-split|mock-data|num-workers|"
-    r"dataloader|num-dataset|reset-|eod-|create-attention|vocab-file|merge-file|tokenizer|tiktoken|legacy-tokenizer|"
-    r"trust-remote|distributed-backend|distributed-timeout|rotary-(base|interleaved|seq-len|scaling)|use-rope-scaling|"
-    r"rope-scaling|rope-type|norm-epsilon|apply-layernorm|profile|use-pytorch-profiler|record-memory|memory-snapshot|"
-    r"loss-scale|initial-loss|min-loss|hysteresis|fp8-(margin|interval|amax)|moe-(aux|z)-loss|moe-router-(load|dtype|"
-    r"score|pre|num-groups|group-topk|topk-scaling|bias|force|fusion|padding)|moe-per-layer|mtp-loss|mscale|"
-    r"manual-gc|use-mcore-models|check-|calculate-per-token|rampup|override-opt|use-checkpoint|attention-softmax|"
-    r"apply-query-key|disable-gloo|enable-ft|calc-ft|ft-|local-rank|test-mode|skip-train|rerun|error-injection|"
-    r"non-persistent|replication|config-logger|moe-grouped-gemm|moe-permute-fusion|"
-    r"moe-use-legacy|untie|no-masked|no-bias|no-rope-fusion|create|disable-straggler|straggler|inprocess|"
-    r"full-validation|multiple-validation|empty-unused|disable-bf16|use-cpu-init|yaml-cfg|exit|object-storage|"
-    r"spec|sft|decoupled|no-one-logger|enable-one|log|accumulate|bert|mask-prob|short-seq|sample-rate)"
-)
-"""Megatron's own arguments that change neither a step's time nor its memory in a way that is modelled."""
-
-
-def _no_bearing(name: str) -> bool:
-    return NO_BEARING.match(name) is not None
-
-
-KNOWN = (
-    *DEGREES, "--num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads", "--kv-channels",
-    "--group-query-attention", "--num-query-groups", "--swiglu", "--squared-relu", "--normalization",
-    "--position-embedding-type", "--max-position-embeddings", "--untie-embeddings-and-output-weights",
-    "--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm", "--vocab-size", "--make-vocab-size-divisible-by",
-    "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq", "--multi-latent-attention",
-    "--sequence-parallel", "--micro-batch-size", "--global-batch-size", "--seq-length", "--bf16", "--fp16",
-    "--fp8-format", "--fp8-recipe", "--recompute-activations", "--recompute-granularity", "--recompute-method",
-    "--recompute-num-layers", "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
-    "--tp-comm-overlap", "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
-    "--pipeline-model-parallel-layout", "--optimizer", "--attention-dropout", "--hidden-dropout", "--cp-comm-type",
-    "--moe-shared-expert-intermediate-size", "--kv-lora-rank", "--q-lora-rank", "--attention-backend",
-)  # fmt: skip
-"""What an unknown flag is compared with, to name the one that was meant."""
