@@ -43,7 +43,7 @@ FINE = {
 PORT = 18786
 
 
-def main(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024", runs: str = "2") -> None:
+def main(model: str = "megatron-gpt2-72", num_devices: str = "1024", batch: str = "4096", runs: str = "1") -> None:
     """Print how long one worker takes, how long two do, and whether they agree."""
     question, space = asked(model, num_devices, batch), space_from(FINE)
     took: dict[int, list[float]] = {1: [], 2: []}

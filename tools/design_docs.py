@@ -51,6 +51,9 @@ model (weight gradients, optimizer step, microbatches, links and memory counted)
 
 
 def main() -> None:
+    if len(sys.argv) < 2:
+        print(f"{PAGE.name} stays as it is: name the folder that keeps its runs, which take about half an hour")
+        return
     runs = Path(sys.argv[1])
     runs.mkdir(exist_ok=True)
     only_kept = "--kept" in sys.argv
