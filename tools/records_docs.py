@@ -2,8 +2,8 @@
 
 One folder a device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as the commands
 print them, and ``NAME.gpu.toml`` where the catalogue lacks the device; ``conditions.txt`` says what else ran. Operators
-are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says whether the page has the headings and
-tables that this script writes.
+are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says whether
+the page has the headings and tables that this script writes.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _noise(folder: Path) -> list[str]:
     apart = sum(times[-1] / times[0] - 1 for times in twice) / len(twice)
     return [
         "",
-        f"**Noise.** {len(twice)} products timed again in another run differ by {apart:.1%} on average: errors near that",
-        "are the machine's, not the model's.",
+        f"**Noise.** {len(twice)} products timed again in another run differ by {apart:.1%} on average: errors near",
+        "that are the machine's, not the model's.",
     ]
 
 
