@@ -2,8 +2,8 @@
 
 One folder a device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as the commands
 print them, and ``NAME.gpu.toml`` where the catalogue lacks the device; ``conditions.txt`` says what else ran. Operators
-are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says whether
-the page has the headings and tables that this script writes.
+are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says
+whether the page has the headings and tables that this script writes.
 """
 
 from __future__ import annotations
