@@ -103,7 +103,10 @@ def test_ctrl_c_prints_the_best_schedule_so_far_and_exits_with_130(tmp_path: Pat
     running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(6)
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    try:
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 130, err
     body = json.loads(out)
     assert (body["interrupted"], body["checked"], body["status"]) == (True, True, "feasible")

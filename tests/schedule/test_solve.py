@@ -6,9 +6,11 @@ docs/concepts/schedule.md lists has its test here.
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +167,7 @@ def test_the_papers_program_says_when_a_problem_is_too_large_for_it() -> None:
 
 INTERRUPTED = """
 import sys
+import threading
 sys.path.insert(0, {folder!r})
 import os, signal, threading
 from instances import random_problem
@@ -186,3 +189,24 @@ def test_ctrl_c_ends_the_search_and_keeps_what_was_found() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert shown.stdout.splitlines() == ["True True feasible True", "and Python still hears Ctrl-C"]
     assert time.perf_counter() - begin < 60
+
+
+class LateListener:
+    """A solver to which the first word to stop comes before it has begun to listen."""
+
+    def __init__(self) -> None:
+        self.told, self.heard = 0, threading.Event()
+
+    def solve(self, model: Any) -> str:
+        _thread.interrupt_main()
+        assert self.heard.wait(30)
+        return "stopped"
+
+    def stop_search(self) -> None:
+        self.told += 1
+        if self.told > 1:
+            self.heard.set()
+
+
+def test_ctrl_c_before_the_search_has_begun_is_heard_when_it_has() -> None:
+    assert cp_sat._run(LateListener(), None) == ("stopped", True)

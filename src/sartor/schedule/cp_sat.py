@@ -96,6 +96,7 @@ def _run(solver: Any, model: Any) -> tuple[Any, bool]:
             done.wait(timeout=0.2)
         except KeyboardInterrupt:
             interrupted = True
+        if interrupted:  # again and again: before the search has begun, a stop is not heard
             solver.stop_search()
     if not status:
         raise RuntimeError("CP-SAT ended without a status")
