@@ -198,6 +198,7 @@ class LateListener:
         self.told, self.heard = 0, threading.Event()
 
     def solve(self, model: Any) -> str:
+        time.sleep(0.3)
         _thread.interrupt_main()
         assert self.heard.wait(30)
         return "stopped"
