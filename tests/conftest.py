@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,12 @@ sys.path.insert(0, str(REPO / "tests"))  # so that every room can say: from stra
 # How long an example takes tells of the machine's other work; no test is judged by seconds.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
+
+
+# A job in the background of a script is started deaf to Ctrl-C, and so are its children: the commands that tests
+# interrupt would be too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
