@@ -22,7 +22,7 @@ from sartor.report.points import Published, published_points, roofline_points
 from sartor.report.sweep import sweep_field
 
 PNG = b"\x89PNG\r\n\x1a\n"
-OF_DESIGNS = {f"sartor.report.{name}_points" for name in ("design", "die", "search")}
+OF_DESIGNS = {f"sartor.report.{name}" for name in ("design_points", "design_shapes", "die_points", "search_points")}
 PUBLISHED = published_points(
     "Prediction and paper",
     "TFLOP/s",
