@@ -1,7 +1,7 @@
 """Writes docs/design-results.md: `sartor design` on the published grid for the models of its paper and three beyond it.
 
 python tools/design_docs.py RUNS        # run what RUNS (a folder) does not hold yet, then write the page
-python tools/design_docs.py RUNS --all  # the same, and all models at once
+python tools/design_docs.py RUNS --all  # the same, and the paper's models at once, and all at once
 python tools/design_docs.py RUNS --kept # only what RUNS holds
 Each run is the command that the page shows; RUNS keeps the JSON answers.
 """
@@ -32,6 +32,8 @@ MODELS = {
 }
 """Zoo name -> tokens a sequence: the paper's where it has the model (reference/phaze.md sec. 2)."""
 PAPERS = list(MODELS)[:7]
+TOGETHER = {"papers": PAPERS, "all": list(MODELS)}
+"""File name of a run -> the models that one chip is for."""
 COMMON = ("--num-devices", "1024", "--global-batch-size", "4096", "--time-limit", "900", "--json")
 
 HEAD = """# Designs on the published grid
@@ -59,7 +61,10 @@ def main() -> None:
     only_kept = "--kept" in sys.argv
     names = [name for name in MODELS if not only_kept or (runs / f"{name}.json").is_file()]
     answers = {name: answer(runs, name, [name]) for name in names}
-    together = answer(runs, "all", list(MODELS)) if "--all" in sys.argv else kept(runs / "all.json")
+    if "--all" in sys.argv:
+        together = {name: answer(runs, name, models, "--no-baselines") for name, models in TOGETHER.items()}
+    else:
+        together = {name: kept(runs / f"{name}.json") for name in TOGETHER}
     PAGE.write_text("\n".join(page(answers, together)) + "\n", encoding="utf-8")
 
 
@@ -67,14 +72,14 @@ def kept(file: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.is_file() else None
 
 
-def answer(runs: Path, name: str, models: list[str]) -> dict[str, Any]:
+def answer(runs: Path, name: str, models: list[str], *more: str) -> dict[str, Any]:
     """The kept answer, or that of a run now, with its peak memory."""
     file = runs / f"{name}.json"
     if not file.is_file():
         words = [word for model in models for word in ("--model", model)]
         lengths = ",".join(str(MODELS[model]) for model in models)
         start = time.perf_counter()
-        alone = [sys.executable, __file__, "--one", "design", *words, "--seq-len", lengths, *COMMON]
+        alone = [sys.executable, __file__, "--one", "design", *words, "--seq-len", lengths, *COMMON, *more]
         ran = subprocess.run(alone, capture_output=True, text=True, check=False)
         if ran.returncode:
             raise SystemExit(ran.stderr)
@@ -99,7 +104,7 @@ def one() -> None:
         print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, file=sys.stderr)
 
 
-def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) -> Iterator[str]:
+def page(answers: dict[str, dict[str, Any]], together: dict[str, dict[str, Any] | None]) -> Iterator[str]:
     yield HEAD
     yield "## Model by model\n"
     yield "| model | status | gap | winner | plan | tokens/s | TPUv4, expert | factor | evaluated | s | CPU s | GiB |"
@@ -119,9 +124,10 @@ def page(answers: dict[str, dict[str, Any]], together: dict[str, Any] | None) ->
     for name, found in answers.items():
         yield f"### {name}\n"
         yield from baselines(found)
-    if together is not None:
-        yield "## All models at once\n"
-        yield from all_at_once(together)
+    for name, found in together.items():
+        if found is not None:
+            yield f"\n## {'The models of the paper' if name == 'papers' else 'All models'} at once\n"
+            yield from at_once(found)
 
 
 def row(name: str, found: dict[str, Any]) -> str:
@@ -218,9 +224,9 @@ def baselines(found: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def all_at_once(found: dict[str, Any]) -> Iterator[str]:
+def at_once(found: dict[str, Any]) -> Iterator[str]:
     gap, took = f"gap {100 * found['gap']:.1f}%", f"{found['evaluated']} evaluated, {found['wall_s']:.0f} s"
-    yield f"Geometric mean of all ten: {found['status']}, {gap}, {took},"
+    yield f"Geometric mean of all {len(found['best']['plan'])}: {found['status']}, {gap}, {took},"
     yield f"{found['peak_bytes'] / 2**30:.2f} GiB at most. Winner: {chip(found['best'])}.\n"
     yield "| model | plan | tokens/s |"
     yield "|---|---|---|"
