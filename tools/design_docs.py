@@ -137,7 +137,7 @@ def row(name: str, found: dict[str, Any]) -> str:
     cells = [
         name,
         found["status"],
-        f"{100 * found['gap']:.1f}%",
+        "below 0.001%" if 0 < found["gap"] < 1e-5 else f"{100 * found['gap']:.1f}%",
         chip(best),
         words(plan),
         f"{plan['tokens_per_s']:,.0f}",
