@@ -232,7 +232,8 @@ def gap_words(found: dict[str, Any]) -> str:
 def at_once(found: dict[str, Any]) -> Iterator[str]:
     gap, took = f"gap {gap_words(found)}", f"{found['evaluated']} evaluated, {found['wall_s']:.0f} s"
     yield f"Geometric mean of all {len(found['best']['plan'])}: {found['status']}, {gap}, {took},"
-    yield f"{found['peak_bytes'] / 2**30:.2f} GiB at most (the process that searches; its two workers about 0.2 each). Winner: {chip(found['best'])}.\n"
+    yield f"{found['peak_bytes'] / 2**30:.2f} GiB at most (the process that searches; its two workers about 0.2 each)."
+    yield f"Winner: {chip(found['best'])}.\n"
     yield "| model | plan | tokens/s |"
     yield "|---|---|---|"
     for name, plan in found["best"]["plan"].items():
