@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import sartor.cli
 from sartor.cli import run
 
 SPACE = """
@@ -109,6 +110,17 @@ def test_a_file_that_is_no_study_exits_with_2(tmp_path: Path, capsys: pytest.Cap
     file.write_text("notes")
     assert run(["study", str(file)]) == 2
     assert "not an SQLite file" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_c_code_is_loaded_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loading(**_: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as pressed:
+            raise SystemError("returned a result with an exception set") from pressed
+
+    monkeypatch.setattr(sartor.cli, "app_for", lambda words: loading)
+    assert run(["study", "any.db"]) == 130
 
 
 def test_ctrl_c_exits_with_130_and_the_study_is_kept(words: list[str], tmp_path: Path) -> None:

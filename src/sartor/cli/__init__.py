@@ -116,8 +116,7 @@ def run(words: list[str]) -> int:
     except typer.Exit as exit_:
         return int(exit_.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return _interrupted()
     except BrokenPipeError:
         # The reader (head, less) has gone: nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -127,6 +126,8 @@ def run(words: list[str]) -> int:
         complain(too_much, as_json=as_json, command=_command(words))
         return 2
     except Exception as slip:
+        if _of_an_interrupt(slip):
+            return _interrupted()
         if os.environ.get("SARTOR_DEBUG"):
             raise
         sentence = " ".join(str(slip).split())[:200]
@@ -138,6 +139,20 @@ def run(words: list[str]) -> int:
             command=_command(words),
         )
         return 2
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 128 + signal.SIGINT
+
+
+def _of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what an error comes from: while C code is being loaded it turns into a ``SystemError``."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _command(words: list[str]) -> str:
