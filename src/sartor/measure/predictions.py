@@ -14,7 +14,6 @@ from sartor.cost.cost import Cost
 from sartor.cost.estimate import estimate
 from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
 from sartor.cost.grouped import grouped_cost
-from sartor.cost.measured_network import measured_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.gpu import Gpu
@@ -149,8 +148,7 @@ def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock:
     if isinstance(op, Attention):
         return attention_cost(op, gpu, calibration, clock=clock)
     if isinstance(op, Collective):
-        across = measured_cost(op, work.per_node, work.network) if work.network else None
-        return across or collective_cost(op, gpu, calibration)
+        return collective_cost(op, gpu, calibration)
     return memory_bound_cost(op, gpu, calibration, eager=work.eager)
 
 
@@ -216,15 +214,7 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
         for each in dict.fromkeys(work.kernels)
     }
     rows = [found[each] for each in work.kernels]
-    sigma = np.median([each.log_sigma for each in rows], axis=0)
-    if work.guessed:
-        sigma = np.hypot(sigma, GUESSED_LOG_SIGMA)
-    return np.median([each.time_s for each in rows], axis=0), sigma
-
-
-GUESSED_LOG_SIGMA = 0.12
-"""What not knowing an expert layer's kernels adds to ln(measured / predicted): the median of seven devices, 0 to 0.24,
-weight shapes held out (moe_bf16.parquet, 2026-11-21)."""
+    return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
 
 
 def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:

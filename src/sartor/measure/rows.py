@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.measured_network import MeasuredNetwork, find_network, measured_networks
 from sartor.operators import (
     Attention,
     Collective,
@@ -44,12 +43,6 @@ class Work:
     eager: bool = False
     kernels: tuple[str, ...] = ("",)
     """Families of grouped kernels the target is the median over; empty: not told."""
-    guessed: bool = False
-    """Whether those families are what frameworks usually run, for want of a label."""
-    network: MeasuredNetwork | None = None
-    """What a collective ran on, where its system was measured under that name."""
-    per_node: Any = 0
-    """Devices in a node, of that network."""
 
 
 Words = Mapping[str, Any]
@@ -238,8 +231,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
             grouped("expert_down", hidden, width),
             stream("unpermute", MemoryBoundKind.ROUTING, routed, hidden, moved),
         ),
-        kernels=tuple(str(words.get("kernels", "")).rpartition(": ")[2].split("+")),
-        guessed=": " in str(words.get("kernels", "")),
+        kernels=tuple(str(words.get("kernels", "")).split("+")),
     )
 
 
@@ -358,14 +350,7 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
         library=_library(str(words.get("library", ""))),
         eager="eager" in str(words.get("library", "")).lower(),
     )
-    per_node = np.asarray(sizes.get("gpus_per_node", 0))
-    return Work(operators=(op,), network=_network(words), per_node=np.where(per_node > 0, per_node, sizes["n_gpus"]))
-
-
-def _network(words: Words) -> MeasuredNetwork | None:
-    """The system's links where this collective was measured on them."""
-    found, kind = find_network(str(words.get("system", ""))), COLLECTIVES.get(str(words["op"]).lower())
-    return found if found and kind and kind.value in {each.kind for each in found.topologies} else None
+    return Work(operators=(op,))
 
 
 BRIDGE_BYTES_PER_S = 1.2e11
@@ -381,20 +366,16 @@ def _library(label: str) -> CollectiveLibrary:
 
 def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
     per_node, n = sizes["gpus_per_node"], sizes["n_gpus"]
-    alone = (n < 2, "group of one device")
-    if _network(words):
-        return [alone]
     reach = np.where(per_node > 0, np.maximum(per_node, gpu.link_domain), n)
     pairs = "pairwise" in str(words.get("system", ""))
-    named = ", ".join(measured_networks())
     return [
-        (n > reach, f"group spans nodes of a system that was not measured (measured: {named})"),
+        (n > reach, "group spans nodes: a collective here stays inside one scale-up network"),
         (pairs & (n > 2), "links join pairs of devices: a collective here has one link rate for all"),
         (
             pairs & (n == 2) & (gpu.link_bytes_per_s > BRIDGE_BYTES_PER_S),
             "bridged pair of cards: not this device's links",
         ),
-        alone,
+        (n < 2, "group of one device"),
     ]
 
 
@@ -402,11 +383,9 @@ ASSUMED: Mapping[str, str] = {
     "gemm": "layout, where none is given: bmm NN, everything else TN (a linear layer's forward)",
     "attention": "values as wide as keys; the mask of the phase where no causal column says otherwise",
     "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
-    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over, "
-    "or, where it names none, those that TensorRT-LLM, SGLang and vLLM run of such a shape; "
+    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over; "
     "power-law loads as expected of their draw; router and top-k are not in a row",
-    "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager; links of a "
-    "system that was measured under its name are that system's",
+    "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager",
     "layer_and_model": "",
     "max_matmul": "TN; sustained clock; narrow operands come quantized",
 }

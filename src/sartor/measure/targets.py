@@ -13,7 +13,6 @@ import numpy as np
 
 from sartor.measure.rows import kernel_family
 from sartor.measure.tables import Column, Floats64, Index, Table, TableKind
-from sartor.measure.usual_kernels import usual_where_not_told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +57,7 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name == "moe":
-        sizes = {name: values[first] for name, values in numbers.items()}
-        words["kernels"] = usual_where_not_told(_together(families, order, starts), words["gpu"], words["gated"], sizes)
+        words["kernels"] = _together(families, order, starts)
     return Targets(
         kind=kind,
         coded=words,
