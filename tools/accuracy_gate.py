@@ -1,0 +1,135 @@
+"""Write the sample and the marks of the accuracy gate: ``python tools/accuracy_gate.py [--sample DATA]``.
+
+``tests/golden/measured/*.csv`` are some shapes of every group of the measured tables, all rows of each, with their
+source; ``tests/golden/accuracy_marks.csv`` is what ``sartor validate operators`` finds on them. Without ``--sample``
+the rows stay and the marks alone are written: do that when predictions have improved, or when a loss is meant, and look
+at the difference. ``--check`` writes nothing and says which marks the predictions of today miss.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.measure.accuracy import Group, validate_operators
+from sartor.measure.tables import TableKind, kind_of
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE = ROOT / "tests" / "golden" / "measured"
+MARKS = ROOT / "tests" / "golden" / "accuracy_marks.csv"
+DATA = ROOT.parent / "shared" / "data" / "measured"
+
+FILES = ("gemm_fp16_bf16", "gemm_lowbit", "gemm_fp32_kernels", "attention", "memory_bound", "moe_bf16", "collectives")
+SHAPES = 20
+"""Of each group, evenly spaced in order of their measured time, so that launch, memory and compute all show."""
+
+GROUP_BY = ("gpu", "dtype", "phase", "op")
+KEYS = ("table", *GROUP_BY)
+FIGURES = ("mape", "bias", "coverage_80", "kendall_tau")
+WORSE = 0.0005
+"""What a group's MAPE may grow by: predictions are deterministic, so anything more is a change of them."""
+
+
+def marks(found: list[Group]) -> dict[tuple[str, ...], dict[str, float | None]]:
+    """Figures by group."""
+    return {
+        tuple(str(each.keys.get(key, "")) for key in KEYS): {f: getattr(each, f) for f in FIGURES} for each in found
+    }
+
+
+def groups() -> list[Group]:
+    """What today's predictions reach on the sample."""
+    return list(validate_operators(SAMPLE, group_by=GROUP_BY, worst=0).groups)
+
+
+def recorded() -> dict[tuple[str, ...], dict[str, float | None]]:
+    """The marks as they stand in the file."""
+    with MARKS.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {tuple(row[key] for key in KEYS): {f: float(row[f]) if row[f] else None for f in FIGURES} for row in rows}
+
+
+def losses(found: list[Group]) -> Iterator[str]:
+    """A sentence for every group whose error has grown, or that has come or gone."""
+    now, then = marks(found), recorded()
+    for key in sorted(now.keys() ^ then.keys()):
+        yield f"{' '.join(key).strip()}: {'not in the marks' if key in now else 'no prediction any more'}"
+    for key in now.keys() & then.keys():
+        before, after = then[key]["mape"], now[key]["mape"]
+        if before is not None and (after is None or after > before + WORSE):
+            reached = "none" if after is None else f"{after:.2%}"
+            yield f"{' '.join(key).strip()}: MAPE {before:.2%} before, {reached} now"
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+def write_marks() -> None:
+    found = marks(groups())
+    with MARKS.open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow((*KEYS, *FIGURES))
+        for key in sorted(found):
+            out.writerow((*key, *("" if v is None else f"{v:.5f}" for v in found[key].values())))
+
+
+def write_sample(data: Path) -> None:
+    import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    SAMPLE.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        names = pq.read_schema(data / f"{name}.parquet").names
+        kind = kind_of(names, name)
+        wanted = [c for c in dict.fromkeys((*kind.required, *kind.optional, "framework", "source")) if c in names]
+        table = pq.read_table(data / f"{name}.parquet", columns=wanted, filters=pc.field("flag") == 0)
+        pa_csv.write_csv(table.take(_chosen(table, kind)), SAMPLE / f"{name}.csv")
+
+
+def _chosen(table: Any, kind: TableKind) -> Any:
+    """Rows of the shapes chosen, in the order of the table: of each framework's and kernel's, the middle one."""
+    shape = _codes(table, (*kind.texts, *kind.sizes, *kind.amounts, *(c for c in kind.optional if c != "kernel")))
+    group = _codes(table, tuple(c for c in (*GROUP_BY, "distribution") if c in table.column_names))
+    time = table[kind.measured].to_numpy()
+    _, first = np.unique(shape, return_index=True)
+    kept: list[Any] = []
+    for each in np.unique(group):
+        mine = first[group[first] == each]
+        mine = mine[np.lexsort((mine, time[mine]))]
+        kept.append(shape[mine[np.linspace(0, mine.size - 1, min(SHAPES, mine.size)).round().astype(int)]])
+    rows = np.flatnonzero(np.isin(shape, np.concatenate(kept)))
+    repeat = _codes(table, ("framework", "kernel", "library")) + shape * (1 << 20)
+    rows = rows[np.lexsort((time[rows], repeat[rows]))]
+    _, start, count = np.unique(repeat[rows], return_index=True, return_counts=True)
+    return np.sort(rows[start + (count - 1) // 2])
+
+
+def _codes(table: Any, names: tuple[str, ...]) -> Any:
+    """One code per distinct row of some columns."""
+    joint = np.zeros(table.num_rows, dtype=np.int64)
+    for name in names:
+        if name in table.column_names:
+            codes = table[name].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy() + 1
+            joint = np.unique(joint * (int(codes.max()) + 1) + codes, return_inverse=True)[1]
+    return joint
+
+
+def main(words: list[str]) -> int:
+    if words[:1] == ["--check"]:
+        found = list(losses(groups()))
+        print("\n".join(found) or "every mark is met")
+        return 1 if found else 0
+    if words[:1] == ["--sample"]:
+        write_sample(Path(words[1]) if words[1:] else DATA)
+    write_marks()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
