@@ -163,13 +163,6 @@ def _no_footprint(*_: Any) -> Footprint:
 # ------------------------------------------------------------------------------------------- the fit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    x: np.ndarray
-    residual: np.ndarray
-    """ln(predicted / measured)."""
-
-
 SCALE = 0.10
 """Errors beyond this weigh by their root (soft L1)."""
 

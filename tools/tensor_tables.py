@@ -309,12 +309,6 @@ def wanted(path: str) -> bool:
     return not TEXT.match(path) or bool(TEXT_KEPT.search(path))
 
 
-def lookup(fields: dict[str, Any], path: str) -> Any:
-    for key in path.split("."):
-        fields = fields[key]
-    return fields
-
-
 def put(fields: dict[str, Any], path: str, value: Any) -> None:
     *folders, last = path.split(".")
     for key in folders:

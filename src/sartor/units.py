@@ -15,9 +15,9 @@ Ints: TypeAlias = int | npt.NDArray[Any]
 Floats: TypeAlias = float | npt.NDArray[Any]
 Bools: TypeAlias = bool | npt.NDArray[Any]
 
-KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
+MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-MICRO, MILLI = 1e-6, 1e-3
+MICRO = 1e-6
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -28,11 +28,6 @@ def ceil_div(a: Any, b: Any) -> Any:
 def round_up(a: Any, multiple: Any) -> Any:
     """Smallest multiple of ``multiple`` not below ``a``."""
     return ceil_div(a, multiple) * multiple
-
-
-def is_multiple(a: Any, of: int) -> Any:
-    """Whether ``a`` is a whole multiple of ``of``, elementwise."""
-    return a % of == 0
 
 
 def distinct(values: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.interop.config_text import MAX_BYTES, parse_config, printable, read_config
+from sartor.interop.config_text import MAX_BYTES, printable, read_config
 from sartor.model.reading import ModelReading
 from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel
 from sartor.model.traced_shape import traced_shape
@@ -170,11 +170,6 @@ def not_traced(reading: ModelReading, what: str) -> None:
             "an extracted graph cannot change its shape: estimate, plan and design read it; ask this of a config.json"
         )
         raise InputError(what, reading.shape.name, must)
-
-
-def parse_graph_bytes(data: bytes, name: str) -> TracedModel:
-    """The traced model in a file's bytes."""
-    return parse_graph(parse_config(data, name=name), name)
 
 
 def parse_graph(body: Mapping[str, Any], name: str = "graph") -> TracedModel:

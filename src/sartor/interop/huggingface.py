@@ -7,7 +7,6 @@ interval of each prediction is widened. Nothing in a file is followed or execute
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from sartor.interop.families.tabled import is_tabled, with_table
 from sartor.interop.families.unknown import read_unknown
 from sartor.interop.fields import Fields, Ledger
 from sartor.interop.published import default_class, is_published_class
-from sartor.interop.verified import text_is_verified, unverified
+from sartor.interop.verified import unverified
 from sartor.model.reading import ModelReading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
@@ -73,7 +72,6 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
         notes=tuple(ledger.notes),
         exact=not reasons,
         inexact_because=reasons,
-        text_exact=not reasons or (ledger.factor == 1.0 and text_is_verified(model_type, built)),
         interval_factor=ledger.factor,
         architecture=architecture,
     )
@@ -84,11 +82,6 @@ def _name_of(path: Path) -> str:
     if path.name == "config.json":
         return path.absolute().parent.name
     return path.name.removesuffix(".json")
-
-
-def nearest_model_types(model_type: str) -> str:
-    """Known model types spelt alike, for a message."""
-    return ", ".join(difflib.get_close_matches(model_type, list(readers()), 3, 0.75))
 
 
 def _model_type(config: dict[str, Any]) -> str:

@@ -42,12 +42,6 @@ def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tupl
     return tuple(out)
 
 
-def text_is_verified(model_type: str, architecture: str) -> bool:
-    """Whether the text part's parameters of a class equal the published one's."""
-    differs = _differs(architecture, _table()["model_types"].get(model_type, {}))
-    return differs is not None and "text_params" not in differs
-
-
 @cache
 def verified_model_types() -> frozenset[str]:
     """Model types of which some class is exact in every column."""

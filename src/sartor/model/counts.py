@@ -54,10 +54,6 @@ class ParamCounts:
     """The output head with its bias, also where it is tied to the token table."""
     routed_expert: Ints
 
-    @property
-    def non_embedding(self) -> Ints:
-        return self.total - self.embedding
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlopCounts:

@@ -21,8 +21,6 @@ class ModelReading:
     exact: bool = True
     """Whether the counts are those of the published class, to the unit."""
     inexact_because: tuple[str, ...] = ()
-    text_exact: bool = True
-    """Whether the parameters of the text part are exact (where towers beside it are not)."""
     interval_factor: float = 1.0
     """What to multiply the log-interval of every prediction by (1: the model type is known)."""
     architecture: str = ""

@@ -12,7 +12,7 @@ from sartor.search.joint_detail import ModelDetail, StepTime, plan_fields
 from sartor.search.joint_question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.search.joint_result import DesignStatus, Ranked
 from sartor.search.joint_why import AGAINST, Reason
-from sartor.units import GIB, GIGA, MIB, format_count, format_share
+from sartor.units import GIB, GIGA, MIB, format_share
 
 STEP_WORDS = {
     "microbatches_s": "work on microbatches",
@@ -158,10 +158,6 @@ FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "u
 def against_text(best: Ranked, other: Ranked) -> str:
     """How many times better: ``1.42x``."""
     return f"{best.objective / other.objective:.2f}x" if other.objective else ""
-
-
-def tokens_text(detail: ModelDetail) -> str:
-    return f"{format_count(detail.outcome.tokens_per_s)} tokens/s"
 
 
 def notes_of(answer: DesignAnswer) -> list[str]:

@@ -8,7 +8,6 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.training.mixed import devices_of_pools
 
-JOULES_PER_KWH = 3.6e6
 POWER_SHARE = 1.0
 """Of the device's TDP drawn while training: what public model cards count with (Llama 2, arXiv 2307.09288, table 2;
 Llama 3.1's card, 2024-07: TDP times device-hours). An upper bound on the device; host, network and cooling are beside

@@ -336,7 +336,6 @@ def luke_layer(f: Fields, hidden: int) -> Around:
 # -- the table -----------------------------------------------------------------------------------------------
 
 BERT = Encoder()
-ROBERTA = BERT
 PRE_NORM = Encoder(final_norm=True, embedding_norm=False)
 MODERN = Encoder(
     norm=layer_norm(bias=False),

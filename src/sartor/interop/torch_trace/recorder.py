@@ -7,7 +7,7 @@ when the forward operator was dispatched, and that tells the module.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -247,6 +247,3 @@ def _bytes(tensor: Any) -> float:
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= length if stride or length == 0 else 1
     return size
-
-
-Call = Callable[..., Any]
