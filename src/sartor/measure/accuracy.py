@@ -163,7 +163,7 @@ def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST)
     _, first, group = np.unique(joint, return_index=True, return_inverse=True)
     keys = [{name: c.values[c.codes[i]] for name, c in columns.items()} for i in first]
     figures = _figures(predicted, group.astype(np.int64), len(keys))
-    shown = _shown(figures, len(keys))
+    shown, owners = _shown(figures, len(keys)), _owners(predicted, group, len(keys))
     found = []
     for g, key in enumerate(keys):
         line = {name: _finite(values[g]) for name, values in figures.items() if name in Group.__slots__}
@@ -173,7 +173,7 @@ def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST)
             Group(
                 keys={"table": targets.kind.name, **key},
                 **(line | whole),
-                calibration=_owners(predicted, at),
+                calibration=owners[g],
                 worst=_worst(predicted, at, worst),
             )
         )
@@ -282,9 +282,13 @@ def _finite(value: Any) -> Any:
     return float(value) if np.isfinite(value) else None
 
 
-def _owners(predicted: Predicted, at: Index) -> str:
-    column = predicted.calibration
-    return ", ".join(sorted({str(column.values[code]) for code in np.unique(column.codes[at])}))
+def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
+    """Of every group, whose coefficients its targets were predicted with."""
+    column, good = predicted.calibration, predicted.expressed
+    found: list[set[str]] = [set() for _ in range(groups)]
+    for g, code in {*zip(group[good].tolist(), column.codes[good].tolist(), strict=True)}:
+        found[g].add(str(column.values[code]))
+    return [", ".join(sorted(each)) for each in found]
 
 
 # ------------------------------------------------------------------------------------------- the worst
@@ -295,10 +299,10 @@ def _worst(predicted: Predicted, at: Index, count: int) -> tuple[Mapping[str, An
     if not at.size:
         return ()
     off = np.abs(np.log(predicted.time_s[at] / predicted.targets.measured_s[at]))
-    return tuple(_case(predicted, int(i)) for i in at[np.argsort(-off, kind="stable")[:count]])
+    return tuple(_case(predicted, int(i), at) for i in at[np.argsort(-off, kind="stable")[:count]])
 
 
-def _case(predicted: Predicted, i: int) -> dict[str, Any]:
+def _case(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
     targets: Targets = predicted.targets
     time_s, spread = float(predicted.time_s[i]), np.exp(Z80 * predicted.log_sigma[i])
     words = {name: value for name, value in targets.words(i).items() if value != ""}
@@ -311,5 +315,15 @@ def _case(predicted: Predicted, i: int) -> dict[str, Any]:
         "low_s": float(time_s / spread),
         "high_s": float(time_s * spread),
         "ratio": time_s / float(targets.measured_s[i]),
+        "measured_spread": _finite(targets.spread[i]),
+        **_near(predicted, i, at),
         **explain(predicted, i),
     }
+
+
+def _near(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
+    """How far off the others of its group with near-equal work are: whether the model misses a region or this row."""
+    step = np.abs(np.log(predicted.work[at] / predicted.work[i])) <= np.log(NEAR_WORK)
+    others = at[step & (at != i)]
+    error = np.abs(predicted.time_s[others] / predicted.targets.measured_s[others] - 1)
+    return {"near_targets": int(others.size), "near_median_error": float(np.median(error)) if others.size else None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sartor.report.accuracy_view import case_text, legend_of, name_of
+from sartor.report.accuracy_view import case_text, counted, legend_of, name_of, origins
 from sartor.report.draw_accuracy import draw_error_by_size, draw_scatter
 from sartor.report.frame import to_svg
 from sartor.report.html import Column, Markup, element, join, table
@@ -36,11 +36,12 @@ def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) 
     """
     title = "Predicted against measured"
     main = [element("p", f"{body['expressed']:,} rows of {body['data']} have a prediction. {legend_of(body)}")]
+    main += _bullets("Remarks", body["remarks"])
     for chart in charts:
         main += _section(chart, [group for group in body["groups"] if group["table"] == chart["table"]])
+    main += _bullets("Predicted with", origins(body["groups"]))
     for words, field in (("Not expressed", "not_expressed"), ("Left out", "left_out")):
-        main += _bullets(words, [f"{count:,} rows: {reason}" for reason, count in body[field].items()])
-    main += _bullets("Remarks", body["remarks"])
+        main += _bullets(words, counted(body[field]))
     main += _bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()])
     head = join(
         [

@@ -75,13 +75,19 @@ def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
     head = f"{body['expressed']:,} of {rows:,} measured rows have a prediction"
     return Group(
         Text(head + f" ({printable(str(body['data']))})", style="bold"),
-        *(each for table in dict.fromkeys(g["table"] for g in groups) for each in _table_view(table, groups)),
-        *notes("Not expressed", [f"{count:,} rows: {reason}" for reason, count in body["not_expressed"].items()]),
-        *notes("Left out", [f"{count:,} rows: {reason}" for reason, count in body["left_out"].items()]),
         *notes("Remarks", list(body["remarks"])),
+        *(each for table in dict.fromkeys(g["table"] for g in groups) for each in _table_view(table, groups)),
+        *notes("Predicted with", origins(groups)),
+        *notes("Not expressed", counted(body["not_expressed"])),
+        *notes("Left out", counted(body["left_out"])),
         *notes("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
         Padding(Text(legend_of(body), style="dim"), (1, 0, 0, 0), expand=False),
     )
+
+
+def counted(reasons: Mapping[str, int]) -> list[str]:
+    """A line per reason, with how many rows it holds for."""
+    return [f"{_many(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
 def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
@@ -138,11 +144,82 @@ def _worst_view(name: str, cases: Sequence[Mapping[str, Any]]) -> list[Renderabl
 
 
 def case_text(case: Mapping[str, Any]) -> str:
-    """One target in words: what it is, measured and predicted time, and what the model thinks bounds it."""
-    reason = {"bound_by", "source", "tile_m", "tile_n", "split_k", "waves"}
-    what = [f"{key}={value}" for key, value in case.items() if key not in reason and key not in _TIMES and value != ""]
-    tile = f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {case['waves']:.0f} waves" if "tile_m" in case else ""
-    split = f", k split in {case['split_k']:.0f}" if case.get("split_k", 1) > 1 else ""
+    """One target in words: what it is, measured and predicted time, the terms that makes, and whether its like are off
+    as far."""
+    what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
     times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
-    bound = f"; bound by {case['bound_by']}{tile}{split}" if "bound_by" in case else ""
-    return f"{' '.join(what)}: {times} ({case['ratio']:.2f}x){bound}"
+    reasons = "".join(f"; {reason}" for reason in (_bound(case), _alike(case)) if reason)
+    return f"{' '.join(what)}: {times} ({case['ratio']:.3g}x){reasons}"
+
+
+_WORDS = {"compute_s": "compute", "memory_s": "memory", "network_s": "network", "overhead_s": "overhead"}
+_NOT_WHAT = {
+    *_TIMES, *_WORDS, "bound_by", "largest", "residual", "source", "tile_m", "tile_n", "split_k", "waves",
+    "measured_spread", "near_targets", "near_median_error", "calibration",
+}  # fmt: skip
+
+
+def _bound(case: Mapping[str, Any]) -> str:
+    """What the prediction is made of."""
+    if "bound_by" not in case:
+        return ""
+    terms = [f"{word} {format_seconds(case[key])}" for key, word in _WORDS.items() if case.get(key)]
+    if "residual" in case:
+        terms.append(f"residual x{case['residual']:.2f}")
+    if "largest" in case:
+        terms.insert(0, f"largest part {case['largest']}")
+    tile = (
+        f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {_many(max(case['waves'], 1), 'wave')}"
+        if "tile_m" in case
+        else ""
+    )
+    split = f", k split in {case['split_k']:.0f}" if case.get("split_k", 1) > 1 else ""
+    made = f" ({', '.join(terms)})" if terms else ""
+    return f"bound by {case['bound_by']}{made}{tile}{split}"
+
+
+def _alike(case: Mapping[str, Any]) -> str:
+    """Whether its rows agree among themselves, and whether shapes of near-equal work are off too."""
+    said = []
+    if case.get("measured_spread") is not None:
+        said.append(f"its {_many(case['rows'], 'row')} lie {100 * case['measured_spread']:.0f}% off their median")
+    if near := case.get("near_targets"):
+        alone = ": it stands alone" if _alone(case) else ""
+        off = f"median {100 * case['near_median_error']:.0f}% off"
+        said.append(f"{_many(near, 'other')} of near-equal work, {off}{alone}")
+    return ", ".join(said)
+
+
+def _alone(case: Mapping[str, Any]) -> bool:
+    """A miss that its like do not share is the row's as likely as the model's."""
+    return bool(case["near_targets"] >= 5 and case["near_median_error"] < abs(case["ratio"] - 1) / 4)
+
+
+def _many(count: float, word: str) -> str:
+    return f"{count:,.0f} {word}" + ("" if count == 1 else "s")
+
+
+_OWNERS = {
+    "joint": "one fit of all generations measured, nothing of this device",
+    "generation": "assumptions of its generation, nothing fitted",
+}
+
+
+def origins(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whose coefficients which devices were predicted with, where any were not their own."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for group in groups:
+        what = f"gemm {group['dtype']}" if group["table"] == "gemm" and "dtype" in group else str(group["table"])
+        for owner in str(group.get("calibration") or "").split(", "):
+            found.setdefault(owner, {}).setdefault(str(group.get("gpu", "")), {})[what] = None
+    lent = sorted(found.keys() - {"own", ""})
+    if not lent:
+        return []
+    said = {owner: _OWNERS.get(owner, f"lent by {owner.removeprefix('kin ')}") for owner in lent}
+    lines = [printable(f"{said[owner]}: {', '.join(_holders(found[owner]))}") for owner in lent]
+    return lines + ["measurements of the device itself: all others"] * ("own" in found)
+
+
+def _holders(by_gpu: Mapping[str, Mapping[str, None]]) -> Iterator[str]:
+    for gpu, what in by_gpu.items():
+        yield f"{gpu} ({', '.join(what)})" if gpu else ", ".join(what)
