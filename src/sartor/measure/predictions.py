@@ -114,19 +114,29 @@ def predict(targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | Non
 
 
 def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
-    """Why one target is predicted as it is: what bounds it, and for a product its tile and waves."""
+    """Why one target is predicted as it is: its terms, what bounds its largest operator, how far the residual moved
+    that, for a product its tile and waves, and whose coefficients these are."""
     targets = predicted.targets
     words, sizes = targets.words(i), targets.sizes(i)
     gpu = known(str(words["gpu"]))
     work = _work(targets.kind.name, words, sizes, gpu)
-    calibration = calibration_of(gpu, _main(work), predicted.own)
-    cost = max((cost_of(op, work, gpu, calibration, predicted.clock) for op in work.operators), key=_time)
-    details = {k: cost.details[k] for k in ("tile_m", "tile_n", "split_k", "waves") if k in cost.details}
-    return {"bound_by": cost.bound_by.value, **{k: round(float(v), 6) for k, v in details.items()}}
+    calibration = calibration_of(gpu, _main(work), predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
+    costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
+    op, cost = max(costs, key=lambda each: float(each[1].time_s * each[0].count))
+    terms = {term: sum(float(getattr(c, term)) * o.count for o, c in costs) for term in TERMS}
+    whole = sum(float(c.time_s) * o.count for o, c in costs)
+    largest = {"largest": f"{op.name} {float(cost.time_s) * op.count / whole:.0%}"} if len(costs) > 1 else {}
+    details = {k: cost.details[k] for k in ("residual", "tile_m", "tile_n", "split_k", "waves") if cost.details.get(k)}
+    return {
+        "bound_by": cost.bound_by.value,
+        **largest,
+        **terms,
+        **{k: round(float(v), 6) for k, v in details.items()},
+        "calibration": str(predicted.calibration.values[predicted.calibration.codes[i]]),
+    }
 
 
-def _time(cost: Cost) -> float:
-    return float(cost.time_s)
+TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
 
 
 def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
