@@ -27,5 +27,5 @@ def _spelled(name: str) -> str:
     try:
         return load_gpu(name).name
     except InputError:
-        plain = re.sub(r"[ _-]+[0-9]+ ?GB$|[ _-]one(?=[ _-]GCD)|(?<=[GB]200) SXM$|(?<=6000)[ _-]Blackwell", "", name)
+        plain = re.sub(r"[ _-]+[0-9]+ ?GB$|[ _-]one(?=[ _-]GCD)|(?<=[GBH]200) SXM$|(?<=6000)[ _-]Blackwell", "", name)
         return re.sub(r"^Tesla[ _-]", "", plain)

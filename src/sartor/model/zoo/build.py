@@ -144,6 +144,7 @@ def _attention(entry: Mapping[str, Any], span: int, *, causal: bool, cross: bool
         head_dim=d,
         causal=causal,
         window=span,
+        chunked=bool(span) and bool(entry["windows"].get("chunked")),
         q_bias="q" in biases,
         kv_bias="kv" in biases,
         out_bias="out" in biases,
