@@ -62,7 +62,7 @@ def test_no_placement_of_a_small_branching_graph_is_faster(block: int) -> None:
 
 def reference_names() -> list[str]:
     folder = Path(__file__).resolve().parents[3] / "shared" / "reference" / "placement"
-    return sorted(file.name.removesuffix(".expected.json") for file in folder.glob("*.expected.json"))
+    return sorted(file.name.removesuffix(".expected.json") for file in folder.glob("*.expected.json")) or ["absent"]
 
 
 @pytest.mark.parametrize("name", reference_names())

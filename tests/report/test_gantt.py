@@ -119,7 +119,7 @@ def test_the_json_has_the_contracts_keys_and_no_surprises() -> None:
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".html"])
 def test_the_figure_is_written_in_the_format_of_its_name(suffix: str, tmp_path: Path) -> None:
-    pytest.importorskip("vl_convert")
+    pytest.importorskip("vl_convert", reason="extra report is not installed")
     path = write_gantt(result(), tmp_path / f"x{suffix}")
     starts = {".svg": b"<svg", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>"}
     assert path.read_bytes().lstrip().startswith(starts[suffix])
@@ -131,7 +131,7 @@ def test_another_format_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_the_figure_has_a_bar_per_core_held() -> None:
-    pytest.importorskip("altair")
+    pytest.importorskip("altair", reason="extra report is not installed")
     points = gantt(result())
     document = draw_gantt(points).to_dict()
     assert len(document["layer"][0]["data"]["values"]) == len(points.bars)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rules.reference_codes import template
+from rules.rule_samples import DECODE, UNFUSED
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.rules.catalog import find_rule
 from sartor.rules.rule import Context, Grade, Suspicion
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference_codes import template
-from rule_samples import DECODE, UNFUSED
 
 GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("R1", "llama-2-7b", {"vocab_size": 50304}),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from rules.reference_codes import Judge, reference_codes, template
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference_codes import Judge, reference_codes, template
 
 ALIASES = {"GPT-3 XL (1.3B)": "gpt3-xl"}
 

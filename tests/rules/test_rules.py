@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rules.rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
 from sartor.cost.estimate import estimate
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
@@ -22,9 +22,6 @@ from sartor.operators import Pass
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.pricing import LEAST_GAIN, changed
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, rule_entries, run_rules
-
-sys.path.insert(0, str(Path(__file__).parent))
-from rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
 
 NAMES = [rule.name for rule in RULES]
 CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}

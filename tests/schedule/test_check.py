@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from instances import problem
 
 from sartor.schedule import Mode, OperatorTimes
 from sartor.schedule.check import violations
+from schedule.instances import problem
 
 PROBLEM = problem(
     2, 2, [("a", "TC", 4, 2), ("n", "Nop", 9, 9), ("b", "VC", 3, 2), ("f", "TCandVC", 5, 3)], ("a", "n"), ("n", "b")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instances import problems, random_problem
 
 from sartor.schedule import Mode, ScheduleProblem, Solver, solve
 from sartor.schedule.bounds import critical_path, lower_bound
 from sartor.schedule.check import violations
 from sartor.schedule.greedy import best_greedy
 from sartor.schedule.split import canonical, contract, part, series
+from schedule.instances import problems, random_problem
 
 few = settings(max_examples=30, deadline=None)
 

@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from instances import operator, problem
 
 from sartor.errors import InputError
 from sartor.schedule import ScheduleProblem, solve
 from sartor.schedule.problem import MAX_OPERATORS
+from schedule.instances import operator, problem
 
 TC = (0, "TC", 4, 2)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instances import operator, problem, random_problem
 
 from sartor.errors import MissingExtraError
 from sartor.schedule import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, solve
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.solve import ScheduleCache
+from schedule.instances import operator, problem, random_problem
 
 HARD = random_problem(1, 14, 2, 2)
 """Small, and not settled by list scheduling and the bounds."""
@@ -170,7 +170,7 @@ import sys
 import threading
 sys.path.insert(0, {folder!r})
 import os, signal, threading
-from instances import random_problem
+from schedule.instances import random_problem
 from sartor.schedule import solve
 threading.Timer(4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 found = solve(random_problem(1, 60, 4, 4, 0.15), 600)
@@ -184,7 +184,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_search_and_keeps_what_was_found() -> None:
-    code = INTERRUPTED.format(folder=str(Path(__file__).parent))
+    code = INTERRUPTED.format(folder=str(Path(__file__).parents[1]))
     begin = time.perf_counter()
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert shown.stdout.splitlines() == ["True True feasible True", "and Python still hears Ctrl-C"]

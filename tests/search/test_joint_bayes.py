@@ -22,7 +22,7 @@ SPACE = small_space(hbm_gb=[0.2], num_vector_cores=[2])
 
 
 def test_the_same_seed_finds_the_same_architecture() -> None:
-    pytest.importorskip("optuna")
+    pytest.importorskip("optuna", reason="extra bayes is not installed")
     one, two = (architecture_search(ASKED, SPACE, trials=8, seed=3) for _ in range(2))
     assert one == two
     assert one.trials == 8
@@ -30,7 +30,7 @@ def test_the_same_seed_finds_the_same_architecture() -> None:
 
 
 def test_sampled_architectures_are_never_ahead_of_the_proved_best() -> None:
-    pytest.importorskip("optuna")
+    pytest.importorskip("optuna", reason="extra bayes is not installed")
     alone, then = architecture_alone(ASKED, SPACE, ScheduleStore(), trials=8)
     best = search_design(ASKED, SPACE).best
     assert best is not None
