@@ -25,6 +25,7 @@ from sartor.cost.tiles import Problems, evaluate
 from sartor.hardware.calibration import SCALE_BLOCK, Clock, GemmCoefficients
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.scaling import HOST_WAIT
 from sartor.operators import DType, Gemm, Layout
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "hardware" / "calibration"
@@ -140,7 +141,7 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     fixed = dict(_PENALTY[load_gpu(gpu).generation])
     if dtype is DType.FP8_BLOCK:
         whole = (table.n >= SCALE_BLOCK) & (table.k >= SCALE_BLOCK)
-        fixed |= sub_block(table[~whole & (table.m <= 4096)])
+        fixed |= sub_block(table[~whole & (table.m <= 4096)], HOST_WAIT.get(load_gpu(gpu).host, 1.0))
         table = table[whole]
     rows = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
     part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
@@ -158,11 +159,21 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     )
 
 
-def sub_block(table: pd.DataFrame) -> dict[str, float]:
-    """Rows with n or k of 32 and 64, which one framework runs, and the host bounds: their median and its spread."""
-    us = table.groupby(["m", "n", "k"], observed=True).latency_us.median()
-    spread = np.quantile(np.abs(np.log(us / us.median())), 0.8) / 1.2816
-    return {"sub_block_s": 1e-6 * us.median(), "sub_block_log_sigma": max(float(spread), 0.02)}
+def sub_block(table: pd.DataFrame, wait: float) -> dict[str, float]:
+    """Rows with n or k of 32 and 64, which one framework runs, and the host bounds: medians and spreads of its kernels,
+    as with an x86 host, over which this one takes ``wait`` times as long."""
+    us = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
+    half, few = (us.k >= SCALE_BLOCK) & (us.n >= SCALE_BLOCK / 2), us.m < 32
+    found: dict[str, float] = {}
+    for kernel, parts in (
+        ("sub_block", {"_s": us[~half]}),
+        ("half_block", {"_s": us[half & ~few], "_few_s": us[half & few]}),
+    ):
+        missed = [np.abs(np.log(part.us / part.us.median())) for part in parts.values()]
+        found |= {f"{kernel}{end}": 1e-6 * part.us.median() / wait for end, part in parts.items() if len(part)}
+        if sum(map(len, missed)):
+            found[f"{kernel}_log_sigma"] = max(float(np.quantile(np.concatenate(missed), 0.8)) / 1.2816, 0.02)
+    return found
 
 
 _AMPERE = {"input_penalty": [1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0],

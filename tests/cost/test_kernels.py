@@ -172,11 +172,24 @@ def test_all_reduce_is_a_reduce_scatter_and_an_all_gather_within_reach() -> None
 def test_a_block_scaled_product_narrower_than_a_block_waits_for_the_host() -> None:
     gpu = load_gpu("h200_sxm")
     calibration = load_calibration(gpu)
-    ragged, whole = (
-        gemm_cost(Gemm(name="g", m=16, n=n, k=4096, dtype=DType.FP8_BLOCK), gpu, calibration) for n in (64, 128)
-    )
-    assert ragged.time_s == calibration.gemm[DType.FP8_BLOCK].sub_block_s > 5 * whole.time_s
-    assert ragged.overhead_s + ragged.compute_s <= 1.01 * ragged.time_s
+    c = calibration.gemm[DType.FP8_BLOCK]
+    for rows, waited_s in ((16, c.half_block_few_s), (32, c.half_block_s)):
+        narrow, half, whole = (
+            gemm_cost(Gemm(name="g", m=rows, n=n, k=4096, dtype=DType.FP8_BLOCK), gpu, calibration)
+            for n in (32, 64, 128)
+        )
+        assert np.allclose([narrow.time_s, half.time_s], [c.sub_block_s, waited_s], rtol=1e-12)
+        assert narrow.time_s > half.time_s > 5 * whole.time_s
+        assert narrow.overhead_s + narrow.compute_s <= 1.01 * narrow.time_s
+
+
+def test_a_fallback_waits_longer_for_grace_than_for_an_x86_host() -> None:
+    grace = load_gpu("gb200")
+    assert grace.host == "grace"
+    assert load_gpu("b200_sxm").host == ""
+    product, calibration = Gemm(name="g", m=16, n=32, k=4096, dtype=DType.FP8_BLOCK), load_calibration(grace)
+    with_grace, with_x86 = (gemm_cost(product, each, calibration).time_s for each in (grace, replace(grace, host="")))
+    assert with_grace == pytest.approx(1.76 * with_x86)
 
 
 def test_narrow_weights_pay_where_few_rows_share_them_and_not_where_many_do() -> None:

@@ -92,10 +92,15 @@ class GemmCoefficients:
     """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
     beyond its write."""
     sub_block_s: float = 0.0
-    """Least time of a block-scaled product with n or k under one block (``SCALE_BLOCK``): the fast kernels refuse
-    it and what runs instead is bound by the host. Median of such rows."""
+    """Least time of a block-scaled product with k under one block (``SCALE_BLOCK``) or n under half of one, with an x86
+    host: the fast kernels refuse it and what runs instead is bound by the host. Median of such rows."""
     sub_block_log_sigma: float = 0.25
     """Standard deviation of ln(measured/predicted) of those."""
+    half_block_s: float = 0.0
+    """The same where n is half a block and more: another kernel, bound by the host as well."""
+    half_block_few_s: float = 0.0
+    """The same of fewer than 32 rows, which run a third kernel on Hopper."""
+    half_block_log_sigma: float = 0.25
     input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
@@ -411,7 +416,7 @@ def _lent(found: Any, section: str, widen: float) -> Any:
     return _widened(found, widen, least)
 
 
-_PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block"}
+_PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
 """Beginning of a standard deviation's field, and how its floor's key ends."""
 
 

@@ -150,7 +150,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
 """Datasheet key -> (field of ``Gpu``, factor to SI)."""
 
 _WHOLE = ("num_sms", "devices_per_node", "link_domain", "dies_per_card", "matrix_tile")
-_TEXTS = ("name", "title", "vendor", "generation", "compute_capability", "released", "confidence", "note")
+_TEXTS = ("name", "title", "vendor", "generation", "compute_capability", "host", "released", "confidence", "note")
 _TABLES = ("peak_dense_tflops", "price", "sources")
 _PRICE = ("usd_per_hour", "source", "date")
 _REQUIRED = (

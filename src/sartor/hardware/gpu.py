@@ -53,6 +53,8 @@ class Gpu:
     """Share of the tensor-core rate left when 8- and 16-bit products are summed in fp32 (0.5 on GeForce)."""
     tensor_core_rate: float = 1.0
     """Share of its generation's tensor-core rate a product is sold with (0.25 on the H20)."""
+    host: str = ""
+    """CPU that is sold with the device on one board (``grace``); empty where the server chooses it."""
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
     released: str = ""

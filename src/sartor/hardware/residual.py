@@ -78,7 +78,7 @@ def _fingerprint(coefficients: Any) -> str:
 
 def _beside(name: str) -> bool:
     """Widths of intervals, and what concerns only products no residual is fitted on."""
-    return "log_sigma" in name or name.startswith("sub_block")
+    return "log_sigma" in name or name.startswith(("sub_block", "half_block"))
 
 
 @cache

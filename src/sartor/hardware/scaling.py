@@ -29,6 +29,11 @@ L2_BYTES_PER_CYCLE = 64
 """From L2 into one SM (NVIDIA whitepapers, V100 to H100)."""
 
 
+HOST_WAIT = {"grace": 1.76}
+"""How much longer kernels that wait for the host take than with an x86 one: GB200 over B200 1.77, GB300 over B300 1.75
+(block-scaled products narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What the rules look at, of 16-bit products."""
