@@ -142,14 +142,24 @@ def _own(path: str | Path | None) -> Calibration | None:
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:
     """A factor of a hundred between all predictions and measurements is a unit, not an error of the model."""
-    found = []
+    found: dict[tuple[str, int], list[Group]] = {}
     for group in groups:
         if group.bias is not None and group.targets >= 5 and not 0.01 < 1 + group.bias < 100:
-            names = ", ".join(str(value) for value in group.keys.values())
-            factor = 1 + group.bias if group.bias > 0 else 1 / (1 + group.bias)
-            slow = "short" if group.bias > 0 else "long"
-            found.append(f"{names}: measured times are {factor:,.0f} x too {slow}: is latency_us in microseconds?")
-    return found
+            thousands = round(float(np.log10(1 + group.bias)) / 3)
+            found.setdefault((str(group.keys["table"]), thousands), []).append(group)
+    return [_suspicion(*key, mine) for key, mine in found.items()]
+
+
+_AS_IF = {-2: "picoseconds", -1: "nanoseconds", 1: "milliseconds", 2: "seconds"}
+
+
+def _suspicion(table: str, thousands: int, groups: Sequence[Group]) -> str:
+    factor = float(np.median([1 + (group.bias or 0.0) for group in groups]))
+    names = ", ".join(str(value) for key, value in groups[0].keys.items() if key != "table")
+    others = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+    off = f"{max(factor, 1 / factor):,.0f} x too {'short' if factor > 1 else 'long'}"
+    unit = f", as if they were {_AS_IF[thousands]}" if thousands in _AS_IF else ""
+    return f"{table}: measured times of {names}{others} are {off}{unit}: is latency_us in microseconds?"
 
 
 # ------------------------------------------------------------------------------------------- groups

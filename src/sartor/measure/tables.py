@@ -194,7 +194,7 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
     together = TOGETHER in names and of != ""
     kind = next(each for each in KINDS if each.name == of) if together else kind_of(names, path.name)
     wanted = [*kind.required, *kind.optional, "flag", *group_by, *((TOGETHER,) if together else ())]
-    data = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
+    data, broken = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -207,9 +207,11 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
         raise InputError("data", path.name, f"a {kind.name} table must have a row")
 
     try:
-        return replace(_checked(kind, path.name, data, group_by), columns=tuple(names))
+        table = _checked(kind, path.name, data, group_by)
     except pa.ArrowException as error:  # a column of lists, or of a type that holds neither words nor numbers
         raise _unreadable(path, error) from None
+    left_out = {**table.left_out, **({"not as many fields as the header": broken} if broken else {})}
+    return replace(table, columns=tuple(names), num_rows=table.num_rows + broken, left_out=left_out)
 
 
 def kind_of(columns: Iterable[str], file: str) -> TableKind:
@@ -222,10 +224,21 @@ def kind_of(columns: Iterable[str], file: str) -> TableKind:
     nearest = max(KINDS, key=lambda kind: share[kind.name])
     missing = [name for name in nearest.required if name not in have]
     if share[nearest.name] < 0.5:
-        kinds = ", ".join(kind.name for kind in KINDS)
-        raise InputError("data", file, f"its columns are those of no table of measurements ({kinds})")
+        raise InputError("data", file, _no_table(list(columns)))
     hints = [match for name in missing for match in difflib.get_close_matches(name, have, n=1)]
     raise InputError("data", file, f"a {nearest.name} table must have {', '.join(missing)}", ", ".join(hints))
+
+
+def _no_table(columns: Sequence[str]) -> str:
+    """What is wrong with columns that make no table."""
+    if not any(columns):
+        return "must have a first line with the names of its columns (it is empty)"
+    lower = {name.lower() for name in columns}
+    if any(lower.issuperset(kind.required) for kind in KINDS):
+        return f"its columns must be in lower case ({', '.join(columns)[:80]})"
+    if len(columns) == 1 and any(mark in columns[0] for mark in ";\t|"):
+        return "its columns must be separated by commas"
+    return f"its columns are those of no table of measurements ({', '.join(kind.name for kind in KINDS)})"
 
 
 # ------------------------------------------------------------------------------------------- files
@@ -262,34 +275,67 @@ def _column_names(path: Path) -> list[str]:
     import pyarrow.parquet as pq
 
     try:
-        if path.suffix.lower() == ".parquet":
-            return list(pq.read_schema(path).names)
         with path.open("rb") as file:
-            first = file.readline(1 << 20).decode("utf-8-sig")
+            first = file.readline(1 << 20)
+        if (path.suffix.lower() == ".parquet") != first.startswith(PARQUET_MAGIC):
+            raise _misnamed(path, first)
+        if first.startswith(PARQUET_MAGIC):
+            return list(pq.read_schema(path).names)
+        return [name.strip().strip('"').strip() for name in first.decode("utf-8-sig").strip().split(",")]
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from None
-    return [name.strip().strip('"') for name in first.strip().split(",")]
+        raise error if isinstance(error, InputError) else _unreadable(path, error) from None
 
 
-def _load(path: Path, columns: list[str]) -> Any:
-    """The columns of a file as a pyarrow table."""
+PARQUET_MAGIC = b"PAR1"
+"""The first bytes of every Parquet file."""
+
+
+def _misnamed(path: Path, first: bytes) -> InputError:
+    """A file whose content is not what its name says."""
+    if first.startswith(PARQUET_MAGIC):
+        return InputError("data", path.name, "is a Parquet file: its name must end in .parquet")
+    if not first:
+        return InputError("data", path.name, "must be readable as parquet (it is empty)")
+    return InputError("data", path.name, "must begin as Parquet files do; if it is CSV, its name must end in .csv")
+
+
+def _load(path: Path, columns: list[str]) -> tuple[Any, int]:
+    """The columns of a file as a pyarrow table, and how many lines of it are no row."""
     import pyarrow as pa
-    import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
     try:
-        if path.suffix.lower() == ".parquet":
-            return pq.read_table(path, columns=columns)
-        options = pc.ConvertOptions(include_columns=columns, strings_can_be_null=True)
-        return pc.read_csv(path, convert_options=options)
+        return (
+            (pq.read_table(path, columns=columns), 0) if path.suffix.lower() == ".parquet" else _load_csv(path, columns)
+        )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
+
+
+def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
+    """A line with more or fewer fields than the header, as the last of a truncated file, is counted and skipped."""
+    import pyarrow.csv as pc
+
+    broken = 0
+
+    def skip(row: Any) -> str:
+        nonlocal broken
+        broken += 1
+        return "skip"
+
+    table = pc.read_csv(
+        path,
+        read_options=pc.ReadOptions(column_names=_column_names(path), skip_rows=1),
+        parse_options=pc.ParseOptions(invalid_row_handler=skip),
+        convert_options=pc.ConvertOptions(include_columns=columns, strings_can_be_null=True),
+    )
+    return table, broken
 
 
 def _words_of(path: Path, column: str) -> set[str]:
     import pyarrow.compute as pc
 
-    return {str(word) for word in pc.unique(_load(path, [column])[column]).to_pylist()}
+    return {str(word) for word in pc.unique(_load(path, [column])[0][column]).to_pylist()}
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
