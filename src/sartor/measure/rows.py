@@ -7,7 +7,9 @@ what had to be assumed is in ``ASSUMED``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,7 @@ DTYPES: Mapping[str, DType] = {
     "float32": DType.FP32,
     "float": DType.FP32,
     "float8": DType.FP8,
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3", "float8_e5m2", "fp8_e5m2"), DType.FP8),
     "fp8_static": DType.FP8,
     "sq": DType.INT8,
 }
@@ -77,10 +80,16 @@ DTYPES: Mapping[str, DType] = {
 
 def dtype_of(label: Any) -> DType:
     """The element type of a label. Raises ``Unexpressed``."""
-    word = str(label).strip().lower()
+    word = re.sub(r"^torch\.", "", str(label).strip().lower())
     if word not in DTYPES:
-        raise Unexpressed(f"dtype {str(label)[:40]}: not one of {', '.join(d.value for d in DType)}")
+        raise Unexpressed(_unknown("dtype", label, DTYPES, "not an element type"))
     return DTYPES[word]
+
+
+def _unknown(field: str, value: Any, known: Iterable[str], must: str) -> str:
+    """The reason for rows with a word that nothing here is called, with the nearest that is."""
+    near = difflib.get_close_matches(str(value).lower(), list(known), n=3, cutoff=0.4)
+    return f"{field} {str(value)[:40]}: {must}" + (f"; nearest: {', '.join(near)}" if near else "")
 
 
 # ------------------------------------------------------------------------------------------- products
@@ -174,7 +183,7 @@ MEMORY_BOUND: Mapping[str, MemoryBoundKind] = {
 def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     kind = MEMORY_BOUND.get(str(words["op"]).lower())
     if kind is None:
-        raise Unexpressed(f"op {str(words['op'])[:40]}: no memory-bound kernel of that name")
+        raise Unexpressed(_unknown("op", words["op"], MEMORY_BOUND, "no memory-bound kernel of that name"))
     kernel = MemoryBound(
         name=kind.value,
         kind=kind,
@@ -341,7 +350,7 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
 def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     kind = COLLECTIVES.get(str(words["op"]).lower())
     if kind is None:
-        raise Unexpressed(f"op {str(words['op'])[:40]}: no collective of that name")
+        raise Unexpressed(_unknown("op", words["op"], COLLECTIVES, "no collective of that name"))
     op = Collective(
         name=kind.value,
         kind=kind,
