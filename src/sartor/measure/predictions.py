@@ -272,11 +272,15 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 
 
 def _owner(kind: str, work: Work, calibration: Calibration) -> str:
-    """``own``, ``joint``, ``kin NAME`` or ``generation``: whose fit the main operator's coefficients are."""
+    """``own``, ``own (another dtype)``, ``joint``, ``kin NAME`` or ``generation``: whose fit the main operator's
+    coefficients are."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
     if section in calibration.calibrated:
         return "own"
     record = calibration.provenance.get(section)
-    return str(record.get("lender") or f"kin {calibration.kin}") if record else "generation"
+    if not record:
+        return "generation"
+    lender = f"kin {calibration.kin}" if calibration.kin else "own (another dtype)"
+    return str(record.get("lender") or lender)
