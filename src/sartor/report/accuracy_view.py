@@ -202,6 +202,7 @@ def _many(count: float, word: str) -> str:
 _OWNERS = {
     "joint": "one fit of all generations measured, nothing of this device",
     "generation": "assumptions of its generation, nothing fitted",
+    "own (another dtype)": "measurements of the device in another dtype",
 }
 
 
