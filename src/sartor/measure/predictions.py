@@ -16,7 +16,6 @@ from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
 from sartor.cost.grouped import grouped_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
-from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.measure.devices import known
 from sartor.measure.rows import Unexpressed, Work, outside, work_of
