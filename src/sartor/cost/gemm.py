@@ -48,12 +48,24 @@ def gemm_costs(
             }
         )
         formula = evaluate(flat, machine, coefficients, details)
-        tabled = np.repeat([_tabled(gemms[i]) for i in chosen], [int(np.prod(shape)) for _, shape in problems])
-        single = tabled & (flat.batch == 1)
+        counts = [int(np.prod(shape)) for _, shape in problems]
+        across = np.repeat([gemms[i].layout is Layout.NN for i in chosen], counts)
+        seen = np.repeat([_tabled(gemms[i]) for i in chosen], counts) & (across | (flat.batch == 1))
         short = formula["time_s"] < _SHORT * coefficients.launch_s
         sigma = np.where(short, coefficients.log_sigma_small, coefficients.log_sigma)
-        result, sigma = correct_gemms(formula, sigma, short, single, flat, machine, gpu, calibration, coefficients)
-        quantized = np.repeat([gemms[i].quantized for i in chosen], [int(np.prod(shape)) for _, shape in problems])
+        result, sigma = correct_gemms(
+            formula,
+            sigma,
+            short,
+            seen,
+            across if dtype is DType.FP32 else None,
+            flat,
+            machine,
+            gpu,
+            calibration,
+            coefficients,
+        )
+        quantized = np.repeat([gemms[i].quantized for i in chosen], counts)
         result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
         if dtype is DType.FP8_BLOCK:
             result, sigma = _below_a_block(result, sigma, flat, gpu, coefficients)
@@ -255,8 +267,10 @@ _SHORT = 8
 
 
 def _tabled(gemm: Gemm | GroupedGemm) -> bool:
-    """Whether measured tables hold its kind: a linear layer's forward product, which residuals were fitted on."""
-    plain = isinstance(gemm, Gemm) and gemm.layout is Layout.TN and not gemm.accumulates
+    """Whether measured tables hold its kind, which residuals were fitted on: a linear layer's forward product; on
+    general cores batched ones (NN) too."""
+    layouts = (Layout.TN, Layout.NN) if gemm.dtype is DType.FP32 else (Layout.TN,)
+    plain = isinstance(gemm, Gemm) and gemm.layout in layouts and not gemm.accumulates
     return plain and not gemm.quantized  # tables time narrow products with their quantizing kernel
 
 

@@ -1,7 +1,7 @@
 """The residual of matrix products: what its network sees of one, and where it applies.
 
-Tables hold single products of a linear layer's forward (TN, batch 1, n and k in multiples of 256), so there alone the
-formula is moved.
+Tables of tensor cores hold single products of a linear layer's forward (TN, batch 1, n and k in multiples of 256), so
+there alone the formula is moved. Tables of general cores (fp32) hold those and batched products (NN), of any sizes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def correct_gemms(
     sigma: Array,
     short: Mask,
     tabled: Mask,
+    across: Mask | None,
     p: Problems,
     machine: Machine,
     gpu: Gpu,
@@ -35,8 +36,9 @@ def correct_gemms(
 ) -> tuple[dict[str, Array], Array]:
     """Times and standard deviations with the residual; unchanged where there is none.
 
-    ``tabled`` marks products of the kind that tables hold, ``short`` those that are mostly launch. The terms in
-    ``found`` stay the formula's; how far the time was moved is added as ``residual`` when they are there.
+    ``tabled`` marks products of the kind that tables hold, ``short`` those that are mostly launch. ``across`` is given
+    for general cores and marks NN. The terms in ``found`` stay the formula's; how far the time was moved is added as
+    ``residual`` when they are there.
     """
     residual, where = applicable(calibration, c), np.flatnonzero(tabled)
     if residual is None or not where.size:
@@ -45,8 +47,8 @@ def correct_gemms(
     moved = correct(
         residual,
         gpu,
-        {"m": chosen.m, "n": table_length(chosen.n), "k": table_length(chosen.k)},
-        lambda block: gemm_features(block, machine, c, gpu),
+        _columns(chosen, across[where] if across is not None else None),
+        lambda block: (gemm_features if across is None else general_features)(block, machine, c, gpu),
         found["time_s"][where],
         _roofline_s(chosen, machine, gpu),
         sigma[where],
@@ -56,6 +58,12 @@ def correct_gemms(
     if len(found) > 1:
         corrected["residual"] = _with(np.ones_like(sigma), where, moved.factor)
     return corrected, _with(sigma, where, moved.log_sigma)
+
+
+def _columns(p: Problems, across: Mask | None) -> dict[str, Array]:
+    if across is None:
+        return {"m": p.m, "n": table_length(p.n), "k": table_length(p.k)}
+    return {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch, "across": across.astype(np.float64)}
 
 
 def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
@@ -85,6 +93,41 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     return np.concatenate([*parts, np.log(np.ceil(waves)) - log_waves, padding, log_waves])
 
 
+GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
+"""Output tiles of sgemm kernels, through which a product on general cores is seen."""
+
+
+def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+    """The same of a product on general cores, batched or not: ``across`` is 1 where its layout is NN."""
+    m, n, k, batch, across = (block[name].astype(np.float32) for name in ("m", "n", "k", "batch", "across"))
+    log_m, log_n, log_k, log_batch = np.log(m), np.log(n), np.log(k), np.log(batch)
+    width = np.float32(machine.element_bytes)
+    first, second, out = m * k * width, n * k * width, m * n * width
+    moved = batch * (first + second + out)
+    rate = np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
+    compute = log_m + log_n + log_k + log_batch + rate
+    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
+    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
+    ratios = [
+        compute - memory,
+        compute - launch,
+        memory - launch,
+        *(np.log(b) - l2 for b in (first, second, out, moved)),
+    ]
+    tm, tn = np.asarray(GENERAL_TILES, dtype=np.float32).T[:, :, None]
+    grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
+    waves = grid / np.float32(machine.num_sms)
+    log_grid = np.log(grid)
+    log_waves = log_grid - np.float32(np.log(machine.num_sms))
+    padding = log_grid + np.log(tm * tn) - (log_m + log_n + log_batch)
+    ragged = [-length % q / q for length in (m, n, k) for q in _GENERAL_EDGES]
+    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k, log_batch, across], ratios, ragged))]
+    return np.concatenate([*parts, np.log(np.ceil(waves)) - log_waves, padding, log_waves])
+
+
+_GENERAL_EDGES = tuple(np.float32(q) for q in (2, 4, 8, 32, 128))
+"""Of all three lengths: tables of general cores hold sizes at random."""
+
 _EDGES = tuple(np.float32(q) for q in (8, 16, 32, 64, 128, 256))
 """Of rows only: tables hold n and k in multiples of 256 alone (but for the smallest), so theirs can't be learned."""
 
@@ -100,8 +143,8 @@ def table_length(length: Array) -> Array:
 
 
 def _roofline_s(p: Problems, machine: Machine, gpu: Gpu) -> Array:
-    compute = 2 * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
-    moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
+    compute = 2 * p.batch * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
+    moved = p.batch * (p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n)
     least: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
     return least
 

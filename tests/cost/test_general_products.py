@@ -1,0 +1,52 @@
+"""Products on general cores (fp32): their residual, and what a device nobody measured is lent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor.cost.gemm import gemm_cost, roofline_s
+from sartor.cost.residual import without_residuals
+from sartor.hardware.calibration import Clock, load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType, Gemm, Layout
+
+V100, T4 = load_gpu("v100_pcie_32gb"), load_gpu("t4")
+LINEAR = Gemm(name="linear", m=2048, n=3072, k=768, dtype=DType.FP32)
+BATCHED = Gemm(name="bmm", m=512, n=512, k=64, batch=192, dtype=DType.FP32, layout=Layout.NN)
+
+
+@pytest.mark.parametrize("gemm", [LINEAR, BATCHED])
+@pytest.mark.parametrize("name", ["v100_pcie_32gb", "t4", "p4", "p100_pcie_16gb", "a100_pcie_40gb", "mi210"])
+def test_linear_and_batched_products_are_moved_where_they_were_measured(name: str, gemm: Gemm) -> None:
+    gpu = load_gpu(name)
+    cost = gemm_cost(gemm, gpu, load_calibration(gpu))
+    assert cost.details["residual"] != 1.0
+    assert cost.time_s >= roofline_s(gemm, gpu)
+
+
+def test_products_that_no_table_of_general_cores_holds_keep_the_formula_s_time() -> None:
+    known = load_calibration(V100)
+    for gemm in (
+        replace(LINEAR, layout=Layout.NT),
+        replace(LINEAR, batch=2),
+        replace(LINEAR, accumulates=True),
+        replace(LINEAR, dtype=DType.FP16),
+    ):
+        assert gemm_cost(gemm, V100, known).time_s == gemm_cost(gemm, V100, without_residuals(known)).time_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30000), st.integers(1, 30000), st.integers(1, 30000), st.integers(1, 500))
+def test_a_batched_product_in_a_grid_equals_the_scalar_call_and_no_peak_is_beaten(
+    m: int, n: int, k: int, batch: int
+) -> None:
+    known = load_calibration(V100)
+    one = gemm_cost(replace(BATCHED, m=m, n=n, k=k, batch=batch), V100, known, clock=Clock.BOOST)
+    many = replace(BATCHED, m=np.array([7, m, 4096]), n=n, k=np.array([[k], [513]]), batch=batch)
+    assert gemm_cost(many, V100, known, clock=Clock.BOOST).time_s[0, 1] == one.time_s
+    assert one.time_s >= roofline_s(replace(BATCHED, m=m, n=n, k=k, batch=batch), V100)
