@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sartor.errors import InputError
+from sartor.interop.torch_trace.place import line_of
 from sartor.interop.torch_trace.trace import Subject
 
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*|scalar)(?::(?P<dtype>\w+))?\Z")
@@ -112,11 +113,11 @@ def _call(factory: Any, source: str) -> Any:
             return factory()
     except Exception as error:
         if "meta" not in str(error):
-            raise InputError(source, name, f"fails: {_said(error)}{_line(error)}") from error
+            raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
     try:
         return factory()  # asks its own tensors for values while it is made: on the host, then without memory
     except Exception as error:
-        raise InputError(source, name, f"fails: {_said(error)}{_line(error)}") from error
+        raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
 
 
 def _parameters(factory: Any) -> Mapping[str, Any]:
@@ -190,17 +191,6 @@ def _sizes(values: Sequence[Any]) -> tuple[int, int]:
     first = tensors[0]
     ids = not first.is_floating_point() and first.dim() == 2
     return int(first.shape[0]), int(first.shape[1]) if ids or first.dim() == 3 else 1
-
-
-def _line(error: BaseException) -> str:
-    import traceback
-
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in f.filename and "sartor" not in f.filename
-    ]
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _said(error: Exception) -> str:

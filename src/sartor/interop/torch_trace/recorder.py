@@ -6,7 +6,6 @@ when the forward operator was dispatched, and that tells the module.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sartor.interop.torch_trace.place import line_of
 from sartor.interop.torch_trace.records import Read, Record
 
 FREE = {
@@ -33,7 +33,6 @@ ELEMENTWISE = {
     "aten::gelu", "aten::exp", "aten::sigmoid", "aten::tanh", "aten::silu_backward", "aten::gelu_backward",
 }  # fmt: skip
 """Operators whose output has the shape and dtype of their (contiguous, floating) first operand."""
-OUTSIDE_TORCH = ("/torch/", "/sartor/interop/torch_trace/", "<frozen", "<string>")
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -162,10 +161,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def place(self, error: BaseException) -> str:
         """``operator X in module Y at file:line`` of an error that came from tracing."""
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not any(part in f.filename for part in OUTSIDE_TORCH)]
-        line = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-        return f"operator {self.last_call or 'none yet'} in module {self._stack[-1] or '(the model itself)'}{line}"
+        module = self._stack[-1] or "(the model itself)"
+        return f"operator {self.last_call or 'none yet'} in module {module}{line_of(error)}"
 
 
 def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
