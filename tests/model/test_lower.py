@@ -41,7 +41,6 @@ from sartor.operators import (
     Layout,
     MemoryBound,
     MemoryBoundKind,
-    Operator,
     OperatorGraph,
     Part,
     Pass,
@@ -385,10 +384,6 @@ def test_narrow_types_cast_their_inputs_and_leave_the_router_attention_and_logit
 def test_names_are_unique_and_every_size_is_positive(workload: Workload, dims: ParallelDims) -> None:
     operators = lower(workload, dims).operators
     assert len({op.name for op in operators}) == len(operators)
-
-    def sizes(op: Operator) -> list[Any]:
-        return [value for f in fields(op) if isinstance(value := getattr(op, f.name), (int, float))]
-
     unset = {"causal", "latent", "accumulates", "quantized", "apart", "eager"}
     allowed_zero = {"window", "flops", "cols", "bytes_moved", "masked_rows", *unset}
     for op in operators:

@@ -28,7 +28,9 @@ CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain
 
 
 def findings_of(name: str) -> list[Finding]:
-    return [finding for finding in run_rules(bad(name)) if finding.rule == name]
+    found = [finding for finding in run_rules(bad(name)) if finding.rule == name]
+    assert found
+    return found
 
 
 def test_codes_run_from_r1_to_r22() -> None:
@@ -59,7 +61,9 @@ def test_a_rule_speaks_on_its_bad_sample_and_is_silent_on_its_good_one(name: str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_message_names_field_or_size_and_value(name: str) -> None:
-    for suspicion in find_rule(name).check(bad(name)):
+    suspicions = list(find_rule(name).check(bad(name)))
+    assert suspicions
+    for suspicion in suspicions:
         assert len(suspicion.message) > 20
         assert not suspicion.message.endswith(".")
         if suspicion.fixes and suspicion.operator == "":

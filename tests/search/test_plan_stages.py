@@ -143,7 +143,9 @@ def test_chunks_of_a_device_share_its_layers_evenly(pp: int, chunks: int) -> Non
     asked = pricer(layers=61 if chunks == 5 else 30)
     plan = TrainingPlan(dims=ParallelDims(pp=pp), virtual_stages=chunks, num_microbatches=pp * 4)
     (loads,) = block_loads(asked.job, plan, asked.cluster)
-    for layers in splits(asked, plan, loads):
+    found = splits(asked, plan, loads)
+    assert found
+    for layers in found:
         assert len(layers) == pp * chunks
         assert sum(layers) == asked.job.shape.num_layers
         for d in range(pp):
@@ -176,9 +178,9 @@ def test_placing_layers_never_loses_to_an_even_split(batch: int) -> None:
     job = TrainingJob(shape=shape(13), seq_len=4096, global_batch_size=batch)
     even = search_plans(job, where, 8, {"pp": 4}, uneven=False)
     placed = search_plans(job, where, 8, {"pp": 4})
-    if even.best is not None:
-        assert placed.best is not None
-        assert placed.best.step_s <= even.best.step_s
+    assert even.best is not None
+    assert placed.best is not None
+    assert placed.best.step_s <= even.best.step_s
 
 
 def test_uneven_stages_can_fit_where_even_ones_do_not() -> None:

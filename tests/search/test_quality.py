@@ -55,7 +55,9 @@ def test_many_are_judged_as_each() -> None:
 
 
 def test_a_tighter_guard_allows_no_more() -> None:
-    for criterion in judged(BASE, BASE):
+    criteria = judged(BASE, BASE)
+    assert criteria
+    for criterion in criteria:
         edges = [bounds(criterion, QualityGuard(width=width), BASE) for width in (0.25, 0.5, 1.0)]
         lows, highs = zip(*edges, strict=True)
         assert list(lows) == sorted(lows, reverse=True)

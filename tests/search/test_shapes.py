@@ -115,6 +115,7 @@ def test_the_best_and_the_front_are_those_found_one_by_one() -> None:
 @pytest.mark.parametrize("found", [gpt3, llama, lambda: llama(Phase.DECODE)])
 def test_every_candidate_priced_alone_takes_exactly_the_time_told(found: object) -> None:
     answer: ShapeSearch = found()  # type: ignore[operator]
+    assert answer.candidates
     for candidate in all_candidates(answer):
         asked = replace(answer.workload, shape=candidate.shape)
         alone = estimate(lower(asked), answer.gpus[0])
@@ -148,6 +149,7 @@ def test_no_shown_shape_carries_an_edit_that_gains_nothing() -> None:
 
 def test_a_mixture_of_experts_is_not_called_faster_for_being_used_less() -> None:
     answer = deepseek()
+    assert answer.candidates
     active = count_params(answer.workload.shape).active
     for candidate in answer.candidates:
         used = min(1.0, float(count_params(candidate.shape).active / active))
