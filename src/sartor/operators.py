@@ -203,6 +203,10 @@ class GroupedGemm:
     skew: Floats = 1.0
     masked_rows: Ints = 0
     """Rows of other devices' experts that a kernel without an exchange of tokens still walks over."""
+    tokens: Ints = 0
+    """Tokens that the rows, masked ones included, are of; 0: not told, one for every row."""
+    experts: Ints = 0
+    """Weights on the device, those without rows included; 0: not told, ``groups``."""
     out_dtype: DType | None = None
     """Of a weight gradient that is not written in 16 bits."""
     apart: bool = False
@@ -315,6 +319,9 @@ class Collective:
     stride: Ints = 1
     """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
     outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
+    alone: bool = False
+    """No other group of the node communicates meanwhile, as in a benchmark: its members share adapters with nobody
+    else. In a plan all groups communicate at once."""
     axis: Axis = Axis.TENSOR
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sartor.cost.collective import collective_cost
 from sartor.cost.estimate import estimate
-from sartor.cost.network import network_time_s
+from sartor.cost.network import local_coefficients, network_time_s
 from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster, LinkTier
@@ -111,18 +111,55 @@ def test_rates_times_four_and_delays_over_four_give_a_quarter(
     assert seconds(kind, size, n, stride, *_four_times(cluster)) == pytest.approx(slow / 4, rel=1e-9)
 
 
+@given(kinds, sizes, powers, powers, clusters)
+def test_a_group_alone_is_no_slower_than_one_among_others(
+    kind: Kind, size: float, n: int, stride: int, cluster: Cluster
+) -> None:
+    busy, quiet = (
+        network_time_s(kind, size, n, stride, cluster, known(cluster), alone=alone).time_s for alone in (False, True)
+    )
+    assert quiet <= busy
+
+
+@given(sizes, powers, st.sampled_from([1e-3, 1.0, 1e3]))
+def test_silent_neighbours_leave_their_adapters_but_no_more_than_a_device_can_use(
+    size: float, n: int, most: float
+) -> None:
+    cluster = load_cluster("aws-p4d")
+    inner, outer = cluster.tiers
+    wider = replace(cluster, tiers=(inner, replace(outer, alone_bytes_per_s=most * outer.bytes_per_s)))
+    times = [
+        network_time_s(Kind.ALL_GATHER, size, 2 * n, 8, each, known(cluster), alone=True).network_s
+        for each in (cluster, wider)
+    ]
+    assert times[1] == pytest.approx(times[0] / min(max(most, 1.0), 8.0), rel=1e-9)
+
+
+def test_a_device_sends_through_a_socket_no_faster_than_one_stream_goes() -> None:
+    cluster = load_cluster("azure-nc96ads-a100-v4")
+    faster = replace(cluster, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], alone_bytes_per_s=1e11)))
+    flow = known(cluster).network.flow_bytes_per_s
+    moved = [
+        network_time_s(Kind.SEND_RECV, 1e9, 2, 4, each, known(cluster), alone=True).network_s
+        for each in (cluster, faster)
+    ]
+    assert moved == [1e9 / flow, 1e9 / flow]
+
+
 def _four_times(cluster: Cluster) -> tuple[Cluster, Calibration]:
     quick = [replace(each, bytes_per_s=each.bytes_per_s * 4, latency_s=each.latency_s / 4) for each in cluster.tiers]
     gpu = replace(cluster.gpu, link_latency_s=cluster.gpu.link_latency_s / 4)
     base = known(cluster)
-    c = base.collective
+    c = local_coefficients(cluster.tiers[0], base)
     kinds = tuple((name, share, launch / 4, hop / 4, sigma) for name, share, launch, hop, sigma in c.kinds)
     if cluster.tiers[0].kind == "pcie":
         assert c.over_pcie
     calibration = replace(
         base,
         collective=replace(c, hop_s=c.hop_s / 4, launch_s=c.launch_s / 4, kinds=kinds),
-        network=replace(base.network, peer_s=base.network.peer_s / 4),
+        network=replace(
+            base.network, peer_s=base.network.peer_s / 4, flow_bytes_per_s=base.network.flow_bytes_per_s * 4
+        ),
     )
     return replace(cluster, gpu=gpu, tiers=tuple(quick)), calibration
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sartor.cost.collective import collective_cost
+from sartor.hardware.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import MEMORY_BOUND, Unexpressed, dtype_of, outside, work_of
-from sartor.operators import Attention, CollectiveKind, DType, Gemm, GroupedGemm, Layout, MemoryBoundKind
+from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, GroupedGemm, Layout, MemoryBoundKind
 
 GPU = load_gpu("h200_sxm")
 MOE = {"num_tokens": 512, "hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128}
@@ -105,12 +110,46 @@ def _grouped(distribution: str, sizes: dict[str, Any]) -> Any:
     return next(op for op in work_of("moe", words, sizes, GPU).operators if isinstance(op, GroupedGemm))
 
 
-def test_a_collective_across_nodes_is_not_expressed() -> None:
-    words = {"dtype": "half", "op": "alltoall", "library": "NCCL", "system": "a100_dgx"}
-    found = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, GPU)
-    assert [reason for mask, reason in found if bool(mask)] == [found[0][1]]
-    assert "node" in found[0][1]
+def reasons(words: dict[str, Any], sizes: dict[str, Any], gpu: Gpu) -> list[str]:
+    return [reason for mask, reason in outside("collectives", words, sizes, gpu) if bool(mask)]
+
+
+def test_a_collective_across_nodes_that_nobody_describes_is_not_expressed() -> None:
+    words = {"dtype": "half", "op": "alltoall", "library": "NCCL", "system": "our basement"}
+    (reason,) = reasons(words, {"gpus_per_node": 4, "n_gpus": 8}, GPU)
+    assert reason == "group spans nodes: no cluster of the catalogue is called 'our basement'"
     inside = outside("collectives", words, {"gpus_per_node": 4, "n_gpus": 8}, load_gpu("gb200"))
     assert not any(bool(mask) for mask, _ in inside), "an NVLink rack joins more devices than a node has"
     op = only("collectives", words, {"n_gpus": 8, "bytes": 2**20})
     assert op.kind is CollectiveKind.ALL_TO_ALL
+
+
+def test_a_row_that_names_a_cluster_of_the_catalogue_is_priced_as_that_cluster_is() -> None:
+    words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "a100_pairwise_nvlink"}
+    sizes = {"n_gpus": np.array([2, 4, 8]), "gpus_per_node": np.array([2, 4, 4]), "bytes": np.array([1e6, 1e6, 1e6])}
+    a100 = load_gpu("a100_80gb_unspecified")
+    assert not reasons(words, {name: values[2] for name, values in sizes.items()}, a100)
+    work = work_of("collectives", words, sizes, a100)
+    assert work.cluster == load_cluster("azure-nc96ads-a100-v4")
+    op = work.operators[0]
+    assert isinstance(op, Collective)
+    assert op.alone, "a benchmark has no other groups at work"
+    np.testing.assert_array_equal(op.stride, [1, 1, 1])
+    time_s = collective_cost(op, work.cluster.gpu, load_calibration(work.cluster.gpu), work.cluster).time_s
+    assert list(time_s) == sorted(time_s), "over the bridge, over PCIe, over the network"
+
+
+def test_members_of_a_group_are_as_many_to_a_node_as_the_row_says() -> None:
+    words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "dgx-a100"}
+    sizes = {"n_gpus": np.array([8, 2, 4, 16]), "gpus_per_node": np.array([8, 1, 2, 8]), "bytes": 1e6}
+    (op,) = work_of("collectives", words, sizes, load_gpu("a100")).operators
+    assert isinstance(op, Collective)
+    np.testing.assert_array_equal(op.stride, [1, 8, 4, 1])
+    (reason,) = reasons(words, {"n_gpus": 6, "gpus_per_node": 3}, load_gpu("a100"))
+    assert "in each node" in reason
+
+
+def test_a_cluster_of_other_devices_than_the_row_is_refused() -> None:
+    words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "a100_dgx"}
+    with pytest.raises(Unexpressed, match="its devices are a100_sxm, the row's h100_sxm"):
+        work_of("collectives", words, {"n_gpus": 2, "bytes": 1e6}, load_gpu("h100"))

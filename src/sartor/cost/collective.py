@@ -1,4 +1,4 @@
-"""Time of a collective inside a node: hops, bytes over the links, and what pipelining leaves of both.
+"""Time of a collective: NCCL's over the tiers of links it crosses (``cost.network``), or a serving engine's own.
 
 An all-reduce of a serving framework has two more ways: every device reads all peers' buffers (one shot), or reduces
 a part and gathers the parts (two shots); the fastest is taken. docs/concepts/collectives.md has symbols and fit.
@@ -6,15 +6,15 @@ a part and gathers the parts (two shots); the fastest is taken. docs/concepts/co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Cost
 from sartor.cost.network import network_time_s, ring_sigma, within_innermost
-from sartor.cost.ring import fitted, hops, volume
 from sartor.hardware.calibration import Calibration, CollectiveCoefficients
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 
@@ -28,13 +28,13 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     Without a ``cluster`` the devices are joined by the scale-up link (PCIe where there is none of its own); with one,
     bytes go over the tiers that the group, ``stride`` apart, crosses.
     """
-    if cluster is None:
-        return _in_node(op, gpu, calibration)
-    across = network_time_s(op.kind, op.message_bytes, op.group_size, op.stride, cluster, calibration)
+    where = cluster or own_links(gpu)
+    group = (op.message_bytes, op.group_size, op.stride)
+    across = network_time_s(op.kind, *group, where, calibration, alone=op.alone)
     if op.library is CollectiveLibrary.NCCL and not op.eager:
         return across
-    near = within_innermost(op.group_size, op.stride, cluster)
-    return _chosen(near, _in_node(op, gpu, calibration), across) if np.any(near) else across
+    near = within_innermost(op.group_size, op.stride, where)
+    return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
 
 
 def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
@@ -44,13 +44,13 @@ def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
     return Cost(**picked, source=one.source if np.all(first) else other.source)
 
 
-def _in_node(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
-    """Among devices joined by the scale-up link alone."""
+def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -> Cost:
+    """A serving engine's all-reduce among devices joined by the scale-up link; ``ring``: what NCCL takes."""
     c = calibration.collective
-    link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9
+    link = own_links(gpu).tiers[0].bytes_per_s
     n = np.asarray(op.group_size, dtype=np.float64)
     size = np.asarray(op.message_bytes, dtype=np.float64)
-    network, overhead = _ring(op.kind, n, size, link, c)
+    network, overhead = ring.network_s, ring.overhead_s
     if op.kind is CollectiveKind.ALL_REDUCE and op.library is not CollectiveLibrary.NCCL:
         near, start = _direct(op.library, n, size, link, c)
         faster = (near + start < network + overhead) & (size <= DIRECT_MOST_BYTES)
@@ -60,30 +60,18 @@ def _in_node(op: Collective, gpu: Gpu, calibration: Calibration) -> Cost:
         overhead = np.maximum(overhead, c.eager_s - network)
     together = n > 1
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
-    return Cost(
+    return replace(
+        ring,
         time_s=_plain(network + overhead),
         network_s=_plain(network),
         overhead_s=_plain(overhead),
         log_sigma=_sigma(op, c),
-        source=Source.CALIBRATED if "collective" in calibration.calibrated else Source.ANALYTIC,
     )
 
 
 _COPY_SHARE = 0.87
 """Share of HBM bandwidth of a copy: read off eager minus graph-replayed times at 1 GiB on three GPUs of
 collectives.parquet (2026-11-21), not fitted."""
-
-
-def _ring(kind: CollectiveKind, n: Any, size: Any, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:
-    """Seconds on the links and around them.
-
-    A buffer cut into s pieces takes (hops + s) times (latency + bytes / s / rate); the best s gives
-    ``hops x latency + bytes / rate + 2 sqrt(both)``, of whose last term ``pipeline`` is seen.
-    """
-    share, launch, hop = fitted(kind, n, c)
-    network = volume(kind, n) * size / (share * link)
-    latency = hops(kind, n) * hop
-    return network, launch + latency + 2 * c.pipeline * np.sqrt(latency * network)
 
 
 def _direct(library: CollectiveLibrary, n: Any, size: Any, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:

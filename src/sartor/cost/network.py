@@ -17,6 +17,7 @@ from sartor.cost.ring import fitted, hops, volume
 from sartor.cost.torus import torus_terms
 from sartor.hardware.calibration import Calibration, CollectiveCoefficients, collectives_on
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.network import NetworkCoefficients
 from sartor.operators import CollectiveKind
 from sartor.units import Floats, Ints
 
@@ -31,17 +32,20 @@ def network_time_s(
     stride: Ints,
     cluster: Cluster,
     calibration: Calibration,
+    *,
+    alone: bool = False,
 ) -> Cost:
     """Cost of a collective over ``group_size`` devices ``stride`` apart; all arguments but the kind broadcast.
 
     ``message_bytes`` is the whole, unsharded buffer. Every device is taken to be in such a group at once and to have
-    its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together.
+    its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together; ``alone``
+    is one group whose neighbours are silent, as benchmarks measure.
     ``SEND_RECV`` passes the buffer to the next member; the slowest link of the group counts. One device costs nothing.
     """
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
     reach = _reach(n, s, cluster)
-    ways = [_Way(kind, name, n, s, reach, cluster, calibration).seconds(size) for name in _ways(kind, cluster)]
+    ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in _ways(kind, cluster)]
     network, overhead = ways[0]
     for other, around in ways[1:]:
         better = other + around < network + overhead
@@ -55,7 +59,7 @@ def network_time_s(
         time_s=_plain(network + overhead),
         network_s=_plain(network),
         overhead_s=_plain(overhead),
-        log_sigma=_plain(np.where(near, ring_sigma(kind, c), calibration.network.log_sigma)),
+        log_sigma=_plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
         source=Source.CALIBRATED if known else Source.ANALYTIC,
     )
 
@@ -67,13 +71,25 @@ def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Any:
 
 
 def local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
-    """What is known of the innermost links: the device's own fit where it is of links of that kind."""
-    return collectives_on(calibration.collective, pcie=tier.kind == "pcie") if tier.kind else calibration.collective
+    """What is known of the innermost links: the device's own fit where it is of links of that kind, else of the links
+    nearest to the tier's."""
+    if not tier.kind or calibration.collective.over_pcie == (tier.kind == "pcie"):
+        return calibration.collective
+    return collectives_on(calibration.collective, pcie=tier.kind == "pcie", bytes_per_s=tier.bytes_per_s)
 
 
 def ring_sigma(kind: CollectiveKind, c: CollectiveCoefficients) -> float:
     """Standard deviation of ln(measured/predicted) of NCCL's kernel of that kind."""
     return next((row[-1] for row in c.kinds if row[0] == kind.value), c.log_sigma)
+
+
+def _sigma(near: Any, inside: float, reach: list[Any], cluster: Cluster, c: NetworkCoefficients) -> Any:
+    """Of the innermost links alone, or of the outermost tier that a group crosses."""
+    found: Any = inside
+    for i, tier in enumerate(cluster.tiers):
+        crossed = reach[i] > (reach[i - 1] if i else 1)
+        found = np.where(crossed & ~near, c.sigma(tier.kind), found)
+    return found
 
 
 # ------------------------------------------------------------------------------------------- who is near whom
@@ -133,6 +149,7 @@ class _Way:
     reach: list[Any]
     cluster: Cluster
     calibration: Calibration
+    alone: bool
 
     def seconds(self, size: Any) -> tuple[Any, Any]:
         """Seconds on the links, and around them: the tiers work at once, so the slowest counts whole."""
@@ -161,7 +178,8 @@ class _Way:
             part, rate, hop_s, filling_s = self._innermost(tier)
         else:
             part, rate, hop_s = self._between(i, inner, outer)
-            filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0)
+            cut = self.kind is not CollectiveKind.SEND_RECV  # a buffer that makes one hop is not cut for it
+            filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0) if cut else 0.0
         return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
 
     def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, Any]:
@@ -183,7 +201,9 @@ class _Way:
     def _between(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
         """Links between groups of the tier inside: each device sends its share of what leaves the group."""
         tier, c, n, kind = self.cluster.tiers[i], self.calibration.network, self.n, self.kind
-        rate = c.share(tier.kind) * tier.bytes_per_s / tier.oversubscription
+        rate = c.share(tier.kind) * self._capacity(tier, inner) / tier.oversubscription
+        if tier.kind == "tcp":
+            rate = np.minimum(rate, c.flow_bytes_per_s)
         if kind is CollectiveKind.ALL_TO_ALL:
             beyond = n if self._shares_port(i) else outer
             return (beyond - inner) / n, rate * c.all_to_all_share, tier.latency_s + c.peer_s * (outer - inner)
@@ -199,6 +219,13 @@ class _Way:
         steps = turns * (n / inner - n / outer)
         near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
         return near / inner, rate, steps * tier.latency_s
+
+    def _capacity(self, tier: LinkTier, inner: Any) -> Any:
+        """What one of ``inner`` members in a node may send: its share, or what silent neighbours leave."""
+        if not self.alone:
+            return tier.bytes_per_s
+        most = max(tier.alone_bytes_per_s, tier.bytes_per_s)
+        return np.clip(tier.bytes_per_s * self.cluster.devices_per_node / inner, tier.bytes_per_s, most)
 
     def _shares_port(self, i: int) -> bool:
         """Whether what goes further leaves through the same adapters."""

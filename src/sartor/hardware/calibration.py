@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any
 
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.link_kin import nearest_links, nearest_rate
 from sartor.hardware.network import NetworkCoefficients, network_coefficients
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType
@@ -276,7 +277,8 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
             calibrated.add(f"gemm.{each.value}")
     sections = {}
     for name in _DEVICE_SECTIONS:
-        sections[name], owner, provenance[name] = _section(gpu.name, kin, widen, name, base[name])
+        lender, factor = _link_kin(gpu) if name == "collective" else (kin, widen)
+        sections[name], owner, provenance[name] = _section(gpu.name, lender, factor, name, base[name])
         if owner == gpu.name:
             calibrated.add(name)
     if "collective" not in calibrated:
@@ -290,11 +292,15 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     )
 
 
-def collectives_on(found: CollectiveCoefficients, *, pcie: bool) -> CollectiveCoefficients:
-    """``found`` where it was fitted on such links; else what is assumed of links of that kind: an NVLink device's
-    shares say nothing of PCIe, where all devices share the host's bridges."""
+def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:
+    """``found`` where it was fitted on such links; else those of the nearest NVLink generation (``bytes_per_s`` of it
+    given), or what is assumed of PCIe: NVLink's shares say nothing of PCIe, whose devices share the host's bridges."""
     if found.over_pcie == pcie:
         return found
+    lender, widen = nearest_rate(bytes_per_s, _lenders()) if bytes_per_s and not pcie else ("", 1.0)
+    if lender:
+        table = _read(f"{lender}.toml") or {}
+        return _lent(_coefficients(CollectiveCoefficients, table["collective"]), "collective", widen)  # type: ignore[no-any-return]
     return _generation("pcie" if pcie else "default")["collective"]  # type: ignore[no-any-return]
 
 
@@ -404,17 +410,24 @@ def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[An
         table = _read(f"{owner}.toml") if owner else None
         if table and name in table:
             found = _coefficients(_SECTIONS[name], table[name])
-            return found if owner == gpu else _lent(found, name, widen), owner, table["provenance"][name]
+            record = table["provenance"][name]
+            return (found, owner, record) if owner == gpu else (_lent(found, name, widen), owner, record | _from(owner))
     return base, "", {}
 
 
-def _lent(found: Any, section: str, widen: float) -> Any:
-    """Another device's coefficients, at least as uncertain as devices held out of the fits were (docs/kin.md)."""
-    near = "die" if widen <= 1.35 else "generation" if widen < 2.5 else "other"
+def _from(owner: str) -> Mapping[str, str]:
+    return {"lender": f"kin {owner}"}
+
+
+def _lent(found: Any, section: str, widen: float, near: str = "") -> Any:
+    """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md)."""
+    near = near or ("die" if widen <= DIE else "generation" if widen < 2.5 else "other")
     floors = (_read("kin.toml") or {}).get("floors", {}).get(near, {})
     least = {part: floors.get(f"{section}{name}", 0.0) for part, name in _PARTS_OF_SECTIONS.items()}
     return _widened(found, widen, least)
 
+DIE = 1.35
+"""Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
 
 _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
 """Beginning of a standard deviation's field, and how its floor's key ends."""
@@ -443,6 +456,20 @@ def _kin(gpu: Gpu) -> tuple[str, float]:
     """The calibrated device this one borrows from, and how much wider its intervals are then."""
     entry = _kin_entry(gpu)
     return entry.get("of", ""), float(entry.get("widen", 1.0))
+
+
+def _link_kin(gpu: Gpu) -> tuple[str, float]:
+    """Whose collectives this device borrows and how much wider: ``kin.toml`` may name it (``links``), else the nearest
+    of its ``lenders`` by the links' own facts."""
+    entry = _kin_entry(gpu)
+    if "links" in entry:
+        return str(entry["links"]), float(entry["widen"])
+    return nearest_links(gpu, _lenders())
+
+
+def _lenders() -> list[str]:
+    names = (_read("kin.toml") or {}).get("links", {}).get("lenders", ())
+    return [name for name in names if _read(f"{name}.toml")]
 
 
 def _kin_entry(gpu: Gpu) -> Mapping[str, Any]:

@@ -22,14 +22,15 @@ LINK_KINDS = (
     "ici",
     "infiniband",
     "ethernet",
+    "tcp",
     "efa",
     "omnipath",
     "slingshot",
     "dcn",
 )
 """What a tier is made of: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp``
-the bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, the rest as
-named; empty: not said."""
+the bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, ``ethernet``
+with RDMA, ``tcp`` any network through the hosts' sockets, the rest as named; empty: not said."""
 
 MAX_DEVICES = 2**24
 
@@ -41,7 +42,7 @@ class LinkTier:
     name: str
     span: int
     bytes_per_s: float
-    """What one device sends while it receives as much, all its links of this tier together, nominal."""
+    """What one device sends while all do and it receives as much, all its links of this tier together, nominal."""
     latency_s: float
     """From one device's memory to another's over this tier: a hop of a ring."""
     oversubscription: float = 1.0
@@ -54,12 +55,16 @@ class LinkTier:
     """Axes of a torus (TPU: 2 or 3), whose links ``bytes_per_s`` counts together; 0 where links are switched."""
     torus_wrap: int = 4
     """Shortest axis of a torus that closes to a ring."""
+    alone_bytes_per_s: float = 0.0
+    """Most that one device sends while its neighbours are silent: of one adapter that several devices share (0:
+    ``bytes_per_s``)."""
 
     def __post_init__(self) -> None:
         where = f"tiers.{self.name}"
         _whole(f"{where}.span", self.span, least=0)
         _number(f"{where}.bytes_per_s", self.bytes_per_s, above=0.0)
         _number(f"{where}.latency_s", self.latency_s, least=0.0)
+        _number(f"{where}.alone_bytes_per_s", self.alone_bytes_per_s, least=0.0)
         _number(f"{where}.oversubscription", self.oversubscription, least=1.0)
         _whole(f"{where}.torus_axes", self.torus_axes, least=0, most=3)
         _whole(f"{where}.torus_wrap", self.torus_wrap, least=1)
@@ -120,6 +125,17 @@ class Cluster:
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
         kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
         return replace(self, others=tuple(kept[1:]))
+
+
+def own_links(gpu: Gpu) -> Cluster:
+    """As many devices as are asked for, joined by what the device has of its own: its scale-up link, or PCIe."""
+    rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
+    tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
+    return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
+
+
+UNSAID_BYTES_PER_S = 16e9
+"""Link of a device whose datasheet names none: PCIe 3.0 x16 in one direction, rounded (PCI-SIG, 2010)."""
 
 
 def _check_spans(tiers: tuple[LinkTier, ...]) -> None:

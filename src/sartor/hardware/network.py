@@ -25,6 +25,7 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "ici": 0.9,
         "infiniband": 0.9,
         "ethernet": 0.8,
+        "tcp": 0.8,
         "efa": 0.7,
         "omnipath": 0.7,
         "slingshot": 0.75,
@@ -36,6 +37,12 @@ SHARES: Mapping[str, float] = MappingProxyType(
 this package's calibrations (A100 to B300; RTX PRO 6000), 2026-11-21. ICI: 45 of 50 GB/s a link (How to Scale Your
 Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device come to some 0.9 of the wire (recalled). RDMA
 over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; a host's socket bus, others: assumed."""
+
+
+SIGMAS: Mapping[str, float] = MappingProxyType({"pcie": 0.15, "tcp": 0.45})
+"""Standard deviations of ln(measured/predicted) where collectives.parquet has links beyond the innermost (vidur's
+bridged cards, priced by constants of others): it needed 0.04 over PCIe, of one machine, and 0.19 and 0.5 over sockets,
+of two; 2026-11-21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +66,16 @@ class NetworkCoefficients:
     """Seen of what cutting a buffer into pieces leaves between nodes, ``2 sqrt(hops x bytes)`` of both times. Chosen
     between fits of two-node all-reduces in collectives.parquet (vidur, A100): 0.25 on one device per node alone, 0.69
     with four per node; 2026-11-21."""
+    flow_bytes_per_s: float = 2.5e9
+    """Most that a device sends through a host's socket (``tcp``): one stream on one core. Two nodes of A100 (Azure) and
+    two of A40 agree on it; docs/concepts/collectives.md."""
     peer_s: float = 3e-7
     """Host and adapter time per peer of an all-to-all between nodes (assumed)."""
     log_sigma: float = 0.35
-    """Standard deviation of ln(measured/predicted) of a collective between nodes (assumed)."""
+    """Standard deviation of ln(measured/predicted) of a collective between nodes (assumed), where ``log_sigmas`` has no
+    other."""
+    log_sigmas: Mapping[str, float] = field(default_factory=lambda: SIGMAS)
+    """Kind of link -> its own."""
 
     def __post_init__(self) -> None:
         for kind, share in self.shares.items():
@@ -72,10 +85,14 @@ class NetworkCoefficients:
             _share(f"network.shares.{kind}", share)
         for name in ("all_to_all_share", "tree_share", "in_network_share"):
             _share(f"network.{name}", getattr(self, name))
-        for name in ("tree_hop", "exposed_share", "pipeline", "peer_s", "log_sigma"):
+        for name in ("tree_hop", "exposed_share", "pipeline", "flow_bytes_per_s", "peer_s", "log_sigma"):
             value = getattr(self, name)
             if not _finite(value) or value < 0:
                 raise InputError(f"network.{name}", value, "must be a finite number not below 0")
+
+    def sigma(self, kind: str) -> float:
+        """Standard deviation of ln(measured/predicted) of a collective whose outermost links are of ``kind``."""
+        return float(self.log_sigmas.get(kind, self.log_sigma))
 
     def share(self, kind: str) -> float:
         """Share of the nominal rate on links of ``kind``."""

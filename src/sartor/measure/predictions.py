@@ -16,6 +16,7 @@ from sartor.cost.gemm import gemm_cost, gemm_costs, peak_flops_per_s
 from sartor.cost.grouped import grouped_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.measure.devices import known
 from sartor.measure.rows import Unexpressed, Work, outside, work_of
@@ -120,6 +121,7 @@ def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
     words, sizes = targets.words(i), targets.sizes(i)
     gpu = known(str(words["gpu"]))
     work = _work(targets.kind.name, words, sizes, gpu)
+    gpu = work.cluster.gpu if work.cluster else gpu
     calibration = calibration_of(gpu, _main(work), predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
     costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
     op, cost = max(costs, key=lambda each: float(each[1].time_s * each[0].count))
@@ -158,7 +160,7 @@ def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock:
     if isinstance(op, Attention):
         return attention_cost(op, gpu, calibration, clock=clock)
     if isinstance(op, Collective):
-        return collective_cost(op, gpu, calibration)
+        return collective_cost(op, gpu, calibration, work.cluster)
     return memory_bound_cost(op, gpu, calibration, eager=work.eager)
 
 
@@ -194,9 +196,10 @@ def _fill(
         except Unexpressed as why:
             out.refuse(part, str(why))
             continue
-        calibration = calibration_of(gpu, _main(work), own)
-        time_s, sigma = _seconds(work, gpu, calibration, clock)
-        roofline, least, amount = _bounds(work, gpu)
+        device = work.cluster.gpu if work.cluster else gpu
+        calibration = calibration_of(device, _main(work), own)
+        time_s, sigma = _seconds(work, device, calibration, clock)
+        roofline, least, amount = _bounds(work, device)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
         out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
         owner = _owner(targets.kind.name, work, calibration)
@@ -229,21 +232,24 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
 
 def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
     """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
-    that any device of these numbers could take (bytes that fit in L2 are free), and the work."""
+    that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
+    datasheet's: a row's machine may have others), and the work."""
     roofline: Any = 0.0
     least: Any = 0.0
     flops: Any = 0.0
     moved: Any = 0.0
     for op in work.operators:
-        compute = op.flops / _peak(op, gpu)
+        fastest = op.flops / _peak(op, gpu)
         stream = op.bytes_moved / gpu.hbm_bytes_per_s
         if isinstance(op, Collective):
-            stream = op.bytes_moved * _bus(op) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or 16e9)
-        roofline = roofline + np.maximum(compute, stream) * op.count
+            link = (work.cluster or own_links(gpu)).tiers[0].bytes_per_s
+            stream = op.bytes_moved * _bus(op) / link
+            fastest = op.bytes_moved * np.minimum(_bus(op), 1.0) / (2 * max(link, 64e9))
+        roofline = roofline + np.maximum(fastest, stream) * op.count
         spill = np.maximum(op.bytes_moved - gpu.l2_bytes - gpu.memory_side_cache_bytes, 0) / gpu.hbm_bytes_per_s
         # Windows spare attention keys, routing spares experts, and a collective's bytes are not HBM's.
         may_stay = isinstance(op, (Attention, Collective)) or len(work.operators) > 1
-        least = least + (compute if may_stay else np.maximum(compute, spill)) * op.count
+        least = least + (fastest if may_stay else np.maximum(fastest, spill)) * op.count
         flops, moved = flops + op.flops * op.count, moved + op.bytes_moved * op.count
     return roofline, least, np.where(flops > 0, flops, moved)
 

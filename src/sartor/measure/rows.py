@@ -11,10 +11,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import (
     Attention,
@@ -43,6 +47,8 @@ class Work:
 
     operators: tuple[Operator, ...]
     eager: bool = False
+    cluster: Cluster | None = None
+    """Whose links a collective crosses, where the row names a machine of the catalogue."""
     kernels: tuple[str, ...] = ("",)
     """Families of grouped kernels the target is the median over; empty: not told."""
 
@@ -224,7 +230,16 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
 
     def grouped(name: str, n: Any, d_in: Any) -> GroupedGemm:
         return GroupedGemm(
-            name=name, groups=groups, rows=routed, n=n, k=d_in, skew=skew, masked_rows=masked, dtype=dtype
+            name=name,
+            groups=groups,
+            rows=routed,
+            n=n,
+            k=d_in,
+            skew=skew,
+            masked_rows=masked,
+            tokens=tokens,
+            experts=local,
+            dtype=dtype,
         )
 
     def stream(name: str, kind: MemoryBoundKind, rows: Any, cols: Any, moved: Any) -> MemoryBound:
@@ -278,56 +293,82 @@ MOST_UNEVEN = 4.0
 """Exponent of the steepest power law expressed."""
 
 SPAN = 0.8
-"""Loads are taken as drawn between one row and this share of the tokens, and between 0.01 and 2 rows where there are
-fewer routed rows than experts: an assumption about how the tables of power-law routing were made (the generator was not
-read), kept because it brings those rows as near as the balanced ones (2026-11-21)."""
+"""Loads are taken as drawn between one row and this share of the tokens, and between 0.01 and 2 rows where there are no
+more routed rows than experts; rounded to whole rows; rows that rounding leaves over go to experts without any, evenly
+spread. An assumption about how the tables of power-law routing were made (the generator was not read), kept because it
+brings those rows as near as the balanced ones (2026-11-21)."""
+
+DRAWS = 16
+"""Draws that an expected load is the mean of, always the same ones."""
 
 
 def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any, exponent: float) -> tuple[Any, Any, Any]:
     """Experts with rows, rows over them all and the largest's rows over the mean's, as expected of the most loaded of
     ``ep`` devices where loads follow a power law."""
-    mean = tokens * k / experts
-    span = np.where(tokens * k > experts, np.maximum(SPAN * tokens, 2.0), 200.0)
-    first, second, above = _power_law(span, exponent)
-    largest = np.minimum(span / first, experts / k)  # over the mean; no expert takes a token twice
-    local = ceil_div(experts, ep)
-    spread = np.maximum(second / first**2 - 1, 0.0) / local  # (deviation / mean)^2 of a device
-    deviation = np.sqrt(np.log1p(spread))
-    worst = np.sqrt(2 * np.log(np.maximum(ep, 1.0))) * 0.8  # of ep standard normals, nearly
-    busiest = np.clip(np.exp(deviation * worst - deviation**2 / 2), 1.0, np.maximum(largest, 1.0))
-    busiest = np.where(ep > 1, busiest, 1.0)
-    rows = np.maximum(mean * busiest * local, 1.0)
-    touched = above(span / np.maximum(2 * mean * largest, 1.0001))  # loads below half a row are rounded away
-    touched = np.minimum(touched * np.where(ep > 1, np.maximum(busiest, 1.0) ** 0.5, 1.0), 1.0)
-    groups = np.minimum(np.maximum(local * touched, 1.0), rows)
-    skew = np.maximum(largest / busiest * groups / local, 1.0)
+    sizes = np.broadcast_arrays(tokens, k, experts, ep)
+    asked, which = np.unique(np.reshape(sizes, (4, -1)).astype(np.int64), axis=1, return_inverse=True)
+    found = np.asarray([_expected_loads(*map(int, each), exponent) for each in asked.T])
+    groups, rows, skew = found[np.ravel(which)].reshape(*np.shape(sizes[0]), 3).transpose(-1, *range(np.ndim(sizes[0])))
     return groups, rows, skew
 
 
-LOG_UNIFORM = 0.02
-"""An exponent this near to 1 is taken as 1, where loads are uniform on a logarithmic scale."""
+@lru_cache(maxsize=1 << 16)
+def _expected_loads(tokens: int, k: int, experts: int, ep: int, exponent: float) -> tuple[float, float, float]:
+    """The same of one problem: means over ``DRAWS``."""
+    local = ceil_div(experts, ep)
+    loads = np.zeros((DRAWS, ep * local))
+    loads[:, :experts] = _draws(tokens, k, experts, exponent)
+    by_device = loads.reshape(DRAWS, ep, local)
+    here = by_device[np.arange(DRAWS), by_device.sum(axis=-1).argmax(axis=-1)]
+    rows, groups = here.sum(axis=-1), (here > 0).sum(axis=-1)
+    skew = here.max(axis=-1) * groups / rows
+    return float(groups.mean()), float(rows.mean()), float(skew.mean())
 
 
-def _power_law(span: Any, exponent: float) -> tuple[Any, Any, Callable[[Any], Any]]:
-    """First and second moment of a density x^-exponent on [1, span], and the share above a value."""
-    log_span = np.log(span)
+def _draws(tokens: int, k: int, experts: int, exponent: float) -> Any:
+    """Rows of every expert, [draws, experts]: ``tokens`` x ``k`` in all, none above ``tokens``."""
+    least, most = (1.0, max(SPAN * tokens, 2.0)) if tokens * k > experts else (0.01, 2.0)
+    share = np.random.default_rng(0).random((DRAWS, experts))
+    drawn = _scaled(_power_law(share, least, most, exponent), tokens, tokens * k)
+    loads = np.rint(drawn)
+    left = tokens * k - loads.sum(axis=1, keepdims=True)
+    spread = _evenly(experts)
+    place = np.argsort(np.argsort(loads + spread, axis=1), axis=1)
+    loads = loads + ((left > 0) & (place < left)) - ((left < 0) & (experts - 1 - place < -left))
+    return np.clip(loads, 0, tokens)
 
-    def above(value: Any) -> Any:
-        share = np.log(span / value) / log_span
-        if abs(exponent - 1) > LOG_UNIFORM:
-            share = (span**falls - value**falls) / (span**falls - 1)
-        return np.clip(share, 0.0, 1.0)
 
+def _power_law(share: Any, least: float, most: float, exponent: float) -> Any:
+    """Where a share of what is drawn from a density x^-exponent on [least, most] lies below."""
     falls = 1 - exponent
     if abs(falls) <= LOG_UNIFORM:
-        return (span - 1) / log_span, (span**2 - 1) / (2 * log_span), above
-    mass = (span**falls - 1) / falls
-    return _integral(span, falls) / mass, _integral(span, falls + 1) / mass, above
+        return least * (most / least) ** share
+    return (least**falls + share * (most**falls - least**falls)) ** (1 / falls)
 
 
-def _integral(span: Any, power: float) -> Any:
-    """Of x^power from 1 to span."""
-    return np.log(span) if abs(power + 1) < 1e-9 else (span ** (power + 1) - 1) / (power + 1)
+def _scaled(drawn: Any, most: int, total: int) -> Any:
+    """The same in proportion, so that they sum to ``total`` with none above ``most``."""
+    scale = total / drawn.sum(axis=1, keepdims=True)
+    for _ in range(_CAPPINGS):
+        full = drawn * scale >= most
+        rest = np.where(full, 0.0, drawn).sum(axis=1, keepdims=True)
+        scale = np.maximum(total - most * full.sum(axis=1, keepdims=True), 0) / np.maximum(rest, 1e-9)
+    return np.minimum(drawn * scale, most)
+
+
+def _evenly(count: int) -> Any:
+    """Numbers below 1, one per place: the places of the least of them are evenly spread (van der Corput 1935)."""
+    places, numbers = np.arange(count), np.zeros(count)
+    for bit in range(count.bit_length()):
+        numbers += (places >> bit & 1) / 2 ** (bit + 1)
+    return numbers
+
+
+_CAPPINGS = 4
+"""Rounds of capping; each finds those that the last one's scale brought over the cap."""
+
+LOG_UNIFORM = 0.02
+"""An exponent this near to 1 is taken as 1, where loads are uniform on a logarithmic scale."""
 
 
 def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -351,20 +392,37 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     kind = COLLECTIVES.get(str(words["op"]).lower())
     if kind is None:
         raise Unexpressed(_unknown("op", words["op"], COLLECTIVES, "no collective of that name"))
+    cluster = _machine(str(words.get("system", "")))
+    if cluster and cluster.gpu.generation != gpu.generation:
+        raise Unexpressed(f"system {cluster.name}: its devices are {cluster.gpu.name}, the row's {gpu.name}")
     op = Collective(
         name=kind.value,
         kind=kind,
         group_size=sizes["n_gpus"],
         message_bytes=sizes["bytes"] * 1.0,
+        stride=_stride(sizes, cluster),
+        alone=True,
         library=_library(str(words.get("library", ""))),
         eager="eager" in str(words.get("library", "")).lower(),
     )
-    return Work(operators=(op,))
+    return Work(operators=(op,), cluster=cluster)
 
 
-BRIDGE_BYTES_PER_S = 1.2e11
-"""Above this a device is taken for a module on a switch, not a card on a bridge (A40: 56 GB/s one way): a table whose
-system is labelled as pairs of cards then says nothing about this device's own links."""
+@cache
+def _machine(system: str) -> Cluster | None:
+    """The cluster that the catalogue has under a row's system, by name or alias; None where it has none."""
+    try:
+        return load_cluster(system) if system and "/" not in system and not system.endswith(".toml") else None
+    except InputError:
+        return None
+
+
+def _stride(sizes: Sizes, cluster: Cluster | None) -> Any:
+    """Spacing of members in device numbers: side by side, or as many to a node as the row says."""
+    n, per_node = np.asarray(sizes["n_gpus"]), np.asarray(sizes.get("gpus_per_node", 0))
+    if cluster is None:
+        return np.ones_like(n)
+    return np.where((per_node > 0) & (n > per_node), cluster.devices_per_node // np.maximum(per_node, 1), 1)
 
 
 def _library(label: str) -> CollectiveLibrary:
@@ -375,17 +433,21 @@ def _library(label: str) -> CollectiveLibrary:
 
 def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
     per_node, n = sizes["gpus_per_node"], sizes["n_gpus"]
+    cluster, system = _machine(str(words.get("system", ""))), str(words.get("system", ""))[:40]
     reach = np.where(per_node > 0, np.maximum(per_node, gpu.link_domain), n)
-    pairs = "pairwise" in str(words.get("system", ""))
     return [
-        (n > reach, "group spans nodes: a collective here stays inside one scale-up network"),
-        (pairs & (n > 2), "links join pairs of devices: a collective here has one link rate for all"),
-        (
-            pairs & (n == 2) & (gpu.link_bytes_per_s > BRIDGE_BYTES_PER_S),
-            "bridged pair of cards: not this device's links",
-        ),
         (n < 2, "group of one device"),
+        ((n > reach) & (cluster is None), f"group spans nodes: no cluster of the catalogue is called {system!r}"),
+        *([((n > per_node) & (per_node > 0) & _uneven(n, per_node, cluster), UNEVEN)] if cluster else []),
     ]
+
+
+UNEVEN = "group spans nodes: as many of its devices in each node, and a part of a node that its devices divide by"
+
+
+def _uneven(n: Any, per_node: Any, cluster: Cluster) -> Any:
+    near = np.maximum(per_node, 1)
+    return (n % near != 0) | (cluster.devices_per_node % near != 0)
 
 
 ASSUMED: Mapping[str, str] = {
@@ -394,7 +456,9 @@ ASSUMED: Mapping[str, str] = {
     "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
     "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over; "
     "power-law loads as expected of their draw; router and top-k are not in a row",
-    "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager",
+    "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager; "
+    "NCCL's algorithms unless it says custom or TRTLLM; the only "
+    "group at work; links of the catalogue's cluster of the row's system, else the device's own",
     "layer_and_model": "",
     "max_matmul": "TN; sustained clock; narrow operands come quantized",
 }
