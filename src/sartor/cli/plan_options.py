@@ -46,7 +46,8 @@ Framework = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Trainer: megatron, torchtitan, deepspeed, fsdp, maxtext, ... [default: --write's, else megatron]",
+        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+        "[default: --write's, else megatron]",
     ),
 ]
 Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Whose states are held.")]

@@ -26,6 +26,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import (
     Attention,
+    Axis,
     Collective,
     CollectiveKind,
     DType,
@@ -33,6 +34,7 @@ from sartor.operators import (
     GroupedGemm,
     Operator,
     OperatorGraph,
+    Part,
 )
 
 ASSUMED = {
@@ -45,8 +47,9 @@ ASSUMED = {
     "tokens, kept and read in 8 bits where weights are narrower than 16), at most 2048 a device; every sequence is "
     "prefilled once and then decodes osl steps at context isl + osl / 2; tensor parallel over tp devices, or, with "
     "experts and unless attention_dp says which, every device with sequences of its own and a share of the experts, "
-    "whichever is faster; steps that also carry a prompt (as often as sequences begin) are launched from the host, no "
-    "faster than 50 us a kernel, the others replayed from a graph; no time between steps",
+    "whichever is faster; a pipeline has a batch in each of its equal stages and is as fast as the last; steps that "
+    "also carry a prompt (as often as sequences begin) are launched from the host, no faster than 50 us a kernel, the "
+    "others replayed from a graph; no time between steps",
 }
 """What the words of a mode are taken to mean."""
 
@@ -120,8 +123,8 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     gpu = known(row["gpu"])
     if _whole(row, "tp", 1) < 1:
         raise Unexpressed("tp is below 1")
-    if int(_number(row, "pp", 1)) > 1:
-        raise Unexpressed("pp above 1: a pipeline is not one device's graph")
+    if _whole(row, "pp", 1) < 1:
+        raise Unexpressed("pp is below 1")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
     return found
 
@@ -135,15 +138,59 @@ def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dty
 def _estimate(
     workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims | None = None, *, whole: bool = True
 ) -> Estimate:
-    """One pass on one device of the group, tensor parallel unless ``dims`` says else; short runs at the boost clock."""
-    kernels = Kernels(fused=workload.dtype is not DType.FP32)
-    graph = lower(workload, dims or ParallelDims(tp=_whole(row, "tp", 1)), kernels)
-    if not whole:
-        layers = tuple(op for op in graph.operators if op.part.value == "layer")
-        graph = OperatorGraph(operators=layers, tokens=graph.tokens)
-    if row["mode"] == "offline_max_throughput":
-        graph = replace(graph, operators=tuple(_served(op, workload) for op in graph.operators))
-    return estimate(graph, gpu, load_calibration(gpu, workload.dtype), clock=Clock.BOOST, details=False)
+    """One pass on one device of the group, tensor parallel unless ``dims`` says else; a pipeline's stages in turn."""
+    stages = _whole(row, "pp", 1)
+    graph = _graph(workload, row, dims or ParallelDims(tp=_whole(row, "tp", 1), pp=stages))
+    if stages > 1:
+        graph = replace(graph, operators=(*graph.operators, _handed_on(graph, workload, stages - 1)))
+    return _priced(graph if whole else _only(graph, layers=True), gpu, workload.dtype)
+
+
+def _graph(workload: Workload, row: Mapping[str, str], dims: ParallelDims) -> OperatorGraph:
+    graph = lower(workload, dims, Kernels(fused=workload.dtype is not DType.FP32))
+    if row["mode"] != "offline_max_throughput":
+        return graph
+    return replace(graph, operators=tuple(_served(op, workload) for op in graph.operators))
+
+
+def _only(graph: OperatorGraph, *, layers: bool) -> OperatorGraph:
+    """The layers of a graph, or what surrounds them."""
+    chosen = tuple(op for op in graph.operators if (op.part is Part.LAYER) == layers)
+    return OperatorGraph(operators=chosen, tokens=graph.tokens)
+
+
+def _priced(graph: OperatorGraph, gpu: Gpu, dtype: DType) -> Estimate:
+    """Short runs, at the boost clock."""
+    return estimate(graph, gpu, load_calibration(gpu, dtype), clock=Clock.BOOST, details=False)
+
+
+def _stage(workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims) -> list[tuple[Estimate, float]]:
+    """The slowest stage of a pipeline: the last, with its share of the layers (rounded up), the head, and what it takes
+    from the stage before. The whole model where there is one stage."""
+    graph, stages = _graph(workload, row, dims), int(dims.pp)
+    if stages == 1:
+        return [(_priced(graph, gpu, workload.dtype), 1.0)]
+    around = _only(graph, layers=False)
+    around = replace(around, operators=(*around.operators, _handed_on(graph, workload, 1)))
+    layers = int(workload.shape.num_layers)
+    share = math.ceil(layers / stages) / layers
+    return [
+        (_priced(_only(graph, layers=True), gpu, workload.dtype), share),
+        (_priced(around, gpu, workload.dtype), 1.0),
+    ]
+
+
+def _handed_on(graph: OperatorGraph, workload: Workload, count: int) -> Collective:
+    """What one stage of a pipeline sends the next: its tokens' activations in 16 bits."""
+    return Collective(
+        name="to_the_next_stage",
+        kind=CollectiveKind.SEND_RECV,
+        group_size=2,
+        message_bytes=float(graph.tokens) * int(workload.shape.hidden_size) * 2,
+        count=count,
+        axis=Axis.PIPELINE,
+        part=Part.HEAD,
+    )
 
 
 def _cache_dtype(weights: DType) -> DType:
@@ -229,7 +276,8 @@ def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]
     """Heads and experts split over the group, or each device with sequences of its own and the experts shared out;
     what ``attention_dp`` says, else both."""
     tp = _whole(row, "tp", 1)
-    split, apart = ParallelDims(tp=tp), ParallelDims(ep=tp)
+    pp = _whole(row, "pp", 1)
+    split, apart = ParallelDims(tp=tp, pp=pp), ParallelDims(ep=tp, pp=pp)
     if tp == 1 or shape.moe_ffn is None or int(shape.moe_ffn.num_experts) % tp:
         return [split]
     said = row.get("attention_dp", "").lower()
@@ -246,44 +294,60 @@ _ATTENTION_DP: Mapping[str, bool | None] = {
 def _at_full_load(
     row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape, dims: ParallelDims
 ) -> InferenceRow:
-    """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own."""
+    """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own. A pipeline
+    holds a batch in every stage: each step of the slowest is a token of one of them."""
     isl, osl = _whole(row, "isl"), _whole(row, "osl")
-    batch, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
+    held, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
+    batch = max(1, held // int(dims.pp))
     together = max(1, min(batch, CHUNK // max(isl, 1)))
     step = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=isl + osl // 2)
     fill = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=together, seq_len=max(isl, 1))
-    steps, fills = _estimate(step, row, gpu, dims), _estimate(fill, row, gpu, dims)
+    steps, fills = _stage(step, row, gpu, dims), _stage(fill, row, gpu, dims)
     waits = osl / batch * _host_wait_s(steps, fills, batch / osl / together, batch / osl * max(1, isl / CHUNK))
-    found = [(steps, osl / batch), (fills, 1 / together)]
-    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, batch * groups, per=osl * groups, waits_s=waits)
+    found = [(each, osl / batch * share) for each, share in steps] + [(each, share / together) for each, share in fills]
+    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, held * groups, per=osl * groups, waits_s=waits)
 
 
-def _host_wait_s(steps: Estimate, fills: Estimate, fills_per_step: float, prompts_per_step: float) -> float:
+def _host_wait_s(
+    steps: Sequence[tuple[Estimate, float]],
+    fills: Sequence[tuple[Estimate, float]],
+    fills_per_step: float,
+    prompts_per_step: float,
+) -> float:
     """Seconds of a mean step for which the device waits for the host: steps with a prompt (Poisson) are launched kernel
     by kernel."""
-    kernels = sum(float(op.count) * float(getattr(op, "kernels", 1)) for op in steps.graph.operators)
+    kernels = sum(share * _kernels(each.graph) for each, share in steps)
     carrying = 1 - math.exp(-prompts_per_step)
-    busy = carrying * float(steps.time_s) + fills_per_step * float(fills.time_s)
+    busy = carrying * _seconds(steps) + fills_per_step * _seconds(fills)
     return max(carrying * kernels * HOST_KERNEL_S - busy, 0.0)
 
 
+def _kernels(graph: OperatorGraph) -> float:
+    return sum(float(op.count) * float(getattr(op, "kernels", 1)) for op in graph.operators)
+
+
+def _seconds(found: Sequence[tuple[Estimate, float]]) -> float:
+    return sum(float(each.time_s) * share for each, share in found)
+
+
 def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int, dims: ParallelDims) -> int:
-    """Sequences of one device, or of a group that splits their heads, whose keys and values fit beside the weights."""
-    tp = int(dims.tp)
+    """Sequences of one device, or of a group that splits their heads and layers, whose keys and values fit beside the
+    weights; of each stage no more than an engine takes at once."""
+    tp, pp = int(dims.tp), int(dims.pp)
     counted = count_params(shape)
     shared_out = int(counted.routed_expert)
-    weights = (float(counted.total - shared_out) / tp + shared_out / int(dims.ep * dims.tp)) * dtype.bytes
+    weights = (float(counted.total - shared_out) / tp + shared_out / int(dims.ep * dims.tp)) * dtype.bytes / pp
     element = _cache_dtype(dtype).bytes
     attention = shape.attention
     if attention is None or not hasattr(attention, "num_kv_heads"):
         raise Unexpressed("attention whose cache size is not heads x head_dim")
     heads = max(1, math.ceil(int(attention.num_kv_heads) / tp))
-    per_token = 2 * int(shape.num_layers) * heads * int(attention.head_dim) * element
+    per_token = 2 * math.ceil(int(shape.num_layers) / pp) * heads * int(attention.head_dim) * element
     free = MEMORY_SHARE * gpu.hbm_bytes - weights
     batch = int(free // (per_token * length))
     if batch < 1:
         raise Unexpressed("weights and one sequence do not fit in memory")
-    return min(batch, MAX_BATCH)
+    return min(batch, MAX_BATCH * pp)
 
 
 _MODES: Mapping[str, Any] = {

@@ -7,9 +7,8 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.measure.rows import Unexpressed
-from sartor.measure.whole_models import MODELS
+from sartor.measure.whole_models import named_model
 from sartor.model.shape import TransformerShape
-from sartor.model.zoo import load_model
 from sartor.model.zoo.build import build_shape
 
 _SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab")
@@ -32,7 +31,7 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
 
 def _named(name: str) -> TransformerShape:
     try:
-        return load_model(MODELS.get(name, name))
+        return named_model(name)
     except InputError:
         raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it") from None
 

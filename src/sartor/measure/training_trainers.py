@@ -15,6 +15,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import Unexpressed
 from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute
 from sartor.operators import DType
+from sartor.training.trainers import TRAINERS, of_release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,68 +33,59 @@ class Trainer:
     """Drops out by default (0.1) where the model is of GPT-3's kind: Megatron-LM's and Hugging Face's arguments."""
 
 
-_FSDP = Framework(name="fsdp", grad_dtype=DType.FP32, fused_kernels=False, main_params=False)
-_JAX = Framework(name="maxtext", grad_dtype=DType.FP32, cuda_graphs=True, main_params=False, tp_overlap=True)
-"""XLA decomposes a gather and its product into pieces that run beside each other (Wang et al. 2023, ASPLOS, "Overlap
-communication with dependent computation via decomposition")."""
-
-TRAINERS: tuple[Trainer, ...] = (
+KINDS: tuple[Trainer, ...] = (
     Trainer(
         words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
-        framework=_JAX,
+        framework=TRAINERS["maxtext"],
         zero_stage=3,
         fp8=Recipe.FP8_CURRENT,
         context_parallel=ContextParallel.ALL_GATHER,
     ),
     Trainer(
         words=("torchtitan",),
-        framework=replace(_FSDP, name="torchtitan"),
+        framework=TRAINERS["torchtitan"],
         zero_stage=3,
         fp8=Recipe.FP8_CURRENT,
     ),
-    Trainer(words=("llm-foundry", "composer", "mosaic"), framework=replace(_FSDP, name="llm-foundry"), zero_stage=3),
-    Trainer(  # gradients reduced as they are, parameters broadcast by owner (InternEvo's hybrid_zero_optim.py)
-        words=("internevo", "internlm"),
-        framework=Framework(name="internevo", grad_dtype=DType.BF16, broadcasts_shards=True),
-        zero_stage=1,
-    ),
+    Trainer(words=("llm-foundry", "composer", "mosaic"), framework=TRAINERS["llm-foundry"], zero_stage=3),
+    Trainer(words=("internevo", "internlm"), framework=TRAINERS["internevo"], zero_stage=1),
     Trainer(
         words=("megatron-deepspeed", "megatron deepspeed", "neox"),
-        framework=Framework(name="megatron-deepspeed", dp_overlap=False),
+        framework=TRAINERS["megatron-deepspeed"],
         zero_stage=1,
         dropout=True,
     ),
     Trainer(
         words=("deepspeed", "zero"),
-        framework=Framework(name="deepspeed", fused_kernels=False, grad_dtype=DType.FP16),
+        framework=TRAINERS["deepspeed"],
         zero_stage=3,
         context_parallel=ContextParallel.ALL_TO_ALL,
     ),
-    Trainer(  # gradients reduced in 16 bits (grad_reduce_in_fp32 off in its performance recipes; recalled)
+    Trainer(
         words=("bridge",),
-        framework=Framework(name="nemo", dispatch_once=True, ep_overlap=True, grad_dtype=DType.BF16),
+        framework=TRAINERS["megatron-bridge"],
         zero_stage=1,
         dropout=True,
     ),
     Trainer(
         words=("nemo", "mlperf"),
-        framework=Framework(name="nemo", dispatch_once=True, ep_overlap=True),
+        framework=TRAINERS["nemo"],
         zero_stage=1,
         dropout=True,
     ),
     Trainer(
         words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
-        framework=Framework(name="megatron"),
+        framework=TRAINERS["megatron"],
         dropout=True,
     ),
     Trainer(
         words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
-        framework=_FSDP,
+        framework=TRAINERS["fsdp"],
         zero_stage=3,
     ),
     Trainer(
         words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
-        framework=replace(_FSDP, name="pytorch"),
+        framework=TRAINERS["pytorch"],
         dropout=True,
     ),
 )
@@ -102,9 +94,9 @@ TRAINERS: tuple[Trainer, ...] = (
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
     """The kind of trainer with the row's own switches, and what was assumed."""
     name = row.get("framework", "").lower()
-    found = next((each for each in TRAINERS if any(word in name for word in each.words)), None)
+    found = next((each for each in KINDS if any(word in name for word in each.words)), None)
     on_tpu = gpu.vendor.lower() == "google"
-    kind = found or (TRAINERS[0] if on_tpu else Trainer(words=(), framework=Framework(name="other"), zero_stage=1))
+    kind = found or (KINDS[0] if on_tpu else Trainer(words=(), framework=Framework(name="other"), zero_stage=1))
     said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
     framework = kind.framework
     if row.get("compile") == "1":
@@ -115,28 +107,8 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
         framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
         framework = replace(framework, checkpoints_operators=True)
-    release = re.search(r"\b2(\d)\.(\d\d)\b", row.get("framework_version", ""))
-    if release and framework.name == "nemo" and gpu.generation == "blackwell":
-        since = (int(release.group(1)), int(release.group(2))) >= FUSED_EXPERTS
-        framework = replace(framework, fused_experts=since)
-    year = re.search(r"20(\d\d)", row.get("framework_version", ""))
-    if year and int(year.group(1)) <= LAST_YEAR_UNFUSED:
-        framework = replace(framework, grad_fusion=False)
-        framework = replace(framework, name="megatron-v2") if framework.name == "megatron" else framework
-    if year and int(year.group(1)) >= FIRST_YEAR_COMPILED_LOSS and "torchtitan" in name:
-        framework = replace(framework, fused_loss=row.get("compile") == "1")
+    framework = of_release(framework, row.get("framework_version", ""), gpu.generation)
     return replace(kind, framework=framework), said
-
-
-FIRST_YEAR_COMPILED_LOSS = 25
-"""torchtitan compiles its loss with the model since the turn of 2024 to 2025 (recalled)."""
-FUSED_EXPERTS = (6, 6)
-"""Release (2026.06) from which NVIDIA's containers take 20 to 40% less for the same expert models on Blackwell and as
-long as before on Hopper (data/end_to_end, 2026-11-21)."""
-
-LAST_YEAR_UNFUSED = 22
-"""Megatron's products add weight gradients themselves since 2022 (its gradient_accumulation_fusion; recalled). What it
-was until then (its versions 2) has constants of its own, which say nothing of later ones."""
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:

@@ -7,9 +7,11 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.measure.rows import Unexpressed, Work, dtype_of
+from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Pass
@@ -22,6 +24,17 @@ MODELS = {
     "opt_13": "opt-1.3b",
 }
 """Names of the tables -> of the zoo."""
+
+WIDTHS: Mapping[str, Mapping[str, int]] = {"gpt3_xl": {"hidden_size": 3072, "ffn_hidden_size": 12288}}
+"""Sizes of a table's model where they are not the paper's: as wide as its 24 heads of 128 (data/end_to_end, whose rows
+of the same models give every size)."""
+
+
+def named_model(name: str) -> TransformerShape:
+    """A model by a table's name or the zoo's. Raises ``InputError``."""
+    shape = load_model(MODELS.get(name, name))
+    return edit(shape, **WIDTHS[name]) if name in WIDTHS else shape
+
 
 _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase.PREFILL, "train": Phase.TRAIN}
 
@@ -37,9 +50,9 @@ def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
     phase = _PHASES.get(str(words["phase"]))
     if phase is None:
         raise Unexpressed(f"phase {str(words['phase'])[:30]}: must be forward or train_step")
-    name = MODELS.get(str(words["model"]), str(words["model"]))
+    name = str(words["model"])
     try:
-        shape = load_model(name)
+        shape = named_model(name)
         workload = Workload(
             shape=shape,
             phase=phase,

@@ -15,19 +15,11 @@ from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe,
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.training.recipes import MEGATRON_LIKE, check_recipe, supports
+from sartor.training.trainers import TRAINERS, of_release
 from sartor.units import round_up
 
-FRAMEWORKS = (
-    "megatron",
-    "nemo",
-    "torchtitan",
-    "deepspeed",
-    "fsdp",
-    "llm-foundry",
-    "maxtext",
-    "internevo",
-    "pytorch",
-)
+LAUNCHED = ("megatron", "torchtitan", "deepspeed", "fsdp")
+"""Trainers whose launch files sartor writes: kernels are compiled and gradients kept as those files say."""
 VOCAB_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
 MOST = 2**40
@@ -50,15 +42,16 @@ def training_job(
 ) -> tuple[TrainingJob, tuple[str, ...]]:
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
 
-    ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8, mxfp8, nvfp4,
-    fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several, all of which must have the recipe. Raises
-    ``InputError``.
+    ``framework`` is a trainer's name, with its release after an @ where that matters (``nemo@26.06``,
+    ``megatron@2021``). ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8,
+    mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several, all of which must have the
+    recipe. Raises ``InputError``.
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
     length, length_notes = _seq_len(seq_len, shape)
     recipe, recipe_notes = _recipe(dtype, gpus)
-    trainer = framework if isinstance(framework, Framework) else Framework(name=_framework(framework))
+    trainer = framework if isinstance(framework, Framework) else _framework(framework, gpus[0])
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     padded, pad_notes = _padded(shape, trainer)
@@ -118,12 +111,13 @@ def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
     return Recipe.MXFP8 if all(DType.MXFP8 in gpu.peak_flops_per_s for gpu in gpus) else Recipe.FP8_DELAYED
 
 
-def _framework(name: str) -> str:
-    word = name.strip().lower().replace("_", "-")
-    word = {"megatron-lm": "megatron", "titan": "torchtitan", "accelerate": "fsdp"}.get(word, word)
-    if word not in FRAMEWORKS:
-        raise InputError("framework", name, f"must be one of {', '.join(FRAMEWORKS)}", _near(word, FRAMEWORKS))
-    return word
+def _framework(name: str, gpu: Gpu) -> Framework:
+    said, _, release = name.strip().lower().replace("_", "-").partition("@")
+    word = {"megatron-lm": "megatron", "titan": "torchtitan", "accelerate": "fsdp"}.get(said, said)
+    if word not in TRAINERS:
+        raise InputError("framework", name, f"must be one of {', '.join(TRAINERS)}", _near(word, tuple(TRAINERS)))
+    trainer = Framework(name=word) if word in LAUNCHED else TRAINERS[word]
+    return of_release(trainer, release, gpu.generation)
 
 
 def _padded(shape: TransformerShape, trainer: Framework) -> tuple[TransformerShape, tuple[str, ...]]:
