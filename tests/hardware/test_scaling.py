@@ -16,7 +16,9 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType, Gemm, OperatorGraph
 
-JOINT = tomllib.loads(resources.files("sartor.hardware").joinpath("calibration/joint.toml").read_text(encoding="utf-8"))
+FILES = resources.files("sartor.hardware").joinpath("calibration")
+JOINT, LENT = (tomllib.loads(FILES.joinpath(name).read_text(encoding="utf-8")) for name in ("joint.toml", "lent.toml"))
+WARP = "bf16_warp" if "bf16_warp" in JOINT else "bf16"
 BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")
 
 
@@ -24,7 +26,8 @@ BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")
 def test_devices_without_a_like_relative_take_the_joint_fit_and_its_interval(name: str) -> None:
     known = load_calibration(load_gpu(name))
     assert known.provenance["gemm.bf16"]["lender"] == "joint"
-    assert known.gemm[DType.BF16].log_sigma == JOINT["bf16"]["gemm"]["log_sigma"]
+    times = LENT["joint"]["gemm.bf16"]["times"]
+    assert known.gemm[DType.BF16].log_sigma == pytest.approx(times * JOINT[WARP]["gemm"]["log_sigma"])
     assert "gemm.bf16" not in known.calibrated
 
 
@@ -45,7 +48,9 @@ def test_a_device_of_one_s_own_borrows_its_generation_s_fit_where_its_sms_are_al
     alike = load_calibration(replace(load_gpu("h100_sxm"), name="mine"))
     assert (alike.kin, alike.provenance["gemm.bf16"].get("lender")) == ("h200_sxm", None)
     lender = load_calibration(load_gpu("h200_sxm"))
-    assert alike.gemm[DType.BF16].log_sigma == pytest.approx(1.8 * lender.gemm[DType.BF16].log_sigma)
+    assert alike.gemm[DType.BF16].log_sigma == pytest.approx(
+        LENT["generation"]["gemm.bf16"]["times"] * lender.gemm[DType.BF16].log_sigma
+    )
     other = load_calibration(replace(load_gpu("a40"), name="mine"))
     assert (other.kin, other.provenance["gemm.bf16"]["lender"]) == ("a100_sxm", "joint")
     unknown = load_calibration(replace(load_gpu("mi300x"), name="mine"))
@@ -71,7 +76,8 @@ def test_the_reference_device_keeps_the_coefficients_and_there_and_back_is_where
 
 
 def test_all_rates_times_four_makes_delays_a_quarter() -> None:
-    """But for the power limit, which does not grow with the clock: joules of an operation stay as they are."""
+    """But for the power limit, which does not grow with the clock: joules of an operation stay as they are. How soon
+    it is felt is the device's own, not the clock's."""
     gpu = load_gpu("l40s")
     fast = replace(
         gpu,
@@ -82,7 +88,10 @@ def test_all_rates_times_four_makes_delays_a_quarter() -> None:
     )
     sizes = np.array([16, 256, 4096])
     op = Gemm(name="up", m=sizes, n=14336, k=4096)
-    slow_s, fast_s = (gemm_cost(op, each, load_calibration(each)).time_s for each in (gpu, fast))
+    known, quick = load_calibration(gpu), load_calibration(fast)
+    sooner = {dtype: replace(c, throttle_s=c.throttle_s / 4) for dtype, c in quick.gemm.items()}
+    slow_s = gemm_cost(op, gpu, known).time_s
+    fast_s = gemm_cost(op, fast, replace(quick, gemm=sooner)).time_s
     np.testing.assert_allclose(np.asarray(slow_s) / np.asarray(fast_s), 4, rtol=1e-9)
 
 

@@ -71,7 +71,9 @@ def _fit(
 
     found = fit_records(records, gpu, **words)
     made = {"date": found.date, **found.made_with}
-    after = CalibrationFile(gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance=made)
+    after = CalibrationFile(
+        gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance=made, own_rows=found.own_rows
+    )
     changed = _changed(compare, after, str(out or records), gpu) if compare else None
     if out is not None:
         from sartor.report.files import write_atomic

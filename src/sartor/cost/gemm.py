@@ -15,6 +15,7 @@ import numpy as np
 
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
+from sartor.cost.own_rows import correct_by_own_rows
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
 from sartor.hardware.calibration import FRESH_BYTES, SCALE_BLOCK, Calibration, Clock, GemmCoefficients
 from sartor.hardware.gpu import Gpu
@@ -69,6 +70,8 @@ def gemm_costs(
         result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
         if dtype is DType.FP8_BLOCK:
             result, sigma = _below_a_block(result, sigma, flat, gpu, coefficients)
+        if dtype in calibration.own_rows:
+            result, sigma = correct_by_own_rows(result, sigma, short, flat, machine, gpu, calibration.own_rows[dtype])
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):

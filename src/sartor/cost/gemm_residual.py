@@ -50,7 +50,7 @@ def correct_gemms(
         _columns(chosen, across[where] if across is not None else None),
         lambda block: (gemm_features if across is None else general_features)(block, machine, c, gpu),
         found["time_s"][where],
-        _roofline_s(chosen, machine, gpu),
+        roofline_of(chosen, machine, gpu),
         sigma[where],
         short[where],
     )
@@ -142,7 +142,7 @@ def table_length(length: Array) -> Array:
     return rounded
 
 
-def _roofline_s(p: Problems, machine: Machine, gpu: Gpu) -> Array:
+def roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:
     compute = 2 * p.batch * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
     moved = p.batch * (p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n)
     least: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sartor.hardware.calibration import Calibration
+from sartor.hardware.calibration import DIE, Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.residual import Residual, Weights, find_residual
 
@@ -31,9 +31,6 @@ wait for each other by spinning, which on a busy machine made this a hundred tim
 
 FADE = 1.0
 """Standard deviations beyond the range fitted on at which nothing of the residual is left."""
-
-SAME_DIE = 1.35
-"""A borrower whose interval its calibration widens by more is another die: no table says what a residual does there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,8 @@ def applicable(calibration: Calibration, coefficients: Any, part: str = "") -> R
     owners = {calibration.kin} | ({calibration.gpu} if calibration.calibrated else set())
     if residual is None or residual.gpu not in owners:
         return None
-    return residual if coefficients.log_sigma <= SAME_DIE * residual.formula_log_sigma else None
+    alike = residual.gpu == calibration.gpu or calibration.kin_on_die
+    return residual if alike and coefficients.log_sigma <= DIE * residual.formula_log_sigma else None
 
 
 def without_residuals(calibration: Calibration) -> Calibration:

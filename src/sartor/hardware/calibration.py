@@ -18,6 +18,7 @@ from typing import Any
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.link_kin import nearest_links, nearest_rate
 from sartor.hardware.network import NetworkCoefficients, network_coefficients
+from sartor.hardware.own_rows import OwnRows
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType
 from sartor.units import MIB
@@ -242,6 +243,10 @@ class Calibration:
     """Sections fitted on this very device: ``gemm.bf16``, ``attention``, ..."""
     kin: str = ""
     """Device that stands in where this one has no fit of its own; empty when there is none."""
+    kin_on_die: bool = False
+    """Whether that is the same die with other memory or another power limit."""
+    own_rows: Mapping[DType, OwnRows] = field(default_factory=dict)
+    """What a user's own measured products say beyond coefficients."""
     provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
@@ -288,7 +293,13 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     sections["grouped_families"] = _families(gpu.name, kin, widen)
     sections["network"] = network_coefficients((_read("training.toml") or {}).get("network", {}))
     return Calibration(
-        gpu=gpu.name, gemm=gemm, kin=kin, calibrated=frozenset(calibrated), provenance=provenance, **sections
+        gpu=gpu.name,
+        gemm=gemm,
+        kin=kin,
+        kin_on_die=widen <= DIE,
+        calibrated=frozenset(calibrated),
+        provenance=provenance,
+        **sections,
     )
 
 
@@ -343,7 +354,7 @@ def _gemm(
     for owner in (gpu.name, kin):
         joint = _joint(gpu, dtype) if owner != gpu.name else None
         if joint:
-            return joint[0], "", joint[1]
+            return _lent(joint[0], f"gemm.{dtype.value}", 1.0, "joint"), "", joint[1]
         for each in (dtype, *_SIBLINGS.get(dtype, ())):
             table = _read(f"{owner}.{each.value}.toml") if owner else None
             if table:
@@ -423,8 +434,12 @@ def _lent(found: Any, section: str, widen: float, near: str = "") -> Any:
     """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md)."""
     near = near or ("die" if widen <= DIE else "generation" if widen < 2.5 else "other")
     floors = (_read("kin.toml") or {}).get("floors", {}).get(near, {})
-    least = {part: floors.get(f"{section}{name}", 0.0) for part, name in _PARTS_OF_SECTIONS.items()}
-    return _widened(found, widen, least)
+    judged = (_read("lent.toml") or {}).get(near, {})
+    keys = {part: f"{section}{name}" for part, name in _PARTS_OF_SECTIONS.items()}
+    times = {part: judged[key]["times"] for part, key in keys.items() if key in judged}
+    least = {part: judged.get(key, {}).get("least", floors.get(key, 0.0)) for part, key in keys.items()}
+    return _widened(found, widen, least, times)
+
 
 DIE = 1.35
 """Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
@@ -433,18 +448,24 @@ _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", 
 """Beginning of a standard deviation's field, and how its floor's key ends."""
 
 
-def _widened(found: Any, factor: float, least: Mapping[str, float] | None = None) -> Any:
-    """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``, which may
-    name the beginning of a field."""
-    floors = least or {}
+def _widened(
+    found: Any, factor: float, least: Mapping[str, float] | None = None, times: Mapping[str, float] | None = None
+) -> Any:
+    """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``; both
+    ``least`` and ``times``, which stands in for ``factor``, go by the beginning of a field."""
+    floors, factors = least or {}, times or {}
+
+    def width(sigma: float, part: str) -> float:
+        return max(sigma * factors.get(part, factor), floors.get(part, 0.0))
+
     wider: dict[str, Any] = {}
     for each in fields(found):
         before, sigma, _ = each.name.partition("log_sigma")
         if sigma:
-            wider[each.name] = max(getattr(found, each.name) * factor, floors.get(before, 0.0))
+            wider[each.name] = width(getattr(found, each.name), before)
     for name in _WITH_SIGMA:
         if hasattr(found, name):
-            wider[name] = tuple((*row[:-1], max(row[-1] * factor, floors.get("", 0.0))) for row in getattr(found, name))
+            wider[name] = tuple((*row[:-1], width(row[-1], "")) for row in getattr(found, name))
     return replace(found, **wider)
 
 

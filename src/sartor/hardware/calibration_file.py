@@ -2,7 +2,7 @@
 
 The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
 Products are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
-package knows it.
+package knows it. ``[own_rows]`` is a factor on the products' times.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from sartor.hardware.calibration import (
     load_calibration,
 )
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.own_rows import OwnRows, own_rows_of
+from sartor.hardware.residual import find_residual
 from sartor.operators import DType
 
 SIXTEEN_BITS = (DType.BF16, DType.FP16)
@@ -39,6 +41,8 @@ class CalibrationFile:
     provenance: Mapping[str, Any]
     streams: Mapping[str, Any] = field(default_factory=dict)
     """Sections beside the products: ``memory_bound``, ``attention``."""
+    own_rows: OwnRows | None = None
+    """A factor on the products' times."""
 
 
 def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
@@ -49,6 +53,9 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
     own = read_calibration_file(path)
     if own.gpu != gpu.name:
         raise InputError("calibration", str(path), f"is of {own.gpu} and the device asked about is {gpu.name}", own.gpu)
+    if own.own_rows and own.own_rows.residual and not find_residual(own.gemm):
+        must = "was made over a residual that this version of sartor does not have: calibrate again from the records"
+        raise InputError("calibration", str(path), must)
     known = load_calibration(gpu, own.dtype)
     served = SIXTEEN_BITS if own.dtype in SIXTEEN_BITS else (own.dtype,)
     gemm = {dtype: own.gemm if dtype in served else each for dtype, each in known.gemm.items()}
@@ -56,6 +63,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
     return replace(
         known,
         gemm=gemm,
+        own_rows=dict.fromkeys(served, own.own_rows) if own.own_rows else {},
         calibrated=known.calibrated | {*sections, *own.streams},
         provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
         **own.streams,
@@ -81,7 +89,16 @@ def read_calibration_file(path: str | Path) -> CalibrationFile:
         gemm=_coefficients(values, path),
         provenance=record if isinstance(record, dict) else {},
         streams={name: _stream(kind, table[name], path) for name, kind in _STREAMS.items() if name in table},
+        own_rows=_own_rows(table["own_rows"], path) if "own_rows" in table else None,
     )
+
+
+def _own_rows(values: Any, path: str | Path) -> OwnRows:
+    try:
+        return own_rows_of(values)
+    except (KeyError, TypeError, ValueError) as error:
+        must = f"its [own_rows] must be as sartor calibrate writes it ({' '.join(str(error).split())[:80]})"
+        raise InputError("calibration", str(path), must) from None
 
 
 _STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attention": AttentionCoefficients}

@@ -2,12 +2,14 @@
 
 Held-out errors come from four-fold cross-validation over contiguous regions of whole weights: each fold is fitted
 without the region and scored on all of the region's rows, chosen or not. The interval's width is the one that covers
-80% of those errors. The coefficients written are fitted on every chosen row. docs/howto/calibrate.md.
+80% of those errors. What is tried is coefficients that leave their start by more or less, and a smooth factor
+(``sartor.measure.own_rows``) over these or over what the package predicts as it is; the one with the least held-out
+error is fitted on every chosen row and written. docs/howto/calibrate.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,17 @@ import numpy as np
 
 from sartor.cost.cost import Z80
 from sartor.cost.gemm import gemm_cost, peak_flops_per_s
+from sartor.cost.residual import applicable
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.own_rows import OwnRows
+from sartor.hardware.residual import fingerprint
 from sartor.measure.devices import known
 from sartor.measure.fit import Array, Index, Products, fit, seconds
 from sartor.measure.fit_streams import StreamFit, fit_streams
+from sartor.measure.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.measure.rows import Unexpressed, dtype_of
 from sartor.measure.samples import choose, regions
 from sartor.measure.tables import Table, read_table
@@ -85,6 +91,10 @@ class CalibrationFit:
     """Driver and libraries of the records, as far as they say."""
     streams: Mapping[str, StreamFit] = field(default_factory=dict)
     """Sections beside the products that the file had rows for and the package no fit."""
+    over: str = "fit"
+    """What predicts: coefficients fitted to the rows (``fit``), or the package's as they are (``package``)."""
+    own_rows: OwnRows | None = None
+    """The factor that the rows add to it and their interval; None where coefficients alone did best."""
 
 
 def calibrate(
@@ -109,7 +119,8 @@ def calibrate(
     _check_units(records, begun)
     if samples is not None and samples < LEAST_ROWS:
         raise InputError("--samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
-    found = _fitted(records, begun, donor.name, min(samples or MOST_SAMPLES, len(records.products)), date)
+    chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
+    found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
     own = {**load_calibration(device, found.dtype).gemm, found.dtype: found.coefficients}
     known_of = replace(load_calibration(device, found.dtype), gemm=own)
     return replace(found, streams=fit_streams(path, device, known_of))
@@ -120,66 +131,117 @@ def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
     return load_calibration(gpu, dtype).gemm[dtype]
 
 
-def _fitted(records: Records, begun: GemmCoefficients, donor: str, samples: int, date: str) -> CalibrationFit:
+def _fitted(
+    records: Records, begun: GemmCoefficients, chosen: Index, *, as_packaged: bool, date: str
+) -> CalibrationFit:
     products, measured_s = records.products, records.measured_s
-    chosen = choose(products, samples)
-    freedom, predicted = _freedom(products, measured_s, chosen, begun)
-    final = fit(products.part(chosen), measured_s[chosen], begun, freedom=freedom)
-    sigma = _sigmas(predicted, measured_s, final.launch_s)
-    final = replace(final, log_sigma=sigma[0], log_sigma_small=sigma[1])
-    inside = np.abs(np.log(measured_s / predicted)) <= Z80 * np.where(_short(predicted, final.launch_s), *sigma[::-1])
-    remarks = [] if date or records.date else ["date: the records have no date column and --date was not given"]
-    held_out = errors(predicted, measured_s)
-    catalogue = errors(packaged_seconds(products), measured_s)
-    if catalogue["mape"] < held_out["mape"]:
-        remarks += [
-            f"without a calibration file sartor is {catalogue['mape']:.1%} off on the same shapes: better than with it"
-        ]
+    packaged_s = packaged_seconds(products)
+    best = min(trials(products, measured_s, chosen, begun, packaged_s if as_packaged else None), key=lambda t: t.error)
+    part, predicted = products.part(chosen), best.predicted_s
+    if best.freedom is None:
+        final, fitted_s = begun, packaged_s[chosen]
+    else:
+        final = fit(part, measured_s[chosen], begun, freedom=best.freedom)
+        fitted_s = seconds(part)(final)
+    long, small = _sigmas(predicted, measured_s, final.launch_s)
+    own = None
+    if best.with_rows or best.freedom is None:
+        own = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
+        own = replace(own, log_sigma=long, log_sigma_small=small, residual=_under(products, best))
+        fitted_s = fitted_s * factor_of(own, part)
+    if best.freedom is not None:
+        final = replace(final, log_sigma=long, log_sigma_small=small)
+    width = np.where(_short(predicted, final.launch_s), small, long)
+    held_out, catalogue = errors(predicted, measured_s), errors(packaged_s, measured_s)
     return CalibrationFit(
         gpu=products.gpu,
         dtype=products.dtype,
         coefficients=final,
-        start=donor,
+        start="",
         source=records.source,
         date=date or records.date,
         rows=records.rows,
         shapes=len(products),
-        samples=samples,
+        samples=len(chosen),
         left_out=records.left_out,
-        fit=errors(seconds(products.part(chosen))(final), measured_s[chosen]),
+        fit=errors(fitted_s, measured_s[chosen]),
         held_out=held_out,
         catalogue=catalogue,
         before=errors(seconds(products)(begun), measured_s),
-        coverage_80=float(inside.mean()),
-        remarks=tuple(remarks),
+        coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
+        remarks=tuple(_remarks(date or records.date, held_out["mape"], catalogue["mape"])),
         made_with=records.made_with,
+        over="package" if best.freedom is None else "fit",
+        own_rows=own,
     )
 
 
-def _freedom(products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients) -> tuple[float, Array]:
-    """How freely coefficients should leave the start, and the held-out predictions then: the start may be this
-    device's own fit, which few rows can only spoil, or another generation's."""
-    tried = [(each, held_out_seconds(products, measured_s, chosen, start, freedom=each)) for each in FREEDOMS]
-    return min(tried, key=lambda one: float(np.abs(np.log(one[1] / measured_s)).mean()))
+def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
+    found = [] if date else ["date: the records have no date column and --date was not given"]
+    if catalogue < held_out:
+        found += [f"without a calibration file sartor is {catalogue:.1%} off on the same shapes: better than with it"]
+    return found
+
+
+def _under(products: Products, best: Trial) -> str:
+    """Fingerprint of the coefficients whose residual is in what the factor was fitted over; empty: none."""
+    known_of = load_calibration(products.gpu, products.dtype)
+    found = known_of.gemm[products.dtype]
+    return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One way to learn from the chosen rows, and what it predicts of every product from those outside its region."""
+
+    freedom: float | None
+    """How freely coefficients left the start; None: the package's prediction as it is."""
+    with_rows: bool
+    predicted_s: Array
+    error: float
+    """Mean of |ln(predicted / measured)|."""
 
 
 FREEDOMS = (1.0, 0.3, 0.1)
 
 
-def held_out_seconds(
-    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, *, freedom: float = 1.0
-) -> Array:
-    """Predictions of every product from a fit on the chosen ones outside its region."""
+def trials(
+    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, packaged_s: Array | None
+) -> Iterator[Trial]:
+    """The start may be this device's own fit, which few rows can only spoil, or another generation's: so coefficients
+    leave it freely or hardly, with a factor over them or not; and the package's prediction as it is or with one."""
+    bases: list[tuple[float | None, Predictions]] = [
+        (freedom, _refitted(products, measured_s, start, freedom)) for freedom in FREEDOMS
+    ]
+    if packaged_s is not None:
+        known_s = packaged_s
+        bases.append((None, lambda learned, where: known_s[where]))
     fold = regions(products)
-    out = seconds(products)(start)
-    for each in np.unique(fold):
-        learned = chosen[fold[chosen] != each]
-        where = np.flatnonzero(fold == each)
-        if learned.size and where.size:
-            out[where] = seconds(products.part(where))(
-                fit(products.part(learned), measured_s[learned], start, freedom=freedom)
-            )
-    return out
+    for freedom, base in bases:
+        plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
+        for each in np.unique(fold):
+            learned, where = chosen[fold[chosen] != each], np.flatnonzero(fold == each)
+            if not learned.size or not where.size:
+                continue
+            told = base(learned, np.concatenate([learned, where]))
+            own = fit_own_rows(products.part(learned), told[: learned.size], measured_s[learned])
+            plain[where] = told[learned.size :]
+            moved[where] = plain[where] * factor_of(own, products.part(where))
+        for with_rows, predicted in ((False, plain), (True, moved)):
+            error = float(np.abs(np.log(predicted / measured_s)).mean())
+            yield Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
+
+
+Predictions = Callable[[Index, Index], Array]
+"""(rows learned from, rows asked about) -> seconds."""
+
+
+def _refitted(products: Products, measured_s: Array, start: GemmCoefficients, freedom: float) -> Predictions:
+    def predict(learned: Index, where: Index) -> Array:
+        found = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
+        return seconds(products.part(where))(found)
+
+    return predict
 
 
 def packaged_seconds(products: Products) -> Array:

@@ -15,6 +15,7 @@ from sartor.hardware.calibration_file import CalibrationFile
 from sartor.hardware.gpu import Gpu
 from sartor.measure.calibrate import SOFTWARE, CalibrationFit
 from sartor.measure.fit import seconds
+from sartor.measure.own_rows import factor_of
 from sartor.measure.samples import grid
 
 
@@ -32,6 +33,7 @@ def as_toml(found: CalibrationFit) -> str:
         f"date = {json.dumps(found.date)}",
         *(f"{name} = {json.dumps(words)}" for name, words in found.made_with.items()),
         f"start = {json.dumps(found.start)}",
+        f'over = "{found.over}"',
         f"rows = {found.rows}",
         f"left_out = {left_out}",
         f"shapes = {found.shapes}",
@@ -47,6 +49,10 @@ def as_toml(found: CalibrationFit) -> str:
     ]
     names = [each.name for each in fields(GemmCoefficients) if each.name != "tiles"]
     lines += [f"{name} = {_number(getattr(found.coefficients, name))}" for name in names]
+    if found.own_rows:
+        lines += ["", "# ln of a factor on times: mean + sum of weight x closeness to a point (ln rows, ln n, ln k)"]
+        lines += ["[own_rows]"]
+        lines += [f"{each.name} = {_value(getattr(found.own_rows, each.name))}" for each in fields(found.own_rows)]
     for section, fit in found.streams.items():
         lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
         lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
@@ -65,6 +71,8 @@ def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
         "date": found.date or None,
         "made_with": dict(found.made_with),
         "start": found.start,
+        "over": found.over,
+        "own_rows": sum(weight != 0 for weight in found.own_rows.weights) if found.own_rows else 0,
         "rows": found.rows,
         "shapes": found.shapes,
         "samples": found.samples,
@@ -144,7 +152,10 @@ def compare_calibrations(
             raise InputError(what, old, f"of {names[0]} must be that of {names[1]}", str(new))
     products = grid(gpu, after.dtype)
     predict = seconds(products)
-    ratio = predict(after.gemm) / predict(before.gemm)
+    times = [
+        predict(each.gemm) * (factor_of(each.own_rows, products) if each.own_rows else 1) for each in (before, after)
+    ]
+    ratio = times[1] / times[0]
     tall = np.digitize(products.m, [65, 1025])
     heavy = (products.n * products.k > 2**22).astype(int)
     found = []

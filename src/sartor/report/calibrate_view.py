@@ -31,6 +31,8 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
         for each in body.get("streams", ())
     ]
     lines += [f"{body['rows']:,} rows, {body['shapes']:,} shapes, {body['samples']:,} fitted on"]
+    base = "the package's prediction" if body["over"] == "package" else "fitted coefficients"
+    lines += [f"predicts by {base}" + (" times a factor these products draw" if body["own_rows"] else "")]
     lines += [f"80% intervals cover {body['coverage_80']:.0%} of held-out shapes"]
     lines += [f"left out {each['rows']:,} rows: {each['reason']}" for each in body["left_out"]]
     lines += [*body["remarks"], *([f"wrote {body['file']}"] if body["file"] else [])]
