@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sartor.cost.cost import Z80, Source
-from sartor.cost.estimate import RHO, compare, estimate
+from sartor.cost.estimate import PASS_LOG_SIGMA, RHO, compare, estimate
 from sartor.hardware.calibration import load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
@@ -34,12 +34,15 @@ def test_total_interval_follows_the_stated_correlation() -> None:
         float(c.time_s * op.count * c.log_sigma) for c, op in zip(found.costs, GRAPH.operators, strict=True)
     )
     variance = RHO * (up + down) ** 2 + (1 - RHO) * (up**2 + down**2) + norm**2
-    assert found.log_sigma == pytest.approx(np.sqrt(variance) / found.time_s, rel=1e-9)
+    operators = np.sqrt(variance) / found.time_s
+    assert found.log_sigma == pytest.approx(np.hypot(operators, PASS_LOG_SIGMA), rel=1e-9)
+    bare = estimate(OperatorGraph(operators=GRAPH.operators), A100)
+    assert bare.log_sigma == pytest.approx(operators, rel=1e-9)
     assert found.low_s == pytest.approx(found.time_s * np.exp(-Z80 * found.log_sigma))
 
 
 def test_a_total_is_no_less_certain_than_averaging_allows_and_no_more_than_its_worst_part() -> None:
-    found = estimate(GRAPH, A100)
+    found = estimate(OperatorGraph(operators=GRAPH.operators), A100)
     sigmas = [float(cost.log_sigma) for cost in found.costs]
     assert 0 < found.log_sigma <= max(sigmas)
 

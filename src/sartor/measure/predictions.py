@@ -221,7 +221,7 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
     if len(work.operators) == 1:
         cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
         return cost.time_s, cost.log_sigma
-    graph = OperatorGraph(operators=work.operators)
+    graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     found = {
         each: estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
         for each in dict.fromkeys(work.kernels)

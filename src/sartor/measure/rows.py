@@ -51,6 +51,8 @@ class Work:
     """Whose links a collective crosses, where the row names a machine of the catalogue."""
     kernels: tuple[str, ...] = ("",)
     """Families of grouped kernels the target is the median over; empty: not told."""
+    tokens: int = 0
+    """Of a model's pass; 0 where the operators are no more than they are."""
 
 
 Words = Mapping[str, Any]

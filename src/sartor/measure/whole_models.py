@@ -65,7 +65,7 @@ def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
     except InputError as error:
         raise Unexpressed(f"model {name[:40]}: {error.must}") from None
     run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
-    return Work(operators=run, eager=True)
+    return Work(operators=run, eager=True, tokens=int(graph.tokens))
 
 
 def _one(size: Any) -> int:
