@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import sys
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,31 @@ JOINT = fit_gemm.OUT / "joint.toml"
 HELD_OUT = Path(__file__).resolve().parent / "joint_held_out.toml"
 DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
 """NVIDIA devices with tensor cores whose tables hold products of a linear layer."""
-DTYPES = (DType.BF16, DType.FP8, DType.NVFP4)
+WARP = ("a100_sxm", "rtx_pro_6000_server")
+"""Those whose warps feed their tensor cores from registers (mma.sync), as Ada's and Ampere's smaller dies do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One entry of joint.toml."""
+
+    dtype: DType
+    fitted: tuple[str, ...]
+    judged: tuple[str, ...]
+    """Devices whose generations are held out in turn."""
+    between: str = ""
+    """Entry whose coefficients are met half-way."""
+
+
+FITS = {
+    "bf16": Fit(dtype=DType.BF16, fitted=DEVICES, judged=DEVICES),
+    "fp8": Fit(dtype=DType.FP8, fitted=DEVICES[1:-1], judged=DEVICES[1:]),
+    "nvfp4": Fit(dtype=DType.NVFP4, fitted=DEVICES[2:], judged=DEVICES[2:]),
+    "bf16_warp": Fit(dtype=DType.BF16, fitted=WARP[1:], judged=WARP, between="bf16"),
+    "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=()),
+}
+"""``_warp`` is for devices of that kind. Narrow products of the two kinds differ by more than their rates: fitted
+together, both are further off (docs/concepts/gemm.md)."""
 ROWS, JUDGED, EVALUATIONS = 900, 6000, 11
 """Rows of a generation that are fitted on, rows of a device that are judged, and steps of the fit."""
 COPIES = 5.0
@@ -47,21 +71,22 @@ TILES = fit_gemm.TILES_TABLE
 
 
 def main(shared: Path, wanted: list[str]) -> None:
-    for dtype in DTYPES:
-        devices = [name for name in DEVICES if len(rows_of(shared, name, dtype))]
-        generations = list(dict.fromkeys(load_gpu(name).generation for name in devices))
-        for left_out in [*generations, ""]:
-            if wanted and dtype.value not in wanted and f"{dtype.value}.{left_out}" not in wanted:
+    for word in FITS:
+        each = FITS[word]
+        for left_out in [*dict.fromkeys(load_gpu(name).generation for name in each.judged), ""]:
+            if wanted and word not in wanted and f"{word}.{left_out}" not in wanted:
                 continue
-            seen = [name for name in devices if load_gpu(name).generation != left_out]
-            c = fit(shared, seen, dtype)
-            path, key = (HELD_OUT, f"{left_out}.{dtype.value}") if left_out else (JOINT, dtype.value)
+            path, key = (HELD_OUT, f"{left_out}.{word}") if left_out else (JOINT, word)
             table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            pool = each.judged if each.between and left_out else each.fitted
+            c = fit(shared, [name for name in pool if load_gpu(name).generation != left_out], each.dtype)
+            if each.between:
+                c = half_way(c, (table[left_out] if left_out else table)[each.between]["gemm"])
             _put(table, key, {"gemm": _as_dict(c)})
             if left_out:
-                judged = [name for name in devices if name not in seen]
-                _put(table, key, {"errors": {name: errors(shared, name, dtype, c) for name in judged}})
-                print(key, {n: e["mape"] for n, e in table[left_out][dtype.value]["errors"].items()}, flush=True)
+                judged = [name for name in each.judged if load_gpu(name).generation == left_out]
+                _put(table, key, {"errors": {name: errors(shared, name, each.dtype, c) for name in judged}})
+                print(key, {n: e["mape"] for n, e in table[left_out][word]["errors"].items()}, flush=True)
             path.write_text(_toml(table), encoding="utf-8")
     finish(shared)
 
@@ -70,7 +95,9 @@ def finish(shared: Path) -> None:
     """What joint.toml says of its fits: rows, errors on generations held out, and the interval those need."""
     table, held = (tomllib.loads(path.read_text(encoding="utf-8")) for path in (JOINT, HELD_OUT))
     for word, entry in table.items():
-        found = [each[word]["errors"] for each in held.values() if word in each]
+        dtype, fitted = FITS[word].dtype, FITS[FITS[word].between or word].fitted
+        judged = word if FITS[word].judged else dtype.value
+        found = [each[judged]["errors"] for each in held.values() if judged in each]
         devices = {name: error for errors_ in found for name, error in errors_.items()}
         means = {
             key: float(np.mean([np.mean([e[key] for e in errors_.values()]) for errors_ in found]))
@@ -78,11 +105,11 @@ def finish(shared: Path) -> None:
         }
         entry["gemm"] |= {key: round(means[key], 4) for key in ("log_sigma", "log_sigma_small")}
         entry["provenance"] = {
-            "source": f"data/measured ({'gemm_fp16_bf16' if word == 'bf16' else 'gemm_lowbit'}.parquet), "
-            + ", ".join(devices),
+            "source": f"data/measured ({'gemm_fp16_bf16' if dtype is DType.BF16 else 'gemm_lowbit'}.parquet), "
+            + ", ".join(fitted),
             "date": datetime.date.today().isoformat(),
             "lender": "joint",
-            "rows": int(sum(len(rows_of(shared, name, DType(word))) for name in devices)),
+            "rows": int(sum(len(rows_of(shared, name, dtype)) for name in fitted)),
             "held_out": {key: round(means[key], 4) for key in ("mape", "median")},
             "held_out_devices": {name: error["mape"] for name, error in devices.items()},
         }
@@ -103,6 +130,14 @@ def _table(shared: Path, name: str, gpu: str, dtype: DType) -> pd.DataFrame:
     label = "bfloat16" if dtype is DType.BF16 else dtype.value
     filters = [("gpu", "==", gpu), ("dtype", "==", label)]
     return pd.read_parquet(shared / "data" / "measured" / name, columns=["m"], filters=filters)
+
+
+def half_way(c: GemmCoefficients, other: dict[str, Any]) -> GemmCoefficients:
+    """Each coefficient the geometric mean of two fits'."""
+    shares = {(m, n): share for m, n, share in other["tiles"]}
+    menu = tuple((m, n, round(float((share * shares[m, n]) ** 0.5), 3)) for m, n, share in c.tiles if (m, n) in shares)
+    scalars = {name: float(f"{(getattr(c, name) * other[name]) ** 0.5:.4g}") for name in SCALARS | {"throttle": ()}}
+    return replace(c, tiles=menu, **scalars)
 
 
 def fit(shared: Path, devices: list[str], dtype: DType) -> GemmCoefficients:

@@ -18,7 +18,7 @@ from sartor.operators import DType, Gemm, OperatorGraph
 
 FILES = resources.files("sartor.hardware").joinpath("calibration")
 JOINT, LENT = (tomllib.loads(FILES.joinpath(name).read_text(encoding="utf-8")) for name in ("joint.toml", "lent.toml"))
-WARP = "bf16_warp" if "bf16_warp" in JOINT else "bf16"
+WARP = "bf16_warp"
 BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")
 
 
@@ -29,6 +29,17 @@ def test_devices_without_a_like_relative_take_the_joint_fit_and_its_interval(nam
     times = LENT["joint"]["gemm.bf16"]["times"]
     assert known.gemm[DType.BF16].log_sigma == pytest.approx(times * JOINT[WARP]["gemm"]["log_sigma"])
     assert "gemm.bf16" not in known.calibrated
+
+
+def test_a_device_takes_the_joint_fit_of_its_kind_of_sm() -> None:
+    ada, hopper = load_gpu("l40s"), replace(load_gpu("h200_sxm"), name="mine", generation="next")
+    for gpu, kind in ((ada, "_warp"), (hopper, "")):
+        rates, known = Rates.of(gpu), load_calibration(gpu)
+        for dtype in (DType.BF16, DType.FP8):
+            entry = JOINT[dtype.value + kind]["gemm"]
+            written = GemmCoefficients(tiles=known.gemm[dtype].tiles, launch_s=entry["launch_s"])
+            assert known.gemm[dtype].launch_s == rescaled(written, REFERENCE, rates).launch_s
+            assert [list(tile) for tile in known.gemm[dtype].tiles] == entry["tiles"]
 
 
 @pytest.mark.parametrize("name", ["h100_sxm", "a100_pcie_80gb", "rtx_5090", "mi300x", "t4", "h200_sxm", "tpu_v5p"])

@@ -378,15 +378,17 @@ def _gemm(
 
 
 def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]] | None:
-    """The fit of all generations at once, on this device's datasheet: for devices that ``kin.toml`` says so of, and
-    for those it does not know whose maker's generations were fitted. Its interval is what generations held out need."""
+    """The fit of all generations at once, or the one that leans on its kind of SM, on this device's datasheet: for
+    devices that ``kin.toml`` says so of, and for those it does not know whose maker's generations were fitted. Its
+    interval is what generations held out need."""
     asked, rates = _kin_entry(gpu).get("gemm", ""), Rates.of(gpu)
     native = dtype in gpu.peak_flops_per_s
     if not asked or not native or rates is None or gpu.vendor != JOINT_VENDOR or gpu.generation in _own_menus():
         return None
     table = _read(f"{asked}.toml") or {}
     alike = () if dtype is DType.FP8_BLOCK else _SIBLINGS.get(dtype, ())  # its kernels are a framework's own
-    found = next((table[d.value] for d in (dtype, *alike) if d.value in table), None)
+    kinds = ("_warp", "") if rates.flops_per_cycle < WARP_FLOPS_PER_CYCLE else ("",)
+    found = next((table[d.value + kind] for d in (dtype, *alike) for kind in kinds if d.value + kind in table), None)
     if found is None:
         return None
     return rescaled(_coefficients(GemmCoefficients, found["gemm"]), REFERENCE, rates), found["provenance"]
@@ -394,6 +396,10 @@ def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]]
 
 OTHER_UNITS = 3.0
 """Widening of a joint fit of 16-bit products for a type it was not made of: as from another generation."""
+
+WARP_FLOPS_PER_CYCLE = 2200.0
+"""SMs of fewer 16-bit FLOPs per cycle feed tensor cores from their warps' registers (mma.sync: Ampere, Ada, Blackwell
+RTX; Hopper and Blackwell read shared memory): they take the joint fit that leans on their like."""
 
 JOINT_VENDOR = "NVIDIA"
 """Whose generations the joint fit was made of."""
