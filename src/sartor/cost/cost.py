@@ -54,6 +54,12 @@ class Cost:
         return self.time_s * np.exp(Z80 * self.log_sigma)
 
     @property
+    def learned(self) -> Floats:
+        """Factor that measurements, the package's and the user's own, moved the formula's time by."""
+        factor: Floats = self.details.get("residual", 1.0) * self.details.get("own_rows", 1.0)
+        return factor
+
+    @property
     def bound_by(self) -> Bound:
         """The largest term (of a single cost, not an array)."""
         terms = {

@@ -76,9 +76,9 @@ class Estimate:
 
     @property
     def formula_time_s(self) -> Floats:
-        """The total before residuals moved it."""
+        """The total before residuals and a user's own rows moved it."""
         pairs = zip(self.graph.operators, self.costs, strict=True)
-        return sum((op.count * cost.time_s / cost.details.get("residual", 1.0) for op, cost in pairs), 0.0)
+        return sum((op.count * cost.time_s / cost.learned for op, cost in pairs), 0.0)
 
     @property
     def source(self) -> Source:

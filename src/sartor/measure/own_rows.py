@@ -14,7 +14,7 @@ import numpy as np
 from sartor.hardware.own_rows import OwnRows, closeness
 from sartor.measure.fit import Array, Products
 
-LENGTHS = (1.5, 2.5, 4.0, 7.0)
+LENGTHS = (2.5, 4.0, 7.0)
 HEIGHTS = (0.03, 0.07, 0.15, 0.3)
 NOISES = (0.02, 0.04, 0.08, 0.16)
 MEAN_SD = 0.5

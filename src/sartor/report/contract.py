@@ -96,7 +96,7 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
         "network_s": plain(cost.network_s),
         "bound_by": cost.bound_by.value,
         **{key: plain(details.get(key)) for key in TILE_KEYS},
-        "residual": plain(details.get("residual")),
+        "residual": plain(cost.learned if {"residual", "own_rows"} & set(details) else None),
         "source": cost.source.value,
     }
 

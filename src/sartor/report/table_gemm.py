@@ -53,12 +53,15 @@ def gemm_reason(answer: GemmAnswer) -> str:
 
 
 def _residual(answer: GemmAnswer) -> str:
-    """How far what was learned from measurements moved the formula's time, where it does."""
-    factor = answer.cost.details.get("residual")
-    if factor is None:
+    """How far what was learned from measurements, the package's and the user's own, moved the formula's time."""
+    learned, own = (answer.cost.details.get(name) for name in ("residual", "own_rows"))
+    if learned is None and own is None:
         return ""
-    before = format_seconds(float(answer.cost.time_s) / float(factor))
-    return f" Measurements moved the formula's {before} by {signed_share(float(factor) - 1)}; tiles are the formula's."
+    factor = float(learned or 1.0)
+    before = format_seconds(float(answer.cost.time_s) / factor / float(own or 1.0))
+    words = f" Measurements moved the formula's {before} by {signed_share(factor - 1)}" if learned is not None else ""
+    mine = "" if own is None else f"{', your' if words else ' Your'} own rows by {signed_share(float(own) - 1)}"
+    return f"{words}{mine}; tiles are the formula's."
 
 
 def _ridge(answer: GemmAnswer) -> float:
