@@ -168,7 +168,7 @@ def _suspicion(table: str, thousands: int, groups: Sequence[Group]) -> str:
 def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST) -> list[Group]:
     """Figures of every combination of values of the columns ``names``, in the order of those values."""
     targets = predicted.targets
-    columns = {name: _column(predicted, name) for name in names}
+    columns = {_key(name): _column(predicted, name) for name in names}
     joint = combine([column.codes for column in columns.values()]) if columns else np.zeros(len(targets), np.int64)
     _, first, group = np.unique(joint, return_index=True, return_inverse=True)
     keys = [{name: c.values[c.codes[i]] for name, c in columns.items()} for i in first]
@@ -187,7 +187,18 @@ def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST)
                 worst=_worst(predicted, at, worst),
             )
         )
-    return sorted(found, key=lambda each: tuple(str(value) for value in each.keys.values()))
+    return sorted(found, key=lambda each: tuple(_rank(value) for value in each.keys.values()))
+
+
+def _key(name: str) -> str:
+    """What a column is called among the figures of a group: ``by_rows`` where a figure has its name already."""
+    return f"by_{name}" if name in Group.__slots__ and name != "calibration" else name
+
+
+def _rank(value: Any) -> tuple[bool, float, str]:
+    """Numbers in their order, then words in theirs."""
+    number = isinstance(value, (int, float))
+    return not number, float(value) if number else 0.0, str(value)
 
 
 def _shown(figures: Mapping[str, Any], groups: int) -> set[int]:
@@ -319,7 +330,7 @@ def _case(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
     return {
         **words,
         **targets.sizes(i),
-        "rows": int(targets.rows[i]),
+        "num_rows": int(targets.rows[i]),
         "measured_s": float(targets.measured_s[i]),
         "predicted_s": time_s,
         "low_s": float(time_s / spread),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -38,12 +39,7 @@ _FIGURES = {
 _OF_RUNS = {"shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "pair_accuracy", "top1_regret"}
 """Shown in a second table: together they are too wide for a terminal."""
 
-_NO_KEYS = {
-    "rows", "targets", "expressed", "roofline_median_error", "heuristics_targets", "calibration", "worst",
-    "memory_rows", "memory_bias", "pairs", "shots_rows", "shots_median_error", "shots_bias",
-    "shots_any_mape",
-}  # fmt: skip
-_TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "rows")
+_TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 
 LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
@@ -109,7 +105,7 @@ def _figures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
 
 def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("group", overflow="fold", min_width=8)
+    table.add_column(" ".join(_keys(groups[0])) or "group", overflow="fold", min_width=8)
     for word in ("targets", *words.values()):
         table.add_column(word, justify="right", no_wrap=True)
     for group in groups:
@@ -119,8 +115,13 @@ def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -
 
 def name_of(group: Mapping[str, Any]) -> str:
     """A group's keys in words, without its table."""
-    keys = [value for key, value in group.items() if key not in _NO_KEYS and key not in _FIGURES and key != "table"]
-    return printable(" ".join(str(value) for value in keys if value != "") or "all")
+    return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
+
+
+def _keys(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a group is grouped by: all that stands before its figures."""
+    keys = dict(takewhile(lambda entry: entry[0] != "rows", group.items()))
+    return {key: value for key, value in keys.items() if key != "table"}
 
 
 def _figure(key: str, value: float | None) -> str:
@@ -182,7 +183,7 @@ def _alike(case: Mapping[str, Any]) -> str:
     """Whether its rows agree among themselves, and whether shapes of near-equal work are off too."""
     said = []
     if case.get("measured_spread") is not None:
-        said.append(f"its {_many(case['rows'], 'row')} lie {100 * case['measured_spread']:.0f}% off their median")
+        said.append(f"its {_many(case['num_rows'], 'row')} lie {100 * case['measured_spread']:.0f}% off their median")
     if near := case.get("near_targets"):
         alone = ": it stands alone" if _alone(case) else ""
         off = f"median {100 * case['near_median_error']:.0f}% off"
