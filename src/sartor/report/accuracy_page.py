@@ -29,6 +29,13 @@ _COLUMNS = (
 )
 
 
+_FIGURES = (
+    "figure{overflow-x:auto}figure svg{max-width:100%;height:auto}"
+    "@media screen and (prefers-color-scheme:dark){figure svg{filter:invert(.92) hue-rotate(180deg)}}"
+)
+"""Drawn figures no wider than the page, and dark where it is."""
+
+
 def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> str:
     """The page as a string. ``charts`` has one entry per kind of table: ``table``, ``scatter`` and ``errors`` rows.
 
@@ -47,7 +54,7 @@ def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) 
         [
             Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
             element("title", f"{title}: sartor validate"),
-            Markup(f"<style>{style()}</style>"),
+            Markup(f"<style>{style()}{_FIGURES}</style>"),
         ]
     )
     inner = join([element("header", element("h1", title)), element("main", *main)])

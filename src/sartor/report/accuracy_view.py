@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
@@ -45,8 +46,10 @@ LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
     "bias: median of predicted / measured - 1. in 80%: measurements inside the predicted interval. "
     "tau: rank agreement (-1..1) among shapes of near-equal work. noise: how far rows of one shape lie apart. "
-    "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth). nvMMH: MAPE of nvidia-matmul-heuristics on a sample."
+    "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth)."
 )
+HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same products."
+NO_HEURISTICS = " A column of nvidia-matmul-heuristics on 16-bit products comes with pip install 'sartor[heuristics]'."
 
 TRAINING_LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1| of step times, every row once; bias: median of predicted / "
@@ -61,7 +64,13 @@ TRAINING_LEGEND = (
 
 def legend_of(body: Mapping[str, Any]) -> str:
     """What the figures mean, for the tables that are shown."""
-    return TRAINING_LEGEND if any(group["table"] == "training" for group in body["groups"]) else LEGEND
+    groups = body["groups"]
+    if any(group["table"] == "training" for group in groups):
+        return TRAINING_LEGEND
+    if any(group.get("heuristics_mape") is not None for group in groups):
+        return LEGEND + HEURISTICS
+    sixteen_bit = any(group["table"] == "gemm" and "16" in str(group.get("dtype", "16")) for group in groups)
+    return LEGEND + NO_HEURISTICS * (sixteen_bit and find_spec("nvMatmulHeuristics") is None)
 
 
 def accuracy_view(body: Mapping[str, Any]) -> RenderableType:

@@ -73,7 +73,15 @@ def draw_error_by_size(title: str, rows: Sequence[Mapping[str, Any]], frame: Fra
             strokeDash=alt.StrokeDash(
                 "which:N",
                 scale=alt.Scale(domain=["median", "90th percentile"], range=[[1, 0], [4, 3]]),
-                legend=alt.Legend(orient="top", title=None, symbolType="stroke", symbolStrokeColor=theme.ink),
+                legend=alt.Legend(
+                    orient="top",
+                    title=None,
+                    symbolType="stroke",
+                    symbolSize=200,
+                    symbolStrokeWidth=2,
+                    symbolFillColor="transparent",
+                    symbolStrokeColor=theme.ink,
+                ),
             ),
             tooltip=tips,
         )
