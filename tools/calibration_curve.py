@@ -39,7 +39,7 @@ DEVICES = {
 }
 """Device whose generation is taken as unknown -> the one of another at whose coefficients a fit may start."""
 
-NARROW = (("h200_sxm", "fp8"), ("rtx_pro_6000_server", "fp8"), ("b200_sxm", "nvfp4"))
+NARROW = (("h200_sxm", "fp8"), ("b200_sxm", "nvfp4"))
 RELATIVES = (
     ("gb200", "b200_sxm", "bf16"),
     ("b300_sxm", "gb300", "bf16"),

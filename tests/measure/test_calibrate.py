@@ -284,6 +284,17 @@ def test_records_that_cannot_be_used_are_refused_in_one_sentence(
         calibrate(spoiled(made, tmp_path / "bad.csv", change))
 
 
+def test_rows_of_one_shape_count_once_whatever_ran_them_and_when(made: Path, tmp_path: Path) -> None:
+    def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        later = [{**row, "date": "2026-04-01", "latency_us": 1.2 * float(row["latency_us"])} for row in rows]
+        return [{**row, "framework": name} for name, part in (("a", rows), ("b", later)) for row in part]
+
+    once, both = read_records(made), read_records(spoiled(made, tmp_path / "twice.csv", twice))
+    assert (len(both.products), both.rows, both.date) == (len(once.products), 2 * once.rows, "2026-04-01")
+    assert np.allclose(np.sort(both.measured_s), np.sort(1.1 * once.measured_s))
+    assert both.made_with == {"framework": "a, b"}
+
+
 def test_rows_that_cannot_be_used_are_counted_and_the_rest_is_kept(made: Path, tmp_path: Path) -> None:
     def change(rows: list[dict[str, Any]]) -> None:
         rows[0]["latency_us"], rows[1]["latency_us"], rows[2]["latency_us"] = "nan", "-3", "1e-4"

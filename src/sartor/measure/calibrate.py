@@ -293,7 +293,8 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     dtypes and none is chosen.
     """
     table = _table(Path(path))
-    targets = targets_of([table])
+    shapes = {name: column for name, column in table.coded.items() if name not in BESIDE}
+    targets = targets_of([replace(table, coded=shapes)])
     left_out = dict(table.left_out)
     words = [targets.words(i) for i in range(len(targets))]
     device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path))
@@ -331,6 +332,8 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
 
 SOFTWARE = ("driver", "framework", "framework_version", "library_version")
 """Columns of records that say what ran; kept, so that two calibrations show what changed between them."""
+BESIDE = ("date", *SOFTWARE)
+"""Columns that tell when and with what, not what: rows that differ in them alone are one shape's."""
 TOO_FAST = "a rate above the device's peak"
 
 
@@ -341,7 +344,7 @@ def _table(path: Path) -> Table:
         raise MissingExtraError("reading tables of measurements", "data") from None
     if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
-    table = read_table(path, ("date", *SOFTWARE), of="gemm")
+    table = read_table(path, BESIDE, of="gemm")
     if table.kind.name != "gemm":
         raise InputError("records", path.name, f"must be a gemm table (m, n, k) and is a {table.kind.name} table")
     return table
