@@ -346,7 +346,9 @@ def _table(path: Path) -> Table:
         raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
     table = read_table(path, BESIDE, of="gemm")
     if table.kind.name != "gemm":
-        raise InputError("records", path.name, f"must be a gemm table (m, n, k) and is a {table.kind.name} table")
+        held = table.kind.name.replace("_", "-")
+        must = f"must hold products (m, n, k), not {held} rows alone: attention and kernels are fitted beside products"
+        raise InputError("records", path.name, must)
     return table
 
 
