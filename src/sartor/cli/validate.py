@@ -38,6 +38,10 @@ def operators(
     ] = "boost",
     worst: Worst = 5,
     calibration: c.CalibrationFile = None,
+    gpu: Annotated[
+        list[Path] | None,
+        typer.Option("--gpu", metavar="FILE", help="Datasheet (TOML) of a device the tables call by its name; repeat."),
+    ] = None,
     html: Html = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
@@ -50,7 +54,12 @@ def operators(
     from sartor.measure.answer import accuracy_body, error_rows, scatter_rows
 
     found = validate_operators(
-        data, group_by=_columns(group_by), clock=_clock(clock), worst=worst, calibration=calibration
+        data,
+        group_by=_columns(group_by),
+        clock=_clock(clock),
+        worst=worst,
+        calibration=calibration,
+        gpus=gpu or (),
     )
     body = accuracy_body(found)
     charts = [
@@ -107,13 +116,13 @@ def training(
 
 
 def _answer(body: dict[str, Any], charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
-    c.answer("validate", body, as_json=json, out=out)
     if html:
         from sartor.report.accuracy_page import accuracy_page
         from sartor.report.files import write_atomic
 
         write_atomic(html, accuracy_page(body, charts).encode())
         c.say(f"wrote {html}")
+    c.answer("validate", body, as_json=json, out=out)
     if not json:
         from sartor.report.accuracy_view import accuracy_view
 

@@ -20,6 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.calibration import Calibration, Clock
 from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
 from sartor.hardware.catalog import load_gpu
+from sartor.measure.devices import Devices
 from sartor.measure.heuristics import heuristics_s
 from sartor.measure.predictions import Predicted, explain, predict
 from sartor.measure.rows import ASSUMED
@@ -94,15 +95,18 @@ def validate_operators(
     clock: Clock = Clock.BOOST,
     worst: int = WORST,
     calibration: str | Path | None = None,
+    gpus: Sequence[str | Path] = (),
 ) -> Accuracy:
     """Compare predictions with the tables of a folder or file.
 
     ``group_by`` are columns of the tables (or ``table``, ``size``, ``calibration``); without any, each kind of table
     has its own. A column that tells frameworks apart gives each its own targets. ``calibration`` is a file of
-    ``sartor calibrate``, used for targets of its device. Raises ``InputError`` when nothing can be used.
+    ``sartor calibrate``, used for targets of its device; ``gpus`` are datasheets (TOML) of devices that the tables call
+    by their ``name``. Raises ``InputError`` when nothing can be used.
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
-    own = _own(calibration)
+    devices = {gpu.name: gpu for gpu in map(load_gpu, gpus)}
+    own = _own(calibration, devices)
     reading = read_tables(data, asked)
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
@@ -110,7 +114,7 @@ def validate_operators(
     for kind in dict.fromkeys(table.kind.name for table in reading.tables):
         tables = [table for table in reading.tables if table.kind.name == kind]
         targets = targets_of(tables, [name for name in asked if name not in DERIVED])
-        predicted = predict(targets, clock, own)
+        predicted = predict(targets, clock, own, devices)
         groups += groups_of(predicted, asked or targets.kind.groups, worst=worst)
         for code, reason in enumerate(predicted.reasons):
             rows = int(targets.rows[predicted.reason == code].sum()) if code else 0
@@ -136,8 +140,11 @@ def validate_operators(
     )
 
 
-def _own(path: str | Path | None) -> Calibration | None:
-    return None if path is None else load_own_calibration(path, load_gpu(read_calibration_file(path).gpu))
+def _own(path: str | Path | None, devices: Devices) -> Calibration | None:
+    if path is None:
+        return None
+    name = read_calibration_file(path).gpu
+    return load_own_calibration(path, devices[name] if name in devices else load_gpu(name))
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:

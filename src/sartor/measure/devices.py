@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from sartor.errors import InputError
@@ -10,12 +11,21 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import Unexpressed
 
+Devices = Mapping[str, Gpu]
+"""A user's own datasheets, by the name that tables have for them."""
+
+
+def device_of(name: str, own: Devices) -> Gpu:
+    """A device by a table's label, the user's own first. Raises ``Unexpressed``."""
+    return own[name] if name in own else known(name)
+
 
 @cache
 def known(name: str) -> Gpu:
-    """A device by a source's label. Raises ``Unexpressed`` for a name the catalogue lacks, with the nearest."""
+    """A device by a source's label, or by a path to its datasheet. Raises ``Unexpressed`` for a name the catalogue
+    lacks, with the nearest."""
     try:
-        return load_gpu(_spelled(name))
+        return load_gpu(name if name.endswith(".toml") else _spelled(name))
     except InputError as error:
         nearest = f"; nearest: {error.nearest}" if error.nearest else ""
         raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None

@@ -18,7 +18,7 @@ from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
-from sartor.measure.devices import known
+from sartor.measure.devices import Devices, device_of
 from sartor.measure.rows import Unexpressed, Work, outside, work_of
 from sartor.measure.tables import Column, Floats64, Index
 from sartor.measure.targets import Targets, combine
@@ -59,6 +59,8 @@ class Predicted:
     clock: Clock
     own: Calibration | None = None
     """The user's, used for targets of its device."""
+    devices: Devices = field(default_factory=dict)
+    """The user's datasheets."""
 
     @property
     def expressed(self) -> Any:
@@ -85,18 +87,20 @@ class _Filling:
         self.reason[rows] = self.reasons.setdefault(reason, len(self.reasons))
 
 
-def predict(targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | None = None) -> Predicted:
+def predict(
+    targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | None = None, devices: Devices | None = None
+) -> Predicted:
     """Predictions for all targets of one kind of table.
 
     Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is what the table ran at: short
     runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained. ``own`` stands in for what
-    the catalogue knows of its device.
+    the catalogue knows of its device; ``devices`` are datasheets the catalogue lacks, by the tables' names for them.
     """
     clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
-    out = _Filling(len(targets))
+    out, sheets = _Filling(len(targets)), devices or {}
     for rows, words in _alike(targets):
         try:
-            _fill(out, targets, rows, words, clock, own)
+            _fill(out, targets, rows, words, clock, own, device_of(str(words["gpu"]), sheets))
         except Unexpressed as why:
             out.refuse(rows, str(why))
     time_s, sigma, roofline, work = out.values
@@ -111,6 +115,7 @@ def predict(targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | Non
         calibration=Column(codes=out.owner, values=tuple(out.owners)),
         clock=clock,
         own=own,
+        devices=sheets,
     )
 
 
@@ -119,7 +124,7 @@ def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
     that, for a product its tile and waves, and whose coefficients these are."""
     targets = predicted.targets
     words, sizes = targets.words(i), targets.sizes(i)
-    gpu = known(str(words["gpu"]))
+    gpu = device_of(str(words["gpu"]), predicted.devices)
     work = _work(targets.kind.name, words, sizes, gpu)
     gpu = work.cluster.gpu if work.cluster else gpu
     calibration = calibration_of(gpu, _main(work), predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
@@ -183,8 +188,8 @@ def _fill(
     words: Mapping[str, Any],
     clock: Clock,
     own: Calibration | None,
+    gpu: Gpu,
 ) -> None:
-    gpu = known(str(words["gpu"]))
     sizes = {name: values[rows] for name, values in targets.numbers.items()}
     for mask, reason in outside(targets.kind.name, words, sizes, gpu):
         out.refuse(rows[np.broadcast_to(mask, rows.shape)], reason)
