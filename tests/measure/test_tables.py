@@ -122,3 +122,45 @@ def test_an_unknown_column_to_group_by_offers_the_nearest(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="nearest: holdout_kind"):
         read_tables(path, ["holdout_kin"])
     assert read_tables(path, ["holdout_kind"]).tables[0].coded["holdout_kind"].values[0] == "gpu"
+
+
+@pytest.mark.parametrize("line", ["a100_sxm,bfloat16,64,64", "a100_sxm,bfloat16,64,64,64,1,9,9", '"a100'])
+def test_a_line_that_is_no_row_is_counted_and_the_rest_kept(tmp_path: Path, line: str) -> None:
+    path = write_csv(tmp_path / "x.csv", gemm_rows())
+    path.write_text(path.read_text() + line)
+    (table,) = read_tables(path).tables
+    assert table.measured.size == len(gemm_rows())
+    assert table.left_out == {"not as many fields as the header": 1}
+    assert table.num_rows == len(gemm_rows()) + 1
+
+
+def test_spaces_around_names_of_columns_do_not_matter(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", gemm_rows())
+    head, _, rest = path.read_text().partition("\n")
+    path.write_text(", ".join(head.split(",")) + "\n" + rest)
+    assert read_tables(path).tables[0].measured.size == len(gemm_rows())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (str.upper, "lower case"),
+        (lambda text: text.replace(",", ";"), "separated by commas"),
+        (lambda text: text.replace(",", "\t"), "separated by commas"),
+        (lambda text: "", "it is empty"),
+    ],
+)
+def test_a_header_nearly_right_is_told_what_is_wrong(tmp_path: Path, change: Any, why: str) -> None:
+    path = write_csv(tmp_path / "x.csv", gemm_rows())
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InputError, match=why):
+        read_tables(path)
+
+
+def test_a_file_of_the_other_kind_is_told_its_name(tmp_path: Path) -> None:
+    csv = write_csv(tmp_path / "x.csv", gemm_rows()).rename(tmp_path / "y.parquet")
+    with pytest.raises(InputError, match=r"must end in \.csv"):
+        read_tables(csv)
+    parquet = write_parquet(tmp_path / "x.parquet", gemm_rows()).rename(tmp_path / "z.csv")
+    with pytest.raises(InputError, match=r"must end in \.parquet"):
+        read_tables(parquet)

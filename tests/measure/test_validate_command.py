@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,29 @@ def test_people_get_a_table_with_reasons_that_fits(tmp_path: Path, call: Callabl
     assert "bound by" in out
     assert "tile" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_people_are_told_what_was_lent_and_by_whom(tmp_path: Path, call: Callable[..., Any]) -> None:
+    """On the terminal and on the page; a table priced by its device's own measurements has nothing to tell."""
+    rows = [*gemm_rows(), *gemm_rows(gpu="h100_sxm"), *gemm_rows(gpu="l40s")]
+    path, html = write_parquet(tmp_path / "x.parquet", rows), tmp_path / "x.html"
+    _, out, _ = call("validate", "operators", "--data", path, "--html", html)
+    for text in (" ".join(out.split()), html.read_text()):
+        assert "lent by h200_sxm: h100_sxm (gemm bfloat16)" in text
+        assert "nothing of this device: l40s (gemm bfloat16)" in text
+    _, own, _ = call("validate", "operators", "--data", write_parquet(tmp_path / "y.parquet", gemm_rows()))
+    assert "Predicted with" not in own
+
+
+def test_a_missing_extra_leaves_one_json_object(
+    tmp_path: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    path = write_parquet(tmp_path / "x.parquet", gemm_rows())
+    code, out, err = call("validate", "operators", "--data", path, "--html", tmp_path / "x.html", "--json")
+    assert code == 2
+    assert "sartor[report]" in json.loads(out)["error"]["message"]
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_html_and_out_are_written(tmp_path: Path, call: Callable[..., Any]) -> None:
