@@ -105,6 +105,7 @@ def faster_gpu(gpu: Gpu, factor: float) -> Gpu:
         gpu,
         **rates,
         boost_clock_hz=gpu.boost_clock_hz * factor,
+        tdp_w=gpu.tdp_w * factor,
         peak_flops_per_s={dtype: peak * factor for dtype, peak in gpu.peak_flops_per_s.items()},
     )
 

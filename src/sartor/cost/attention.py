@@ -14,6 +14,7 @@ import numpy as np
 from sartor.cost.attention_residual import correct_attention
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import peak_flops_per_s
+from sartor.cost.power import lasting_s, long_run
 from sartor.hardware.calibration import AttentionCoefficients, Calibration, Clock
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Pass
@@ -31,15 +32,17 @@ HEAD_STEP = 32
 def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
     """Cost of one fused attention kernel; shapes broadcast."""
     c = calibration.attention
-    gemm = calibration.gemm.get(op.dtype)
-    peak = peak_flops_per_s(gpu, op.dtype) / (1 + gemm.throttle if gemm and clock is Clock.SUSTAINED else 1.0)
+    peak = peak_flops_per_s(gpu, op.dtype)
     prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
     few = np.asarray(op.seq_q) <= DECODE_ROWS
     few = few & (op.pass_ is Pass.FORWARD)
     compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
+    gemm = calibration.gemm.get(op.dtype)
+    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    compute = lasting_s(compute, op.flops, run)
     time = np.maximum(compute, memory) + overlap * np.minimum(compute, memory) + launch
     sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
-    time, sigma, factor = correct_attention(op, time, sigma, peak_flops_per_s(gpu, op.dtype), gpu, calibration)
+    time, sigma, factor = correct_attention(op, time, sigma, peak, gpu, calibration)
     return Cost(
         time_s=_plain(time),
         compute_s=_plain(compute),

@@ -8,7 +8,7 @@ to choose the fastest. Formula, symbols and accuracy: docs/concepts/gemm.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,16 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.own_rows import correct_by_own_rows
+from sartor.cost.power import long_run
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
-from sartor.hardware.calibration import FRESH_BYTES, SCALE_BLOCK, Calibration, Clock, GemmCoefficients
+from sartor.hardware.calibration import (
+    FRESH_BYTES,
+    SCALE_BLOCK,
+    Calibration,
+    Clock,
+    GemmCoefficients,
+    PowerCoefficients,
+)
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.scaling import HOST_WAIT, l2_bytes_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
@@ -37,11 +45,11 @@ def gemm_costs(
     Products of one dtype are evaluated together, so a whole model's scalar products take one pass.
     """
     costs: list[Cost | None] = [None] * len(gemms)
-    for dtype in dict.fromkeys(gemm.dtype for gemm in gemms):
-        chosen = [i for i, gemm in enumerate(gemms) if gemm.dtype is dtype]
-        coefficients = _coefficients(calibration, dtype)
+    for dtype, bare in dict.fromkeys(_kind(gemm) for gemm in gemms):
+        chosen = [i for i, gemm in enumerate(gemms) if _kind(gemm) == (dtype, bare)]
+        coefficients = _bare_coefficients(calibration) if bare else _coefficients(calibration, dtype)
         problems = [_problem(gemms[i], coefficients) for i in chosen]
-        machine = _machine(gpu, dtype, coefficients, clock)
+        machine = _machine(gpu, dtype, coefficients, clock, calibration.power)
         flat = Problems(
             **{
                 name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
@@ -83,6 +91,26 @@ def gemm_costs(
     return [cost for cost in costs if cost is not None]
 
 
+def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:
+    """Its type, and whether it is one that tables time only together with the kernel that narrows its operands."""
+    return gemm.dtype, gemm.quantized and gemm.dtype in _BARE
+
+
+_BARE = (DType.FP8, DType.MXFP8, DType.INT8, DType.NVFP4, DType.MXFP4, DType.INT4)
+"""Types whose operands are scaled in the tensor cores or once per tensor: blocks of other kinds are a kernel's own."""
+
+
+def _bare_coefficients(calibration: Calibration) -> GemmCoefficients:
+    """Of a narrow product without its quantizing kernel: the device's 16-bit kernels at the narrow type's peak and
+    bytes.
+
+    Fits of narrow types take that kernel's traffic for the product's own (docs/concepts/gemm.md, "Operands that come
+    narrow"). The interval is that of other units, twice as wide.
+    """
+    c = _coefficients(calibration, DType.BF16)
+    return replace(c, log_sigma=2 * c.log_sigma, log_sigma_small=2 * c.log_sigma_small)
+
+
 def _without_quantizing(
     found: dict[str, Array], formula_s: Array, where: Any, p: Problems, machine: Machine, c: GemmCoefficients
 ) -> dict[str, Array]:
@@ -122,7 +150,12 @@ def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, c
     return gemm_costs([gemm], gpu, calibration, clock=clock)[0]
 
 
-def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machine:
+_NOTHING_KNOWN = PowerCoefficients()
+
+
+def _machine(
+    gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock, power: PowerCoefficients = _NOTHING_KNOWN
+) -> Machine:
     peak = peak_flops_per_s(gpu, dtype)
     return Machine(
         num_sms=float(gpu.num_sms),
@@ -135,7 +168,8 @@ def _machine(gpu: Gpu, dtype: DType, c: GemmCoefficients, clock: Clock) -> Machi
         element_bytes=dtype.bytes,
         first_bytes=dtype.activation_bytes,
         step_k=max(16.0, c.step_bytes // dtype.activation_bytes),
-        throttle_s=c.throttle_s if clock is Clock.BOOST else 0.0,
+        throttle_s=c.throttle_s,
+        long_run=long_run(gpu, dtype, power, c.throttle, clock),
         quantize_bytes=c.quantize_bytes,
     )
 
@@ -309,7 +343,8 @@ def gemm_alternatives(
     c = _coefficients(calibration, gemm.dtype)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
-    columns = {key: values[:, 0] for key, values in alternatives(flat, _machine(gpu, gemm.dtype, c, clock), c).items()}
+    machine = _machine(gpu, gemm.dtype, c, clock, calibration.power)
+    columns = {key: values[:, 0] for key, values in alternatives(flat, machine, c).items()}
     order = [i for i in np.argsort(columns["time_s"], kind="stable") if np.isfinite(columns["time_s"][i])]
     return tuple(_alternative({key: column[i] for key, column in columns.items()}) for i in order)
 

@@ -15,6 +15,7 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import gemm_costs, peak_flops_per_s
 from sartor.cost.grouped_residual import correct_grouped
+from sartor.cost.power import LongRun, lasting_s, long_run
 from sartor.hardware.calibration import Calibration, Clock, GroupedCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, GroupedGemm, Pass
@@ -52,7 +53,9 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
     """The formula's alone."""
     c = calibration.grouped
-    terms = grouped_terms(op, gpu, c, clock_factor(op, calibration, clock))
+    gemm = calibration.gemm.get(op.dtype)
+    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    terms = grouped_terms(op, gpu, c, run)
     time_s = terms["time_s"]
     sigma = np.where(time_s < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
     details = {key: _plain(terms[key]) for key in ("tile_m", "tile_n", "waves")}
@@ -80,15 +83,7 @@ _SHORT = 5
 """Products shorter than so many launches have an interval of their own."""
 
 
-def clock_factor(op: GroupedGemm, calibration: Calibration, clock: Clock) -> float:
-    """How much longer compute takes at the sustained clock; the measured tables ran at boost."""
-    if clock is Clock.BOOST:
-        return 1.0
-    of = calibration.gemm.get(op.dtype)
-    return 1.0 + (of.throttle if of else 0.0)
-
-
-def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, slower: float = 1.0) -> dict[str, Any]:
+def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Any]:
     """Seconds of compute, memory and all, with the tile height chosen; the sizes' broadcast shape."""
     sizes = (op.groups, op.rows, op.n, op.k, op.skew, op.masked_rows)
     groups, rows, n, k, skew, masked = (np.asarray(v, dtype=np.float64)[..., None] for v in sizes)
@@ -100,9 +95,9 @@ def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, slower: flo
     per_k = np.maximum(2 * tiles_m * c.tile_n / rate, (tiles_m + c.tile_n) * op.dtype.bytes / feed)
     waves = blocks / gpu.num_sms
     waves = waves + c.tail * (np.ceil(waves) - waves)
-    compute = waves * (k * per_k * slower + c.tile_s * (tiles_m * c.tile_n) / 16384)
+    compute = waves * (k * per_k + c.tile_s * (tiles_m * c.tile_n) / 16384)
     best = np.argmin(compute, axis=-1)[..., None]
-    compute = np.take_along_axis(compute, best, axis=-1)[..., 0]
+    compute = lasting_s(np.take_along_axis(compute, best, axis=-1)[..., 0], op.flops, run)
     out = max(2.0, op.dtype.bytes)
     traffic = op.dtype.bytes * (active * n * k + rows * k) + out * rows * n
     traffic = traffic + c.masked * op.dtype.bytes * masked * (n + k)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.cost.power import LongRun, lasting_s
 from sartor.hardware.calibration import GemmCoefficients
 
 Array = npt.NDArray[np.float64]
@@ -66,7 +67,9 @@ class Machine:
     step_k: float
     """Elements of k that one main-loop step covers."""
     throttle_s: float
-    """Compute time at which half of the power-limit slowdown has set in; 0: all of it always (long runs)."""
+    """Compute time at which half of the slowdown that short runs see has set in."""
+    long_run: LongRun | None
+    """What the power limit does in long runs; None in short ones and where it is not known."""
     quantize_bytes: float
     """Traffic of quantizing one element of the first operand in a kernel of its own; 0 where there is none."""
 
@@ -104,7 +107,7 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
     overhead = c.launch_s + quantizing_s(p, machine, c)
-    least: Array = _combine(_throttled(compute, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
+    least: Array = _combine(_throttled(compute, p, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
         split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)
@@ -156,7 +159,7 @@ class _Tiles:
 def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Any]:
     """Every block computes a whole tile."""
     waves = np.ceil(tiles.grid / machine.num_sms)
-    compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), machine, c)
+    compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), p, machine, c)
     overhead = c.launch_s + quantizing_s(p, machine, c)
     return _terms(p, tiles, machine, c, np.float64(1), waves, compute, _traffic_s(p, machine, c), overhead)
 
@@ -165,7 +168,7 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
     parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
     parts = np.maximum(np.floor(parts), 1.0)
-    compute = _throttled(np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s, machine, c)
+    compute = _throttled(np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s, p, machine, c)
     partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
     memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
     overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
@@ -198,9 +201,12 @@ def _terms(
     }
 
 
-def _throttled(compute: Any, machine: Machine, c: GemmCoefficients) -> Any:
+def _throttled(compute: Any, p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     """Under load the clock falls to what the power limit allows: at once in long runs, gradually in short ones."""
-    return compute * (1 + c.throttle * (compute / (compute + machine.throttle_s)))
+    lasting = lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, machine.long_run)
+    if machine.long_run and machine.long_run.uniform:
+        return lasting
+    return np.maximum(lasting, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s))))
 
 
 def _combine(compute: Any, memory: Any, overlap: float) -> Any:

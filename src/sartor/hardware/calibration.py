@@ -225,6 +225,16 @@ class CollectiveCoefficients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCoefficients:
+    """How the power limit bounds long runs; symbols and fit in docs/concepts/gemm.md, "Clock"."""
+
+    flops_per_joule: float = 0.0
+    """16-bit FLOPs per joule of the power limit at which the clock starts to fall; 0: nothing is known of it."""
+    kept: float = 1.0
+    """Share of the slowdown that is kept: between products run kernels that draw less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """All that is known of one device beyond its datasheet."""
 
@@ -237,6 +247,8 @@ class Calibration:
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
+    power: PowerCoefficients = field(default_factory=PowerCoefficients)
+    """Of the generation."""
     network: NetworkCoefficients = field(default_factory=NetworkCoefficients)
     """Of links between nodes, whatever the device."""
     calibrated: frozenset[str] = frozenset()
@@ -290,6 +302,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         sections["collective"] = collectives_on(
             sections["collective"], pcie=gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s
         )
+    sections["power"] = base["power"]
     sections["grouped_families"] = _families(gpu.name, kin, widen)
     sections["network"] = network_coefficients((_read("training.toml") or {}).get("network", {}))
     return Calibration(
@@ -329,6 +342,7 @@ _SECTIONS: dict[str, type] = {
     "attention": AttentionCoefficients,
     "memory_bound": MemoryBoundCoefficients,
     "collective": CollectiveCoefficients,
+    "power": PowerCoefficients,
 }
 
 _DEVICE_SECTIONS = ("grouped", "attention", "memory_bound", "collective")
