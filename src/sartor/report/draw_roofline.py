@@ -2,110 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sartor.report.frame import FILE, Frame, altair, colour, finish, log_axis, rows_chart
+from sartor.report.palette import Theme
 from sartor.report.points import Roofline
+from sartor.units import TERA
+
+TOP = 6
+"""Operators that get a colour of their own."""
 
 
 def draw_roofline(points: Roofline, frame: Frame = FILE) -> Any:
     """Log-log: bandwidth slope and compute ceiling, the ridge, GEMMs now (discs) and after (open diamonds)."""
     alt = altair()
-    theme, ridge = frame.theme, points.ridge_flops_per_byte
-    peak, bandwidth = points.peak_flops_per_s / 1e12, points.hbm_bytes_per_s / 1e12
-    intensity, rate = points.intensity_flops_per_byte, points.achieved_flops_per_s / 1e12
-    x_low, x_high = _decade_span([*intensity.tolist(), ridge], low=0.6, high=2.0)
-    y_low, y_high = _decade_span([*rate.tolist(), peak], low=0.5, high=1.6)
-    x_low = min(x_low, ridge / 4)
-    y_low = min(y_low, x_low * bandwidth)
-    x_scale = alt.Scale(type="log", domain=[x_low, x_high], nice=False)
-    y_scale = alt.Scale(type="log", domain=[y_low, y_high], nice=False)
-    x = alt.X(
-        "intensity:Q",
-        scale=x_scale,
-        title="arithmetic intensity [FLOP per byte of HBM traffic]",
-        axis=log_axis(alt, x_low, x_high),
-    )
-    y = alt.Y("rate:Q", scale=y_scale, title="achieved [TFLOP/s]", axis=log_axis(alt, y_low, y_high, "~g"))
-    roof = (
-        rows_chart(
-            alt,
-            [
-                {"intensity": x_low, "rate": x_low * bandwidth},
-                {"intensity": ridge, "rate": peak},
-                {"intensity": x_high, "rate": peak},
-            ],
+    plot = _Plot.of(alt, points, frame)
+    layers = [_roof(plot), _ridge(plot), *_notes(plot), *_products(plot)]
+    return finish(alt, alt.layer(*layers), points.title, frame, height=340)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plot:
+    """What every layer is drawn with: the device in TFLOP/s and TB/s, the two axes and where they begin and end."""
+
+    alt: Any
+    theme: Theme
+    points: Roofline
+    peak: float
+    bandwidth: float
+    x_span: tuple[float, float]
+    y_low: float
+    x: Any
+    y: Any
+
+    @classmethod
+    def of(cls, alt: Any, points: Roofline, frame: Frame) -> _Plot:
+        peak, bandwidth = points.peak_flops_per_s / TERA, points.hbm_bytes_per_s / TERA
+        ridge, rate = points.ridge_flops_per_byte, points.achieved_flops_per_s / TERA
+        x_low, x_high = _decade_span([*points.intensity_flops_per_byte.tolist(), ridge], low=0.6, high=2.0)
+        y_low, y_high = _decade_span([*rate.tolist(), peak], low=0.5, high=1.6)
+        x_low = min(x_low, ridge / 4)
+        y_low = min(y_low, x_low * bandwidth)
+        x_title = "arithmetic intensity [FLOP per byte of HBM traffic]"
+        return cls(
+            alt=alt,
+            theme=frame.theme,
+            points=points,
+            peak=peak,
+            bandwidth=bandwidth,
+            x_span=(x_low, x_high),
+            y_low=y_low,
+            x=_log(alt, alt.X, "intensity:Q", x_title, (x_low, x_high), log_axis(alt, x_low, x_high)),
+            y=_log(alt, alt.Y, "rate:Q", "achieved [TFLOP/s]", (y_low, y_high), log_axis(alt, y_low, y_high, "~g")),
         )
-        .mark_line(color=theme.muted, strokeWidth=2)
-        .encode(x=x, y=y)
-    )
-    ridge_rule = (
-        rows_chart(alt, [{"intensity": ridge, "rate": y_low, "top": peak}])
-        .mark_rule(color=theme.muted, strokeDash=[3, 4])
-        .encode(x=x, y=y, y2="top:Q")
-    )
-    middle = float(np.sqrt(x_low * ridge))
-    roomy = alt.ExprRef(expr="width < 330 ? 0 : 1")
-    notes = [
-        (
-            {"intensity": x_high, "rate": peak, "text": f"peak {peak:,.0f} TFLOP/s ({points.dtype}, dense)"},
-            "right",
-            -4,
-            -9,
-            1.0,
-        ),
-        ({"intensity": ridge, "rate": y_low, "text": f"ridge {ridge:,.0f} FLOP/B"}, "left", 6, -9, 1.0),
-        ({"intensity": middle, "rate": middle * bandwidth, "text": f"HBM {bandwidth:.2f} TB/s"}, "left", 10, 4, roomy),
-    ]
-    texts = [
-        rows_chart(alt, [row])
-        .mark_text(align=align, dx=dx, dy=dy, color=theme.muted, fontSize=11, opacity=room)
-        .encode(x=x, y=y, text="text:N")
-        for row, align, dx, dy, room in notes
-    ]
-    groups = _top_names(points, limit=6)
-    rows = [
+
+
+def _log(alt: Any, channel: Any, field: str, title: str, domain: tuple[float, float], axis: Any) -> Any:
+    return channel(field, scale=alt.Scale(type="log", domain=list(domain), nice=False), title=title, axis=axis)
+
+
+def _roof(plot: _Plot) -> Any:
+    low, high = plot.x_span
+    corners = [(low, low * plot.bandwidth), (plot.points.ridge_flops_per_byte, plot.peak), (high, plot.peak)]
+    rows = [{"intensity": intensity, "rate": rate} for intensity, rate in corners]
+    return rows_chart(plot.alt, rows).mark_line(color=plot.theme.muted, strokeWidth=2).encode(x=plot.x, y=plot.y)
+
+
+def _ridge(plot: _Plot) -> Any:
+    row = {"intensity": plot.points.ridge_flops_per_byte, "rate": plot.y_low, "top": plot.peak}
+    rule = rows_chart(plot.alt, [row]).mark_rule(color=plot.theme.muted, strokeDash=[3, 4])
+    return rule.encode(x=plot.x, y=plot.y, y2="top:Q")
+
+
+def _notes(plot: _Plot) -> Iterator[Any]:
+    """The peak, the ridge and the bandwidth in words; the last where there is room."""
+    ridge, peak, bandwidth = plot.points.ridge_flops_per_byte, plot.peak, plot.bandwidth
+    middle = float(np.sqrt(plot.x_span[0] * ridge))
+    roomy = plot.alt.ExprRef(expr="width < 330 ? 0 : 1")
+    words = f"peak {peak:,.0f} TFLOP/s ({plot.points.dtype}, dense)"
+    for x, y, text, align, dx, dy, opacity in (
+        (plot.x_span[1], peak, words, "right", -4, -9, 1.0),
+        (ridge, plot.y_low, f"ridge {ridge:,.0f} FLOP/B", "left", 6, -9, 1.0),
+        (middle, middle * bandwidth, f"HBM {bandwidth:.2f} TB/s", "left", 10, 4, roomy),
+    ):
+        mark = rows_chart(plot.alt, [{"intensity": x, "rate": y, "text": text}]).mark_text(
+            align=align, dx=dx, dy=dy, color=plot.theme.muted, fontSize=11, opacity=opacity
+        )
+        yield mark.encode(x=plot.x, y=plot.y, text="text:N")
+
+
+def _products(plot: _Plot) -> list[Any]:
+    """A disc a product; an open diamond for one of the shape that is proposed."""
+    alt, rows, groups = plot.alt, _rows(plot), _top_names(plot.points, TOP)
+    domain = [*groups, "other"] if any(row["group"] == "other" for row in rows) else groups
+    palette = [*plot.theme.series[:TOP][: len(groups)], plot.theme.grey]
+    encoding = {
+        "x": plot.x,
+        "y": plot.y,
+        "color": colour(alt, "group", domain, palette[: len(domain)]),
+        "tooltip": [
+            alt.Tooltip("operator:N"),
+            alt.Tooltip("pass:N"),
+            alt.Tooltip("when:N", title="shape"),
+            alt.Tooltip("intensity:Q", title="FLOP per byte", format=".4g"),
+            alt.Tooltip("rate:Q", title="achieved [TFLOP/s]", format=".4g"),
+            alt.Tooltip("peak:Q", title="share of peak", format=".1%"),
+            alt.Tooltip("share:Q", title="share of step", format=".1%"),
+        ],
+    }
+    now, after = ([row for row in rows if row["when"] == when] for when in ("now", "after"))
+    layers = [rows_chart(alt, now).mark_point(filled=True, size=75, opacity=0.85).encode(**encoding)]
+    if after:
+        open_ = rows_chart(alt, after).mark_point(shape="diamond", filled=False, size=190, strokeWidth=1.8)
+        layers.append(open_.encode(**encoding))
+    return layers
+
+
+def _rows(plot: _Plot) -> list[dict[str, Any]]:
+    points, groups = plot.points, _top_names(plot.points, TOP)
+    columns = (points.intensity_flops_per_byte, points.achieved_flops_per_s / TERA, points.share, points.after)
+    return [
         {
             "operator": name,
             "group": name if name in groups else "other",
             "pass": pass_,
             "when": "after" if is_after else "now",
-            "intensity": i,
-            "rate": r,
-            "peak": r / peak,
-            "share": s,
+            "intensity": intensity,
+            "rate": rate,
+            "peak": rate / plot.peak,
+            "share": share,
         }
-        for name, pass_, i, r, s, is_after in zip(
-            points.names,
-            points.passes,
-            intensity.tolist(),
-            rate.tolist(),
-            points.share.tolist(),
-            points.after.tolist(),
-            strict=True,
+        for name, pass_, intensity, rate, share, is_after in zip(
+            points.names, points.passes, *(column.tolist() for column in columns), strict=True
         )
     ]
-    domain = [*groups, "other"] if any(row["group"] == "other" for row in rows) else groups
-    palette = [*theme.series[:6][: len(groups)], theme.grey]
-    tips = [
-        alt.Tooltip("operator:N"),
-        alt.Tooltip("pass:N"),
-        alt.Tooltip("when:N", title="shape"),
-        alt.Tooltip("intensity:Q", title="FLOP per byte", format=".4g"),
-        alt.Tooltip("rate:Q", title="achieved [TFLOP/s]", format=".4g"),
-        alt.Tooltip("peak:Q", title="share of peak", format=".1%"),
-        alt.Tooltip("share:Q", title="share of step", format=".1%"),
-    ]
-    encoding = {"x": x, "y": y, "color": colour(alt, "group", domain, palette[: len(domain)]), "tooltip": tips}
-    now = rows_chart(alt, [row for row in rows if row["when"] == "now"])
-    dots = [now.mark_point(filled=True, size=75, opacity=0.85).encode(**encoding)]
-    if points.after.any():
-        after = rows_chart(alt, [row for row in rows if row["when"] == "after"])
-        dots.append(after.mark_point(shape="diamond", filled=False, size=190, strokeWidth=1.8).encode(**encoding))
-    return finish(alt, alt.layer(roof, ridge_rule, *texts, *dots), points.title, frame, height=340)
 
 
 def _top_names(points: Roofline, limit: int) -> list[str]:

@@ -77,31 +77,51 @@ def _label_side(position: float, place: int, of: int) -> dict[str, Any]:
 def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
     """Speedup against change in parameters; colour counts the fields changed; the best and the smallest edit named."""
     alt = altair()
-    theme = frame.theme
-    rows = [
+    rows = _candidate_rows(points)
+    x, y = _candidate_axes(alt, points)
+    tips = [
+        alt.Tooltip("change:N"),
+        alt.Tooltip("speedup:Q", format=".3f"),
+        alt.Tooltip("low:Q", title="80% low", format=".3f"),
+        alt.Tooltip("high:Q", title="80% high", format=".3f"),
+        alt.Tooltip("params:Q", title="parameters", format="+.2%"),
+        alt.Tooltip("fields:N", title="changed"),
+    ]
+    rule, *mark = _today(alt, frame.theme, x, y)
+    dots = _dots(alt, frame.theme, points, rows).encode(x=x, y=y, tooltip=tips)
+    layers = [rule, dots, *mark]
+    middle = sum(_params_span(points)) / 2
+    for index, word, dy in _named(points):
+        layers += _named_layers(alt, frame.theme, rows[index] | {"text": word}, dy, middle, x, y, tips)
+    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+
+
+def _candidate_rows(points: Pareto) -> list[dict[str, Any]]:
+    columns = (points.params_change, points.speedup, points.low, points.high, points.num_changed, points.on_front)
+    return [
         {
             "change": label,
-            "params": p,
-            "speedup": s,
-            "low": lo if np.isfinite(lo) else None,
-            "high": hi if np.isfinite(hi) else None,
-            "fields": f"{n} field{'s' if n != 1 else ''}",
-            "front": bool(f),
+            "params": params,
+            "speedup": speedup,
+            "low": low if np.isfinite(low) else None,
+            "high": high if np.isfinite(high) else None,
+            "fields": f"{count} field{'s' if count != 1 else ''}",
+            "front": bool(front),
         }
-        for label, p, s, lo, hi, n, f in zip(
-            points.labels,
-            points.params_change.tolist(),
-            points.speedup.tolist(),
-            points.low.tolist(),
-            points.high.tolist(),
-            points.num_changed.tolist(),
-            points.on_front.tolist(),
-            strict=True,
+        for label, params, speedup, low, high, count, front in zip(
+            points.labels, *(column.tolist() for column in columns), strict=True
         )
     ]
-    largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
-    domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
-    least, most = (float(edge([*points.params_change.tolist(), 0.0])) for edge in (np.min, np.max))
+
+
+def _params_span(points: Pareto) -> tuple[float, float]:
+    changes = [*points.params_change.tolist(), 0.0]
+    return float(np.min(changes)), float(np.max(changes))
+
+
+def _candidate_axes(alt: Any, points: Pareto) -> tuple[Any, Any]:
+    """Wide enough for every candidate, today's shape and the intervals of those that are named."""
+    least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
     named = [index for index, _, _ in _named(points)]
     top = float(np.max([*points.speedup.tolist(), *points.high[named].tolist(), 1.0]))
@@ -119,51 +139,48 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
         scale=alt.Scale(domain=[floor - 0.06 * span, top + 0.2 * span], zero=False, nice=False),
         axis=alt.Axis(format=".2f", tickCount=6),
     )
-    tips = [
-        alt.Tooltip("change:N"),
-        alt.Tooltip("speedup:Q", format=".3f"),
-        alt.Tooltip("low:Q", title="80% low", format=".3f"),
-        alt.Tooltip("high:Q", title="80% high", format=".3f"),
-        alt.Tooltip("params:Q", title="parameters", format="+.2%"),
-        alt.Tooltip("fields:N", title="changed"),
-    ]
+    return x, y
+
+
+def _today(alt: Any, theme: Theme, x: Any, y: Any) -> list[Any]:
+    """A rule at a speedup of 1, a cross where the shape stands, and its word."""
     today = rows_chart(alt, [{"params": 0.0, "speedup": 1.0, "text": "today"}])
-    base_rule = today.mark_rule(color=theme.muted, strokeDash=[3, 4]).encode(y=y)
-    base_dot = today.mark_point(shape="cross", filled=True, size=80, color=theme.ink).encode(x=x, y=y)
-    base_text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11).encode(
-        x=x, y=y, text="text:N"
-    )
-    dots = (
+    text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11)
+    return [
+        today.mark_rule(color=theme.muted, strokeDash=[3, 4]).encode(y=y),
+        today.mark_point(shape="cross", filled=True, size=80, color=theme.ink).encode(x=x, y=y),
+        text.encode(x=x, y=y, text="text:N"),
+    ]
+
+
+def _dots(alt: Any, theme: Theme, points: Pareto, rows: list[dict[str, Any]]) -> Any:
+    """Every candidate, those with most fields changed behind the others."""
+    largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
+    domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
+    return (
         rows_chart(alt, [rows[i] for i in largest_edits_first])
         .mark_point(filled=True, size=80, stroke=theme.surface, strokeWidth=0.8)
         .encode(
-            x=x,
-            y=y,
             color=colour(alt, "fields", domain, _by_count(theme, len(domain))),
             opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
-            tooltip=tips,
         )
     )
-    layers = [base_rule, dots, base_dot, base_text]
-    for index, word, dy in _named(points):
-        row = rows[index] | {"text": word}
-        side = {"align": "left", "dx": 11} if row["params"] <= (least + most) / 2 else {"align": "right", "dx": -11}
-        layers.append(
-            rows_chart(alt, [row])
-            .mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
-            .encode(x=x, y=y, text="text:N")
-        )
-        layers.append(
-            rows_chart(alt, [row])
-            .mark_rule(color=theme.ink, opacity=0.45)
-            .encode(x=x, y=alt.Y("low:Q", title="speedup"), y2="high:Q", tooltip=tips)
-        )
-        layers.append(
-            rows_chart(alt, [row])
-            .mark_point(filled=False, size=170, color=theme.ink, strokeWidth=1.4)
-            .encode(x=x, y=y, tooltip=tips)
-        )
-    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+
+
+def _named_layers(
+    alt: Any, theme: Theme, row: dict[str, Any], dy: int, middle: float, x: Any, y: Any, tips: list[Any]
+) -> list[Any]:
+    """One candidate's word, interval and ring."""
+    spot = rows_chart(alt, [row])
+    side = {"align": "left", "dx": 11} if row["params"] <= middle else {"align": "right", "dx": -11}
+    text = spot.mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
+    rule = spot.mark_rule(color=theme.ink, opacity=0.45)
+    ring = spot.mark_point(filled=False, size=170, color=theme.ink, strokeWidth=1.4)
+    return [
+        text.encode(x=x, y=y, text="text:N"),
+        rule.encode(x=x, y=alt.Y("low:Q", title="speedup"), y2="high:Q", tooltip=tips),
+        ring.encode(x=x, y=y, tooltip=tips),
+    ]
 
 
 def _by_count(theme: Theme, entries: int) -> list[str]:
