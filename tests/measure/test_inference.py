@@ -41,6 +41,17 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
     assert groups[1]["bias"] == pytest.approx(-0.2)
 
 
+def test_the_worst_say_what_their_time_is_made_of_and_groups_whose_coefficients_they_have(tmp_path: Path) -> None:
+    rows = [{**ROW, "tpot_ms": 100.0}, {**ROW, "tpot_ms": 100.0, "gpu": "h100_sxm"}]
+    groups = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))["groups"]
+    assert {group["calibration"] for group in groups} == {"own", "kin h200_sxm"}
+    (case,) = groups[0]["worst"]
+    shares = [int(part.rsplit(" ", 1)[1].rstrip("%")) for part in case["largest_parts"].split(", ")]
+    assert case["largest_parts"].startswith("products ")
+    assert shares == sorted(shares, reverse=True)
+    assert 90 <= sum(shares) <= 101
+
+
 def test_a_decoding_step_reads_at_least_the_weights(tmp_path: Path) -> None:
     assert predicted(tmp_path, ROW) > 7.5e9 * 2 / 2039e9
 

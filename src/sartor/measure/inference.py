@@ -120,6 +120,7 @@ def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow])
         "coverage_80": float(np.mean(inside)) if good else None,
         "kendall_tau": _tau(good),
         "roofline_mape": float(np.mean(roofline)) if good else None,
+        "calibration": ", ".join(sorted({row.calibration for row in good})) or None,
         "worst": [_case(row) for row in worst],
     }
 
@@ -145,6 +146,7 @@ def _case(row: InferenceRow) -> dict[str, Any]:
         "high_s": row.predicted_s * spread,
         "ratio": row.ratio,
         "source": row.source,
+        "largest_parts": ", ".join(f"{kind} {share:.0%}" for kind, share in [*row.parts.items()][:3]),
     }
 
 

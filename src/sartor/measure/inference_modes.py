@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sartor.cost.estimate import Estimate, estimate
@@ -17,6 +17,7 @@ from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.measure.devices import known
 from sartor.measure.inference_shapes import shape_of
+from sartor.measure.predictions import owner_of
 from sartor.measure.rows import Unexpressed
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
@@ -87,6 +88,10 @@ class InferenceRow:
     roofline_s: float = float("nan")
     source: str = ""
     batch: int = 0
+    calibration: str = ""
+    """Whose coefficients its products were priced with."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Share of the predicted time by kind of operator, and of waiting for the host."""
     reason: str = ""
 
     @property
@@ -129,7 +134,7 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     if _whole(row, "pp", 1) < 1:
         raise Unexpressed("pp is below 1")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
-    return found
+    return replace(found, calibration=owner_of(load_calibration(gpu, dtype), f"gemm.{dtype.value}"))
 
 
 def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dtype: DType, **sizes: Any) -> Workload:
@@ -233,7 +238,22 @@ def _done(
         roofline_s=sum(_roofline_s(each) * weight for each, weight in found) / per,
         source=found[0][0].source.value,
         batch=batch,
+        parts=_parts(found, waits_s),
     )
+
+
+def _parts(found: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str, float]:
+    """Shares of the time, largest first."""
+    parts = {"waiting for the host": waits_s}
+    for each, weight in found:
+        for op, cost in zip(each.graph.operators, each.costs, strict=True):
+            kind = _PARTS.get(type(op), "other kernels")
+            parts[kind] = parts.get(kind, 0.0) + float(cost.time_s * op.count) * weight
+    total = sum(parts.values())
+    return {kind: parts[kind] / total for kind in sorted(parts, key=lambda kind: -parts[kind]) if parts[kind] > 0}
+
+
+_PARTS = {Gemm: "products", GroupedGemm: "experts", Attention: "attention", Collective: "collectives"}
 
 
 def _roofline_s(found: Estimate) -> float:

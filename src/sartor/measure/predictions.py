@@ -282,11 +282,15 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 
 
 def _owner(kind: str, work: Work, calibration: Calibration) -> str:
-    """``own``, ``own (another dtype)``, ``joint``, ``kin NAME`` or ``generation``: whose fit the main operator's
-    coefficients are."""
+    """Whose fit the main operator's coefficients are."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
-    section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
+    return owner_of(calibration, _SECTIONS.get(kind, f"gemm.{dtype.value}"))
+
+
+def owner_of(calibration: Calibration, section: str) -> str:
+    """Whose fit a section's coefficients are: ``own``, ``own (another dtype)``, ``joint``, ``kin NAME`` or
+    ``generation``."""
     if section in calibration.calibrated:
         return "own"
     record = calibration.provenance.get(section)

@@ -165,14 +165,14 @@ def case_text(case: Mapping[str, Any]) -> str:
 _WORDS = {"compute_s": "compute", "memory_s": "memory", "network_s": "network", "overhead_s": "overhead"}
 _NOT_WHAT = {
     *_TIMES, *_WORDS, "bound_by", "largest", "residual", "source", "tile_m", "tile_n", "split_k", "waves",
-    "measured_spread", "near_targets", "near_median_error", "calibration",
+    "measured_spread", "near_targets", "near_median_error", "calibration", "largest_parts",
 }  # fmt: skip
 
 
 def _bound(case: Mapping[str, Any]) -> str:
     """What the prediction is made of."""
     if "bound_by" not in case:
-        return ""
+        return f"made of {case['largest_parts']}" if case.get("largest_parts") else ""
     terms = [f"{word} {format_seconds(case[key])}" for key, word in _WORDS.items() if case.get(key)]
     if "residual" in case:
         terms.append(f"residual x{case['residual']:.2f}")
