@@ -3,7 +3,7 @@
     python tools/fit_grouped.py ../shared [gpu ...]
 
 Each layer (data/measured/moe_bf16.parquet) is two grouped products plus permutation and activation, whose memory-bound
-costs are those of the device. A fit is made on the median over frameworks, and one per framework family; a quarter of
+costs are those of the device. A fit is made on the median over kernel families, and one per family; a quarter of
 the weight shapes (hidden, inter, topk, experts) is held out, whole.
 """
 
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sartor.cost.grouped import _SHORT, grouped_terms
+from sartor.cost import grouped
+from sartor.cost.grouped import _SHORT, grouped_terms, tiles_down
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.hardware.calibration import GroupedCoefficients, load_calibration
 from sartor.hardware.catalog import load_gpu
@@ -42,6 +45,12 @@ SPANS = {
     "masked": (0.3, 0.001, 3.0),
     "launch_s": (8e-6, 5e-7, 6e-5),
 }
+STARTS: tuple[dict[str, float], ...] = (
+    {},
+    {"feed_bytes_per_clock": 30.0, "half_tile": 2.0, "tile_s": 2e-6, "tail": 0.4},
+)
+"""Where fits start. The middle of kernels as unlike as Triton's and TensorRT-LLM's has two valleys (efficiency 0.32 or
+0.54 on devices of one die): it is fitted from both, a family from the first."""
 FALLBACKS = ("sglang_cutlass",)
 """Three to six times slower than the two other kernels of the same layers: no part of the middle of frameworks."""
 TILES = ((64, 64), (128, 128), (256, 128), (256, 256))
@@ -78,41 +87,77 @@ class Layers:
 
 
 def main(shared: Path, wanted: list[str]) -> None:
-    table = pd.read_parquet(shared / "data" / "measured" / "moe_bf16.parquet")
-    table = table[table.flag == 0]
-    plain = table[table.kernel.astype(str).str.contains("nongated")][SHAPE].drop_duplicates().assign(gated=False)
-    table = table.merge(plain, on=SHAPE, how="left")
-    table["gated"] = table.gated.isna()
+    table = moe_table(shared)
+    grouped.__dict__["tiles_down"] = _remembered
     for name in wanted or GPUS:
-        rows = table[table.gpu.astype(str) == name]
+        rows = table[table.gpu == name]
         sections, records = {}, {}
         families = rows.kernel.astype(str).map(kernel_family)
         for family in ("", *sorted(set(families))):
-            chosen = rows[families == family] if family else rows[~families.isin(FALLBACKS)]
-            if len(chosen) < 100:
+            every = layers_of(rows, families, family)
+            target = middle_of(every)
+            if len(target) < 100:
                 continue
-            target = chosen.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
             key = f"grouped_families.{family}" if family else "grouped"
-            sections[key], records[key] = fit(name, target)
-            records[key]["source"] = f"{SOURCE}, {name} {family or 'median over frameworks'}"
+            sections[key], records[key] = fit(name, target, every)
+            records[key]["source"] = f"{SOURCE}, {name} {family or 'middle of kernel families'}"
             shown = [[round(v, 3) for v in records[key][part].values()] for part in ("fit", "held_out")]
             print(name, family or "median", *shown, flush=True)
         put(OUT / f"{name}.toml", sections, records, "grouped")
 
 
-def fit(name: str, target: pd.DataFrame) -> tuple[dict[str, float], dict[str, Any]]:
-    """Coefficients and their record; the held-out error is of weight shapes the fit has not seen."""
+def moe_table(shared: Path) -> pd.DataFrame:
+    """Rows no source flags, with whether their experts have a gate: as sartor.measure.targets reads it off them."""
+    table = pd.read_parquet(shared / "data" / "measured" / "moe_bf16.parquet")
+    table = table[table.flag == 0].astype({"gpu": str})
+    keys = ["gpu", *SHAPE]
+    plain = table[table.kernel.astype(str).str.contains("nongated")][keys].drop_duplicates().assign(gated=False)
+    table = table.merge(plain, on=keys, how="left")
+    table["gated"] = table.gated.isna()
+    return table
+
+
+def layers_of(rows: pd.DataFrame, families: pd.Series, family: str) -> pd.DataFrame:
+    """Median latency of every layer of a kernel family; empty: of every layer of each family but the fallbacks."""
+    each = rows.assign(family=families).groupby([*KEYS, "family"], observed=True).latency_us.median()
+    found = each.rename("us").reset_index()
+    return found[found.family == family] if family else found[~found.family.isin(FALLBACKS)]
+
+
+def middle_of(every: pd.DataFrame) -> pd.DataFrame:
+    """Every layer once: the median over the families that ran it, however many rows a table has of each."""
+    return every.groupby(KEYS, observed=True).us.median().reset_index()
+
+
+def _remembered(mean: Any, groups: Any, skew: Any, tiles_m: Any) -> Any:
+    """``tiles_down``, whose arguments are the same at every step of a fit."""
+    key = tuple(np.asarray(each).tobytes() for each in (mean, groups, skew, tiles_m))
+    if key not in _KNOWN:
+        if len(_KNOWN) > 500:
+            _KNOWN.clear()
+        _KNOWN[key] = tiles_down(mean, groups, skew, tiles_m)
+    return _KNOWN[key]
+
+
+_KNOWN: dict[Any, Any] = {}
+
+
+def fit(name: str, target: pd.DataFrame, every: pd.DataFrame) -> tuple[dict[str, float], dict[str, Any]]:
+    """Coefficients and their record; the held-out error is of weight shapes the fit has not seen, and so is the
+    interval: 80% of the layers of ``every`` family, that is with the doubt which of them runs."""
     held = held_out(target)
     train = target[~held] if held.any() else target
-    first = _fit(layers(name, train.sample(min(len(train), 1500), random_state=0)))
+    one = len(every) == len(target)
+    first = _fit(layers(name, train.sample(min(len(train), 1500), random_state=0)), STARTS[:1] if one else STARTS)
     test = layers(name, target[held] if held.any() else target)
     known = layers(name, train)
     ratio = test.seconds(first) / test.measured_s
+    doubted = layers(name, every[held_out(every)] if held.any() else every)
     # A layer's interval is narrower than its products': their errors are half correlated, the rest adds little.
-    missed = np.abs(np.log(ratio)) / (_LAYER_SIGMA * test.share(first))
-    small = test.shortest(first)
+    missed = np.abs(np.log(doubted.seconds(first) / doubted.measured_s)) / (_LAYER_SIGMA * doubted.share(first))
+    small = doubted.shortest(first)
     sigmas = {"log_sigma": _sigma(missed[~small], missed), "log_sigma_small": _sigma(missed[small], missed)}
-    values: dict[str, float] = {"tile_n": first.tile_n, "tile_m_most": first.tile_m_most}
+    values: dict[str, float] = {"tile_n": first.tile_n, "tile_m_most": first.tile_m_most, "dragged": first.dragged}
     values |= {key: float(getattr(first, key)) for key in SPANS} | sigmas
     record = {
         "rows": len(target),
@@ -148,18 +193,19 @@ def layers(name: str, rows: pd.DataFrame) -> Layers:
     return Layers(gpu, parts, rows.us.to_numpy(dtype=np.float64) * 1e-6)
 
 
-def _fit(train: Layers) -> GroupedCoefficients:
-    first, low, high = (np.log([span[i] for span in SPANS.values()]) for i in range(3))
+def _fit(train: Layers, starts: Sequence[Mapping[str, float]]) -> GroupedCoefficients:
+    low, high = (np.log([span[i] for span in SPANS.values()]) for i in (1, 2))
     best: Any = None
-    for tile_m_most, tile_n in TILES if train.measured_s.size > 300 else TILES[1:2]:
-        base = GroupedCoefficients(tile_m_most=tile_m_most, tile_n=tile_n)
+    tiles = TILES if train.measured_s.size > 300 else TILES[1:2]
+    for (tile_m_most, tile_n), dragged, start in product(tiles, (0.0, 1.0), starts):
+        base = GroupedCoefficients(tile_m_most=tile_m_most, tile_n=tile_n, dragged=dragged)
 
         def of(x: Any, base: GroupedCoefficients = base) -> GroupedCoefficients:
             return replace(base, **{key: float(v) for key, v in zip(SPANS, np.exp(x), strict=True)})
 
         found = least_squares(
             lambda x, of=of: np.log(train.seconds(of(x)) / train.measured_s),
-            first,
+            np.log([start.get(key, span[0]) for key, span in SPANS.items()]),
             loss="soft_l1",
             f_scale=0.1,
             diff_step=1e-3,

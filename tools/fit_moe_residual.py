@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_residual
-from fit_grouped import FALLBACKS, GPUS, KEYS, SHAPE, SOURCE, layers
+from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of, moe_table
 from sartor.cost.gemm import peak_flops_per_s
 from sartor.cost.grouped import _SHORT, grouped_terms
 from sartor.cost.grouped_residual import PART, grouped_columns, grouped_features, grouped_floor_s
@@ -70,29 +70,19 @@ def main(shared: Path, wanted: list[str]) -> None:
     torch.set_num_threads(1)
     every = moe_table(shared)
     for name in [gpu for gpu in GPUS if not wanted or any(each.split(".")[0] == gpu for each in wanted)]:
-        rows = every[every.gpu.astype(str) == name]
+        rows = every[every.gpu == name]
         families = rows.kernel.astype(str).map(kernel_family)
         known = load_calibration(load_gpu(name))
         for family in ("", *sorted(set(families))):
-            chosen = rows[families == family] if family else rows[~families.isin(FALLBACKS)]
             asked = not wanted or name in wanted or f"{name}.{family}" in wanted
-            if not asked or len(chosen) < 100 or (family and family not in known.grouped_families):
+            if not asked or (family and family not in known.grouped_families):
                 continue
-            target = chosen.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
+            measured = layers_of(rows, families, family)
+            target = middle_of(measured)
             if len(target[SHAPE].drop_duplicates()) < LEAST_SHAPES:
                 print(name, family, "too few weight shapes: left out", flush=True)
                 continue
-            put(name, family, rows_of(name, family, target))
-
-
-def moe_table(shared: Path) -> pd.DataFrame:
-    """Rows no source flags, with whether their experts have a gate."""
-    table = pd.read_parquet(shared / "data" / "measured" / "moe_bf16.parquet")
-    table = table[table.flag == 0]
-    plain = table[table.kernel.astype(str).str.contains("nongated")][SHAPE].drop_duplicates().assign(gated=False)
-    table = table.merge(plain, on=SHAPE, how="left")
-    table["gated"] = table.gated.isna()
-    return table
+            put(name, family, rows_of(name, family, target), Doubt.of(target, measured))
 
 
 def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
@@ -105,7 +95,7 @@ def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
         rest[where] = seconds
         for i, op in enumerate(products):
             columns = grouped_columns(op, where.shape)
-            seen = grouped_features(columns, peak, c.launch_s, gpu)
+            seen = grouped_features(columns, peak, c, gpu)
             features = np.empty((2, len(seen), count), dtype=np.float32) if features is None else features
             features[i][:, where] = seen
             formula[i, where] = grouped_terms(op, gpu, c)["time_s"]
@@ -128,7 +118,21 @@ def folds(target: pd.DataFrame) -> Any:
     return target.merge(shapes.assign(fold=np.arange(len(shapes)) % FOLDS), on=SHAPE, how="left").fold.to_numpy()
 
 
-def put(name: str, family: str, rows: Rows) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Every family's measurement of every layer: what an interval is to hold 80% of."""
+
+    layer: Any
+    """Index of the layer."""
+    measured_s: Any
+
+    @classmethod
+    def of(cls, target: pd.DataFrame, every: pd.DataFrame) -> Doubt:
+        joined = target.assign(layer=np.arange(len(target))).merge(every, on=KEYS, suffixes=("_middle", ""))
+        return cls(layer=joined.layer.to_numpy(), measured_s=joined.us.to_numpy(dtype=np.float64) * 1e-6)
+
+
+def put(name: str, family: str, rows: Rows, doubt: Doubt) -> None:
     """Fit on three quarters of the shapes and judge on the fourth, four times; fit on all, write both down."""
     key = f"{name}.moe{'.' + family if family else ''}"
     everywhere = np.ones(rows.measured_s.shape, dtype=bool)
@@ -136,9 +140,9 @@ def put(name: str, family: str, rows: Rows) -> None:
     jitter = min(JITTERS, key=lambda each: errors(tried[each][0], rows, everywhere)["mape"])
     time_s, known = tried[jitter]
     formula_s = rows.rest_s + rows.formula_s.sum(axis=0)
-    where = f"{name} {family or 'median over frameworks'}"
+    where = f"{name} {family or 'middle of kernel families'}"
     least, most = np.quantile(_target(rows), [0.001, 0.999])
-    sigmas = sigma_pair(time_s, rows)
+    sigmas = sigma_pair(time_s, rows, doubt)
     record = {
         "gpu": name,
         "part": PART,
@@ -152,7 +156,7 @@ def put(name: str, family: str, rows: Rows) -> None:
         "least": round(float(least), 4),
         "most": round(float(most), 4),
         "formula_log_sigma": rows.coefficients.log_sigma,
-        "coverage": coverage(time_s, rows),
+        "coverage": coverage(time_s, rows, doubt),
         **sigmas,
         **{f"kin_{each}": round(KIN * value, 4) for each, value in sigmas.items()},
     }
@@ -257,18 +261,18 @@ def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
     return {"rows": int(error.size), **{key: round(float(value), 4) for key, value in found.items()}}
 
 
-def coverage(time_s: Any, rows: Rows) -> float:
+def coverage(time_s: Any, rows: Rows, doubt: Doubt) -> float:
     """Share of the layers of half the weight shapes inside an 80% interval made of the other half, and the reverse."""
-    missed, odd = np.abs(np.log(time_s / rows.measured_s)), rows.fold % 2 == 1
+    missed, odd = np.abs(np.log(time_s[doubt.layer] / doubt.measured_s)), rows.fold[doubt.layer] % 2 == 1
     inside = [(missed[test] <= np.quantile(missed[~test], 0.8)).mean() for test in (odd, ~odd)]
     return round(float(np.mean(inside)), 4)
 
 
-def sigma_pair(time_s: Any, rows: Rows) -> dict[str, float]:
+def sigma_pair(time_s: Any, rows: Rows, doubt: Doubt) -> dict[str, float]:
     """Of a product, from what held-out layers missed by: long ones and short ones."""
-    share = 1 - rows.rest_s / time_s
-    missed = np.abs(np.log(time_s / rows.measured_s)) / (_LAYER_SIGMA * np.maximum(share, 0.2))
-    parts = (~rows.short, rows.short)
+    share, short = (1 - rows.rest_s / time_s)[doubt.layer], rows.short[doubt.layer]
+    missed = np.abs(np.log(time_s[doubt.layer] / doubt.measured_s)) / (_LAYER_SIGMA * np.maximum(share, 0.2))
+    parts = (~short, short)
     used = [part if part.sum() >= 30 else np.ones_like(part) for part in parts]
     long, short = (np.quantile(missed[part], 0.8) / 1.2816 for part in used)
     return {"log_sigma": round(float(long), 4), "log_sigma_small": round(float(short), 4)}

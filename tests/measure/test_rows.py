@@ -153,3 +153,34 @@ def test_a_cluster_of_other_devices_than_the_row_is_refused() -> None:
     words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "a100_dgx"}
     with pytest.raises(Unexpressed, match="its devices are a100_sxm, the row's h100_sxm"):
         work_of("collectives", words, {"n_gpus": 2, "bytes": 1e6}, load_gpu("h100"))
+
+
+@pytest.mark.parametrize("ep", [1, 4, 16])
+def test_a_draw_hands_out_every_row_once(ep: int) -> None:
+    sizes = MOE | {"num_tokens": 64, "moe_tp_size": 1, "moe_ep_size": ep}
+    op = _grouped("power_law_1.01", sizes)
+    assert op.rows >= 64 * 8 / ep
+    assert op.rows + op.masked_rows == pytest.approx(64 * 8)
+    assert op.groups <= 128 // ep
+    assert (op.tokens, op.experts) == (64, 128 // ep)
+
+
+def test_fewer_rows_than_experts_go_to_an_expert_each_evenly_over_devices() -> None:
+    drawn = [
+        _grouped("power_law_1.01", MOE | {"num_tokens": 1, "moe_tp_size": 1, "moe_ep_size": ep}) for ep in (1, 2, 8)
+    ]
+    assert [(op.groups, op.rows) for op in drawn] == [(8, 8), (4, 4), (1, 1)]
+
+
+def test_draws_of_many_problems_are_those_of_each() -> None:
+    sizes = MOE | {"num_tokens": np.array([1, 48, 4096]), "moe_tp_size": 1, "moe_ep_size": np.array([1, 8, 128])}
+    many = _grouped("power_law_1.01", sizes)
+    for i, (tokens, ep) in enumerate(zip(sizes["num_tokens"], sizes["moe_ep_size"], strict=True)):
+        one = _grouped("power_law_1.01", MOE | {"num_tokens": int(tokens), "moe_tp_size": 1, "moe_ep_size": int(ep)})
+        assert (many.rows[i], many.groups[i], many.skew[i]) == (one.rows, one.groups, one.skew)
+
+
+def test_no_expert_takes_a_token_twice() -> None:
+    sizes = {"num_tokens": 512, "hidden_size": 64, "inter_size": 64, "topk": 2, "num_experts": 4}
+    op = _grouped("power_law_1.5", sizes | {"moe_tp_size": 1, "moe_ep_size": 1})
+    assert op.skew * op.rows / op.groups <= 512

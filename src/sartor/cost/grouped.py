@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import gemm_costs, peak_flops_per_s
-from sartor.cost.grouped_residual import correct_grouped
+from sartor.cost.grouped_residual import correct_grouped, walked_rows
 from sartor.cost.power import LongRun, lasting_s, long_run
 from sartor.hardware.calibration import Calibration, Clock, GroupedCoefficients
 from sartor.hardware.gpu import Gpu
@@ -52,7 +52,7 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
 
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
     """The formula's alone."""
-    c = calibration.grouped
+    c = _on_units_of(op.dtype, calibration)
     gemm = calibration.gemm.get(op.dtype)
     run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
     terms = grouped_terms(op, gpu, c, run)
@@ -70,6 +70,23 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
     )
 
 
+def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
+    """Experts were measured in 16 bits. Narrower ones reach the share of their peak that the device's products of their
+    type reach of theirs over the 16-bit ones', and are as uncertain as such products priced by a 16-bit fit."""
+    c, own, wide = calibration.grouped, calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
+    if dtype.bytes >= 2 or own is None or wide is None:
+        return c
+    share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
+    sigmas = {name: max(getattr(c, name), NARROW_LOG_SIGMA) for name in ("log_sigma", "log_sigma_small")}
+    return replace(c, efficiency=c.efficiency * min(share, 1.0), **sigmas)
+
+
+NARROW_LOG_SIGMA = 0.6
+"""Standard deviation of ln(measured / predicted) of fp8, fp8_block and nvfp4 products of 40 us and more, priced by the
+16-bit fit of their device at their own peak: 0.57, 0.61, 0.61, medians of 18 devices and types (gemm_lowbit.parquet,
+2026-11-21). No table has narrow experts."""
+
+
 def _faster(grouped: Cost, plain: Cost) -> Cost:
     sooner = np.less(plain.time_s, grouped.time_s)
     return replace(
@@ -85,7 +102,8 @@ _SHORT = 5
 
 def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Any]:
     """Seconds of compute, memory and all, with the tile height chosen; the sizes' broadcast shape."""
-    sizes = (op.groups, op.rows, op.n, op.k, op.skew, op.masked_rows)
+    rows, masked = walked_rows(op.rows, op.masked_rows, op.tokens, c.dragged)
+    sizes = (op.groups, rows, op.n, op.k, op.skew, masked)
     groups, rows, n, k, skew, masked = (np.asarray(v, dtype=np.float64)[..., None] for v in sizes)
     tiles_m = TILES_M[: max(1, int(np.searchsorted(TILES_M, c.tile_m_most, side="right")))]
     active = np.maximum(np.minimum(groups, rows), 1)

@@ -137,6 +137,9 @@ class GroupedCoefficients:
     """Share of the lesser of compute and memory time that is not hidden behind the greater."""
     masked: float = 0.3
     """Part of the traffic of rows of other devices' experts that is paid where a kernel only masks them."""
+    dragged: float = 0.0
+    """Part of those rows that is computed all the same where their token has a row here: a kernel that is handed whole
+    tokens does all of each one's choices."""
     launch_s: float = 1.0e-5
     """One product's launch with its share of sorting tokens by expert."""
     log_sigma: float = 0.3

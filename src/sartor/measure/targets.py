@@ -48,7 +48,7 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         _replace(coded, "framework", "eager", _mapped(coded["framework"], lambda word: word == "torch"), group_by)
     if kind.name == "moe":
         labels = coded["kernel"]
-        _replace(coded, "kernel", "gated", _gated(coded["kernel"], numbers), group_by)
+        _replace(coded, "kernel", "gated", _gated(coded["kernel"], coded["gpu"], numbers), group_by)
         families = _mapped(labels, kernel_family)
     keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
     order, starts = _grouped(keys, measured_s)
@@ -87,9 +87,12 @@ def _replace(coded: dict[str, Column], label: str, name: str, column: Column, gr
         del coded[label]
 
 
-def _gated(kernel: Column, numbers: Mapping[str, Any]) -> Column:
-    """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape."""
-    shape = combine([_codes(numbers[name]) for name in ("hidden_size", "inter_size", "topk", "num_experts")])
+def _gated(kernel: Column, gpu: Column, numbers: Mapping[str, Any]) -> Column:
+    """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape on
+    that device. On another, older frameworks may have run it with one (A100: faster than its memory otherwise)."""
+    shape = combine(
+        [gpu.codes, *(_codes(numbers[name]) for name in ("hidden_size", "inter_size", "topk", "num_experts"))]
+    )
     shapes, code = np.unique(shape, return_inverse=True)
     plain = np.asarray(["nongated" in str(value) for value in kernel.values])[kernel.codes]
     ungated = np.zeros(shapes.size, dtype=bool)

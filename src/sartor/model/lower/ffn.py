@@ -217,6 +217,8 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints)
             k=k,
             dtype=dtype,
             skew=skew,
+            tokens=np.minimum(_sent_tokens(setting, part) * setting.dims.ep, rows),
+            experts=ceil_div(part.num_experts, setting.dims.ep),
             layout=layout,
             pass_=pass_,
             quantized=narrowed,

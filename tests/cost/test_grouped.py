@@ -1,0 +1,80 @@
+"""Products of experts: rows of whole tokens, narrow types, and what a network sees of who was not told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sartor.cost.grouped import NARROW_LOG_SIGMA, grouped_cost, grouped_terms
+from sartor.cost.grouped_residual import grouped_columns, grouped_features, walked_rows
+from sartor.hardware.calibration import GroupedCoefficients, load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType, GroupedGemm
+
+B200 = load_gpu("b200_sxm")
+PLAIN = GroupedCoefficients()
+WHOLE_TOKENS = GroupedCoefficients(dragged=1.0)
+TOKENS, CHOICES = 4096, 8
+EXPERTS = GroupedGemm(name="e", groups=128, rows=TOKENS * CHOICES, n=3072, k=4096, tokens=TOKENS, experts=128)
+
+
+def shared_by(devices: int) -> GroupedGemm:
+    """Even routing over so many devices, without an exchange of tokens."""
+    rows = TOKENS * CHOICES // devices
+    here = 128 // devices
+    return replace(EXPERTS, groups=here, experts=here, rows=rows, masked_rows=TOKENS * CHOICES - rows)
+
+
+@pytest.mark.parametrize(("devices", "rows"), [(1, 32768), (4, 32768), (8, 32768), (16, 16384), (64, 4096)])
+def test_a_kernel_handed_whole_tokens_computes_all_choices_of_those_with_a_row_here(devices: int, rows: int) -> None:
+    op = shared_by(devices)
+    computed, masked = walked_rows(op.rows, op.masked_rows, op.tokens, 1.0)
+    assert computed == rows
+    assert computed + masked == TOKENS * CHOICES
+
+
+@given(st.integers(1, 8192), st.integers(0, 65536), st.integers(1, 8192), st.floats(0.0, 1.0))
+def test_rows_walked_are_neither_lost_nor_made(rows: int, masked: int, tokens: int, dragged: float) -> None:
+    tokens = min(tokens, rows + masked)
+    computed, left = walked_rows(rows, masked, tokens, dragged)
+    assert computed >= rows
+    assert left >= -1e-9 * (rows + masked)
+    assert computed + left == pytest.approx(rows + masked)
+
+
+@pytest.mark.parametrize("devices", [1, 4, 8, 16])
+def test_dragging_costs_nothing_on_one_device_and_time_on_several(devices: int) -> None:
+    op = shared_by(devices)
+    plain, whole = (grouped_terms(op, B200, c)["time_s"] for c in (replace(PLAIN, masked=0.0), WHOLE_TOKENS))
+    assert whole == plain if devices == 1 else whole > plain
+
+
+def test_who_does_not_say_tokens_or_experts_means_a_token_for_every_row_and_every_expert_busy() -> None:
+    said = replace(EXPERTS, tokens=EXPERTS.rows, experts=EXPERTS.groups)
+    unsaid = replace(EXPERTS, tokens=0, experts=0)
+    told, taken = (grouped_features(grouped_columns(op, (1,)), 2.25e15, WHOLE_TOKENS, B200) for op in (said, unsaid))
+    np.testing.assert_array_equal(told, taken)
+    assert np.isfinite(told).all()
+
+
+@pytest.mark.parametrize("dtype", [DType.FP8, DType.FP8_BLOCK, DType.NVFP4, DType.MXFP4])
+def test_narrow_experts_are_faster_than_wide_ones_and_less_certain(dtype: DType) -> None:
+    calibration = load_calibration(B200)
+    wide = grouped_cost(EXPERTS, B200, calibration)
+    narrow = grouped_cost(replace(EXPERTS, dtype=dtype), B200, calibration)
+    assert EXPERTS.flops / B200.peak_flops_per_s[dtype] < narrow.time_s < wide.time_s
+    assert narrow.log_sigma >= NARROW_LOG_SIGMA > wide.log_sigma
+
+
+def test_devices_of_one_die_price_experts_alike() -> None:
+    """Whichever kernels a table has more rows of."""
+    ops = [EXPERTS, replace(EXPERTS, rows=128, tokens=16), replace(EXPERTS, rows=262144, tokens=32768)]
+    for op in ops:
+        times = [
+            grouped_cost(op, load_gpu(name), load_calibration(load_gpu(name))).time_s for name in ("b200_sxm", "gb200")
+        ]
+        assert times[0] == pytest.approx(times[1], rel=0.25)
