@@ -24,6 +24,7 @@ from sartor.hardware.calibration import (
     Calibration,
     Clock,
     GemmCoefficients,
+    MemoryBoundCoefficients,
     PowerCoefficients,
 )
 from sartor.hardware.gpu import Gpu
@@ -74,6 +75,7 @@ def gemm_costs(
             calibration,
             coefficients,
         )
+        result = _streamed(result, flat, machine, gpu, calibration.memory_bound, coefficients)
         quantized = np.repeat([gemms[i].quantized for i in chosen], counts)
         result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
         if dtype is DType.FP8_BLOCK:
@@ -89,6 +91,30 @@ def gemm_costs(
             costs[i] = _cost(part, sigma[start:stop] * widen, shape, source)
             start = stop
     return [cost for cost in costs if cost is not None]
+
+
+def _streamed(
+    found: dict[str, Array],
+    p: Problems,
+    machine: Machine,
+    gpu: Gpu,
+    streams: MemoryBoundCoefficients,
+    c: GemmCoefficients,
+) -> dict[str, Array]:
+    """A matrix times a vector where the fit saw none: as long as a streaming kernel takes for its bytes, at most."""
+    few = p.m <= c.stream_rows
+    if not np.any(few):
+        return found
+    moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
+    memory = p.batch * moved / (streams.hbm_share * gpu.hbm_bytes_per_s)
+    sooner = few & (memory + streams.launch_s < found["time_s"])
+    terms: dict[str, Any] = {
+        "time_s": memory + streams.launch_s,
+        "compute_s": 0.0,
+        "memory_s": memory,
+        "overhead_s": streams.launch_s,
+    }
+    return found | {name: np.where(sooner, terms[name], found[name]) for name in terms.keys() & found.keys()}
 
 
 def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:

@@ -106,6 +106,9 @@ class GemmCoefficients:
     input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
+    stream_rows: float = 0.0
+    """Rows up to which a product reads its weights no slower than streaming kernels read theirs (1: a matrix times a
+    vector), where the fit saw none so short; 0: it did."""
     throttle: float = 0.1
     """How much longer compute takes once the power limit has brought the clock down."""
     throttle_s: float = 1.0e-3
