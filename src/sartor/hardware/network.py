@@ -39,7 +39,7 @@ Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device come to
 over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; a host's socket bus, others: assumed."""
 
 
-SIGMAS: Mapping[str, float] = MappingProxyType({"pcie": 0.15, "tcp": 0.45})
+SIGMAS: Mapping[str, float] = MappingProxyType({"pcie": 0.1, "tcp": 0.3})
 """Standard deviations of ln(measured/predicted) where collectives.parquet has links beyond the innermost (vidur's
 bridged cards, priced by constants of others): it needed 0.04 over PCIe, of one machine, and 0.19 and 0.5 over sockets,
 of two; 2026-11-21."""
