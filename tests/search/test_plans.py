@@ -148,7 +148,7 @@ def every_plan(job_: TrainingJob, num_devices: int) -> list[TrainingPlan]:
 
 
 @pytest.mark.parametrize(
-    ("layers", "batch", "devices", "hbm"), [(4, 4, 4, 20), (6, 6, 6, 30), (3, 8, 8, 9), (4, 2, 2, 1)]
+    ("layers", "batch", "devices", "hbm"), [(4, 4, 4, 40), (4, 4, 4, 150), (6, 6, 6, 45), (3, 8, 8, 20), (4, 2, 2, 80)]
 )
 def test_the_search_finds_what_looking_at_every_plan_by_itself_finds(
     layers: int, batch: int, devices: int, hbm: float
@@ -159,14 +159,17 @@ def test_the_search_finds_what_looking_at_every_plan_by_itself_finds(
     times = np.array([float(toy_step(asked, p, where).step_s) for p in plans])
     times[bytes_ > usable_bytes(where)] = np.inf
     found = search(asked, devices, hbm)
-    if np.isinf(times).all():
-        assert found.status is PlanStatus.INFEASIBLE
-        return
     assert found.best is not None
     assert found.best.step_s == pytest.approx(times.min(), rel=1e-12)
-    assert found.best.peak_bytes <= hbm * GIB
+    assert found.best.peak_bytes <= usable_bytes(where)
     for point in found.front:
         assert not ((times < point.step_s * (1 - 1e-9)) & (bytes_ < point.peak_bytes * (1 - 1e-9))).any()
+
+
+def test_where_no_plan_fits_the_search_finds_none() -> None:
+    asked, where = job(4, 2), cluster(70)
+    assert all(float(toy_footprint(asked, p, where).device_bytes) > usable_bytes(where) for p in every_plan(asked, 2))
+    assert search(asked, 2, 70).status is PlanStatus.INFEASIBLE
 
 
 @settings(max_examples=25, deadline=None)
