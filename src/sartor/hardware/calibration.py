@@ -268,6 +268,16 @@ class Calibration:
     provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
+    def owner(self, section: str) -> str:
+        """Whose fit a section's coefficients are: ``own``, ``own (another dtype)``, ``joint``, ``kin NAME`` or
+        ``generation``, where nothing was fitted."""
+        if section in self.calibrated:
+            return "own"
+        record = self.provenance.get(section)
+        if not record:
+            return "generation"
+        return str(record.get("lender") or (f"kin {self.kin}" if self.kin else "own (another dtype)"))
+
     def with_kernels(self, family: str = "") -> Calibration:
         """The same with a framework family's grouped kernels (``trtllm``, ``sglang_triton``, ...) in place of the
         middle of frameworks; unchanged where it has none of that name."""
