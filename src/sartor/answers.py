@@ -71,6 +71,8 @@ class GemmAnswer:
     gpu: Gpu
     cost: Cost
     alternatives: tuple[GemmAlternative, ...]
+    calibration: str = "own"
+    """Whose fit its coefficients are, as ``Calibration.owner`` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ def gemm(
         gpu=device,
         cost=gemm_cost(product, device, known, clock=clock_),
         alternatives=gemm_alternatives(product, device, known, clock=clock_),
+        calibration=known.owner(f"gemm.{dtype_.value}"),
     )
 
 

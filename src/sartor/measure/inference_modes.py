@@ -17,7 +17,6 @@ from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.measure.devices import known
 from sartor.measure.inference_shapes import shape_of
-from sartor.measure.predictions import owner_of
 from sartor.measure.rows import Unexpressed
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
@@ -39,10 +38,10 @@ from sartor.operators import (
 )
 
 ASSUMED = {
-    "prefill_forward": "one pass over batch x isl tokens; fp32 rows ran eager PyTorch: unfused attention, every "
-    "elementwise step a kernel of its own",
+    "prefill_forward": "one pass over batch x isl tokens; a framework named PyTorch or transformers runs attention as "
+    "products and a softmax and every elementwise step as a kernel of its own, and in fp32 attention is never fused",
     "decode_batch1": "one step in the middle of the generation: context isl + osl / 2",
-    "layer_prefill": "one layer, no embedding or head; attention as products and a softmax",
+    "layer_prefill": "one layer, no embedding or head, run as prefill_forward",
     "layer_decode": "as layer_prefill, at the end of the generation: context isl + osl",
     "offline_max_throughput": "batch as large as memory allows (0.9 of it, less weights; keys and values of isl + osl "
     "tokens, kept and read in 8 bits where weights are narrower than 16), at most 2048 a device; every sequence is "
@@ -134,12 +133,12 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     if _whole(row, "pp", 1) < 1:
         raise Unexpressed("pp is below 1")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
-    return replace(found, calibration=owner_of(load_calibration(gpu, dtype), f"gemm.{dtype.value}"))
+    return replace(found, calibration=load_calibration(gpu, dtype).owner(f"gemm.{dtype.value}"))
 
 
 def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dtype: DType, **sizes: Any) -> Workload:
-    eager = dtype is DType.FP32 or row["mode"].startswith("layer")
-    kernel = AttentionKernel.UNFUSED if eager else AttentionKernel.FLASH
+    unfused = dtype is DType.FP32 or _is_eager(row)
+    kernel = AttentionKernel.UNFUSED if unfused else AttentionKernel.FLASH
     return Workload(shape=shape, phase=phase, dtype=dtype, attention_kernel=kernel, **sizes)
 
 
@@ -154,8 +153,14 @@ def _estimate(
     return _priced(graph if whole else _only(graph, layers=True), gpu, workload.dtype)
 
 
+def _is_eager(row: Mapping[str, str]) -> bool:
+    """Whether the row's framework is PyTorch as it comes: no compiler, no serving engine."""
+    name = row.get("framework", "").lower()
+    return name.startswith(("pytorch", "hugging", "transformers")) and "compile" not in name
+
+
 def _graph(workload: Workload, row: Mapping[str, str], dims: ParallelDims) -> OperatorGraph:
-    graph = lower(workload, dims, Kernels(fused=workload.dtype is not DType.FP32))
+    graph = lower(workload, dims, Kernels(fused=not _is_eager(row)))
     if row["mode"] != "offline_max_throughput":
         return graph
     return replace(graph, operators=tuple(_served(op, workload) for op in graph.operators))

@@ -285,16 +285,4 @@ def _owner(kind: str, work: Work, calibration: Calibration) -> str:
     """Whose fit the main operator's coefficients are."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
-    return owner_of(calibration, _SECTIONS.get(kind, f"gemm.{dtype.value}"))
-
-
-def owner_of(calibration: Calibration, section: str) -> str:
-    """Whose fit a section's coefficients are: ``own``, ``own (another dtype)``, ``joint``, ``kin NAME`` or
-    ``generation``."""
-    if section in calibration.calibrated:
-        return "own"
-    record = calibration.provenance.get(section)
-    if not record:
-        return "generation"
-    lender = f"kin {calibration.kin}" if calibration.kin else "own (another dtype)"
-    return str(record.get("lender") or lender)
+    return calibration.owner(_SECTIONS.get(kind, f"gemm.{dtype.value}"))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.report.table_estimate import notes
-from sartor.report.words import printable
+from sartor.report.words import owner_words, printable
 from sartor.units import format_seconds
 
 WORST_GROUPS = 6
@@ -209,13 +209,6 @@ def _many(count: float, word: str) -> str:
     return f"{count:,.0f} {word}" + ("" if count == 1 else "s")
 
 
-_OWNERS = {
-    "joint": "one fit of all generations measured, nothing of this device",
-    "generation": "assumptions of its generation, nothing fitted",
-    "own (another dtype)": "measurements of the device in another dtype",
-}
-
-
 def origins(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whose coefficients which devices were predicted with, where any were not their own."""
     found: dict[str, dict[str, dict[str, None]]] = {}
@@ -226,9 +219,8 @@ def origins(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     lent = sorted(found.keys() - {"own", ""})
     if not lent:
         return []
-    said = {owner: _OWNERS.get(owner, f"lent by {owner.removeprefix('kin ')}") for owner in lent}
-    lines = [printable(f"{said[owner]}: {', '.join(_holders(found[owner]))}") for owner in lent]
-    return lines + ["measurements of the device itself: all others"] * ("own" in found)
+    lines = [printable(f"{owner_words(owner)}: {', '.join(_holders(found[owner]))}") for owner in lent]
+    return lines + [f"{owner_words('own')}: all others"] * ("own" in found)
 
 
 def _holders(by_gpu: Mapping[str, Mapping[str, None]]) -> Iterator[str]:

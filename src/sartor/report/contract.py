@@ -123,6 +123,7 @@ def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
         "layout": answer.gemm.layout.value,
         **operator_body(answer.gemm, answer.cost),
         "achieved_flops_per_s": plain(answer.gemm.flops / answer.cost.time_s),
+        "calibration": answer.calibration,
         "tiles": [record(tile) for tile in answer.alternatives],
     }
 

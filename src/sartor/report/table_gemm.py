@@ -12,6 +12,7 @@ from rich.text import Text
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import (
     interval_text,
+    owner_words,
     printable,
     signed_share,
     size_text,
@@ -49,6 +50,7 @@ def gemm_reason(answer: GemmAnswer) -> str:
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work; operand alignment lets the "
         f"main loop run at {format_share(float(d.get('alignment', 1)))}. Terms: {terms}. "
         f"It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}.{_residual(answer)}"
+        f" Coefficients: {owner_words(answer.calibration)}."
     )
 
 

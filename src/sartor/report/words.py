@@ -137,3 +137,17 @@ def workload_text(workload: Workload) -> str:
     else:
         size = f"{batch} x {int(workload.seq_len):,} tokens"
     return f"{workload.phase.value}, {size}, {workload.dtype.value}, {workload.attention_kernel.value} attention"
+
+
+OWNERS = {
+    "own": "measurements of the device itself",
+    "own (another dtype)": "measurements of the device in another dtype",
+    "joint": "one fit of all generations measured, nothing of this device",
+    "generation": "assumptions of its generation, nothing fitted",
+}
+"""``Calibration.owner`` in words."""
+
+
+def owner_words(owner: str) -> str:
+    """Whose coefficients: ``kin h200_sxm`` is ``lent by h200_sxm``."""
+    return OWNERS.get(owner, f"lent by {owner.removeprefix('kin ')}")
