@@ -58,7 +58,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
     rows = table.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
     rows["held_out"] = (rows.cols * 7919 + (rows.rows // 7) * 31) % 5 == 0
     kernels = sorted(set(rows.op))
-    launch = "eager_launch_s" if eager else "launch_s"
+    launch, kinds = ("eager_launch_s", "host_kinds") if eager else ("launch_s", "kinds")
     spans = {launch: (2.5e-5, 2e-6, 8e-5) if eager else (2e-6, 2e-7, 2e-5)}
     spans |= {"l2_part": (0.4, 0.01, 1.0), "l2_speedup": (2.0, 1.0, 6.0)}
     spans |= {f"share_{op}": (0.8, 0.1, 1.0) for op in kernels} | {f"start_{op}": (1e-6, 1e-8, 2e-5) for op in kernels}
@@ -76,7 +76,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
                 listed[kind] = (kind, *here[0][1:])
         general = {key: v[key] for key in (launch, "l2_part", "l2_speedup")}
         plainest = listed.get("residual", next(iter(listed.values())))  # for kinds that were not measured
-        values = general | {"kinds": tuple(listed.values()), "hbm_share": plainest[1]}
+        values = general | {kinds: tuple(listed.values()), "hbm_share": plainest[1]}
         return replace(known, memory_bound=replace(known.memory_bound, **values))  # type: ignore[arg-type]
 
     found = least_squares(
@@ -94,7 +94,8 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
     result = calibrated(found.x, sigmas).memory_bound
     result = replace(result, log_sigma=_sigma(ratio, ratio))
     added = sorted(set(more.op) - set(kernels)) if len(more) else []
-    result = replace(result, kinds=(*result.kinds, *(_large(more[more.op == op], gpu, op) for op in added)))
+    if added and not eager:
+        result = replace(result, kinds=(*result.kinds, *(_large(more[more.op == op], gpu, op) for op in added)))
     result = replace(result, eager_kinds=eager_kinds(more, gpu))
     how = "eager, the host waits for each kernel" if eager else "kernel times"
     sources = ", ".join(sorted(set(table.source.astype(str))))
@@ -105,7 +106,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
         "fit": errors(_ratio(train, gpu, calibrated(found.x), eager)),
         "held_out": errors(ratio),
     }
-    names = [launch, "l2_part", "l2_speedup", "hbm_share", "log_sigma", "kinds"]
+    names = [launch, "l2_part", "l2_speedup", "hbm_share", "log_sigma", kinds]
     names += ["eager_kinds"] if result.eager_kinds else []
     put(
         OUT / f"{name}.toml",

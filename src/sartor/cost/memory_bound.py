@@ -25,7 +25,8 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
     found = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
     if found:
         return _from_the_host(op, gpu, calibration, *found[0])
-    known = {name: (share, start, sigma) for name, share, start, sigma in c.kinds}
+    kinds = (*c.kinds, *(c.host_kinds if eager else ()))
+    known = {name: (share, start, sigma) for name, share, start, sigma in kinds}
     share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
     rate = share * gpu.hbm_bytes_per_s
     bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)

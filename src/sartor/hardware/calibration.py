@@ -15,7 +15,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.lending import per_sm, told_apart, within_power
 from sartor.hardware.link_kin import nearest_links, nearest_rate
 from sartor.hardware.network import NetworkCoefficients, network_coefficients
 from sartor.hardware.own_rows import OwnRows
@@ -188,6 +190,8 @@ class MemoryBoundCoefficients:
     """Share of HBM bandwidth where ``kinds`` says nothing else."""
     kinds: tuple[tuple[str, float, float, float], ...] = ()
     """(kind or kernel, share of HBM bandwidth, s on top of a launch, log_sigma) of what was measured apart."""
+    host_kinds: tuple[tuple[str, float, float, float], ...] = ()
+    """The same where the host waits for each kernel: their start holds what it adds to the plainest kernel's call."""
     l2_part: float = 0.5
     """Part of L2 that serves a kernel's first bytes."""
     l2_speedup: float = 2.0
@@ -311,7 +315,10 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     sections = {}
     for name in _DEVICE_SECTIONS:
         lender, factor = _link_kin(gpu) if name == "collective" else (kin, widen)
-        sections[name], owner, provenance[name] = _section(gpu.name, lender, factor, name, base[name])
+        if name == "memory_bound":
+            sections[name], owner, provenance[name] = _streaming(gpu, kin, widen, base[name])
+        else:
+            sections[name], owner, provenance[name] = _section(gpu.name, lender, factor, name, base[name])
         if owner == gpu.name:
             calibrated.add(name)
     if "collective" not in calibrated:
@@ -381,6 +388,8 @@ def _gemm(
     gpu: Gpu, kin: str, widen: float, dtype: DType, base: GemmCoefficients, general: str
 ) -> tuple[GemmCoefficients, str, Mapping[str, Any]]:
     """Coefficients, whose they are (empty: assumed or of no device in particular), and their record."""
+    if dtype is DType.FP32 and widen > DIE and _read(f"{general}.fp32.toml"):
+        kin = ""  # clocks of general cores under a power limit are part of a fit: other dies take the general lender's
     for owner in (gpu.name, kin):
         joint = _joint(gpu, dtype) if owner != gpu.name else None
         if joint:
@@ -391,10 +400,8 @@ def _gemm(
                 found = _coefficients(GemmCoefficients, table["gemm"])
                 lent = found if owner == gpu.name else _lent(found, f"gemm.{dtype.value}", widen)
                 return lent, owner, table["provenance"]["gemm"]
-    if dtype is DType.FP32 and general:  # general cores of another generation are nearer than one's own matrix units
-        table = _read(f"{general}.fp32.toml") or {}
-        lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), f"gemm.{dtype.value}", 3.0)
-        return lent, "", table["provenance"]["gemm"]
+    if dtype is DType.FP32 and _read(f"{general}.fp32.toml"):  # nearer than one's own matrix units
+        return _on_general_cores(gpu, _beyond(kin, widen), widen, general)
     for owner, each in ((gpu.name, DType.BF16), (gpu.name, DType.FP16), (kin, DType.BF16), (kin, DType.FP16)):
         joint = _joint(gpu, each) if owner != gpu.name else None
         if joint:
@@ -405,6 +412,27 @@ def _gemm(
             lent = found if owner == gpu.name else _lent(found, f"gemm.{dtype.value}", widen)
             return lent, "", table["provenance"]["gemm"]
     return base, "", {}
+
+
+def _on_general_cores(
+    gpu: Gpu, relative: str, widen: float, general: str
+) -> tuple[GemmCoefficients, str, Mapping[str, Any]]:
+    """fp32 of a device without a fit of its own or of its kin: of a ``relative`` on the same die, else of the vendor's
+    ``general`` lender with the clock that this device's power limit allows."""
+    table = _read(f"{relative}.fp32.toml") if relative else None
+    if table:
+        lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), "gemm.fp32", widen)
+        return lent, "", table["provenance"]["gemm"] | _from(relative)
+    table = _read(f"{general}.fp32.toml") or {}
+    per_joule = (_read("kin.toml") or {})["general_flops_per_joule"].get(gpu.generation, 0.0)
+    lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), "gemm.fp32", 3.0)
+    return within_power(lent, gpu, per_joule), "", table["provenance"]["gemm"] | _from(general)
+
+
+def _beyond(kin: str, widen: float) -> str:
+    """The relative of a relative on the same die; empty where there is none."""
+    entry = (_read("kin.toml") or {}).get(kin, {})
+    return str(entry["of"]) if max(widen, entry.get("widen", 9.0)) <= DIE else ""
 
 
 def _joint(gpu: Gpu, dtype: DType) -> tuple[GemmCoefficients, Mapping[str, Any]] | None:
@@ -462,6 +490,48 @@ def _section(gpu: str, kin: str, widen: float, name: str, base: Any) -> tuple[An
     return base, "", {}
 
 
+def _streaming(
+    gpu: Gpu, kin: str, widen: float, base: MemoryBoundCoefficients
+) -> tuple[MemoryBoundCoefficients, str, Mapping[str, Any]]:
+    """Memory-bound kernels: the device's own, else a relative's, carried by the datasheet (``hardware/lending.py``).
+
+    Kernels timed alone and those the host waits for are two tables, and a device may have one of them only. The other
+    is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
+    relative has any, its own ones' shares without what the host adds.
+    """
+    held = [each for each in (gpu.name, kin, _beyond(kin, widen)) if _streams(each)]
+    owner = held[0] if held else ""
+    found, record = base, dict[str, Any]()
+    if owner:
+        found = _streams_on(gpu, owner, widen)
+        record = (_read(f"{owner}.toml") or {})["provenance"]["memory_bound"] | (
+            _from(owner) if owner != gpu.name else {}
+        )
+    own = bool(found.host_kinds)
+    if own and not found.kinds:
+        others = [each for each in held[1:] if "kinds" in _streams(each)]
+        found = replace(found, kinds=_streams_on(gpu, others[0], widen).kinds if others else ())
+    waited = (_read("kin.toml") or {}).get("host_kernels", {}).get(gpu.vendor, "")
+    if not own and waited:
+        found = replace(found, host_kinds=_streams_on(gpu, waited, 3.0).host_kinds)
+    found = told_apart(found, waited_is_own=own)
+    return found, owner, record
+
+
+def _streams(owner: str) -> Mapping[str, Any]:
+    """What a device's own file says of memory-bound kernels; nothing where there is none."""
+    found: Mapping[str, Any] = ((_read(f"{owner}.toml") if owner else None) or {}).get("memory_bound", {})
+    return found
+
+
+def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
+    found: MemoryBoundCoefficients = _coefficients(MemoryBoundCoefficients, _streams(owner))
+    if owner == gpu.name:
+        return found
+    carried: MemoryBoundCoefficients = per_sm(_lent(found, "memory_bound", widen), load_gpu(owner), gpu)
+    return carried
+
+
 def _from(owner: str) -> Mapping[str, str]:
     return {"lender": f"kin {owner}"}
 
@@ -505,7 +575,7 @@ def _widened(
     return replace(found, **wider)
 
 
-_WITH_SIGMA = ("kinds", "eager_kinds", "direct")
+_WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
 """Fields of rows that end in a standard deviation of their own."""
 
 

@@ -99,7 +99,9 @@ def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
     kinds = {row[0]: row for row in base.kinds}
     kinds |= {name: (name, *_kind(rows, gpu, base)) for name, rows in groups.items()}
     plain = kinds.get("add") or kinds.get("residual")
-    fitted = replace(base, kinds=tuple(kinds.values()), hbm_share=plain[1] if plain else base.hbm_share)
+    others = tuple(row for row in base.host_kinds if row[0] not in groups)
+    share = plain[1] if plain else base.hbm_share
+    fitted = replace(base, kinds=tuple(kinds.values()), host_kinds=others, hbm_share=share)
     return StreamFit(
         coefficients=fitted,
         rows=len(forward),

@@ -1,0 +1,76 @@
+"""What a device nobody measured is lent: kernels that stream, and products on general cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sartor.cost.gemm import gemm_cost, roofline_s
+from sartor.cost.memory_bound import memory_bound_cost
+from sartor.hardware.calibration import MemoryBoundCoefficients, load_calibration
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.lending import per_sm, told_apart, within_power
+from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
+
+A100, A40, T4, H100 = (load_gpu(name) for name in ("a100_sxm", "a40", "t4", "h100_sxm"))
+NORM = MemoryBound(name="n", kind=MemoryBoundKind.NORM, rows=4096, cols=4096, bytes_moved=1e6, kernel="layernorm")
+
+
+def test_a_kernel_that_sms_hold_up_takes_as_many_of_their_cycles_per_byte_elsewhere() -> None:
+    found = per_sm(load_calibration(A100).memory_bound, A100, A40)
+    shares = {row[0]: row[1] for row in found.kinds}
+    assert shares["rmsnorm"] == pytest.approx(0.57, abs=0.01)  # A40's own fit: 0.5702
+    assert shares["layernorm"] == pytest.approx(0.7152, abs=0.04)
+    assert shares["add"] == found.hbm_share == load_calibration(A100).memory_bound.hbm_share
+
+
+def test_carried_there_and_back_it_is_the_same() -> None:
+    before = load_calibration(A100).memory_bound
+    after = per_sm(per_sm(before, A100, A40), A40, A100)
+    assert [row[1] for row in after.kinds] == pytest.approx([row[1] for row in before.kinds])
+
+
+@pytest.mark.parametrize("name", ["a100_pcie_80gb", "v100_pcie_32gb", "t4", "p4", "mi210"])
+def test_what_the_host_adds_is_not_paid_where_it_does_not_wait(name: str) -> None:
+    gpu = load_gpu(name)
+    known = load_calibration(gpu)
+    alone, waited = (memory_bound_cost(NORM, gpu, known, eager=eager).overhead_s for eager in (False, True))
+    assert alone < 8e-6
+    assert waited > 2.5e-5
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_kernel_is_faster_where_the_host_waits(name: str) -> None:
+    gpu = load_gpu(name)
+    known = load_calibration(gpu)
+    for kernel in ("layernorm", "softmax", "gelu", "relu", "add", ""):
+        op = replace(NORM, kernel=kernel, bytes_moved=4e9)
+        alone, waited = (memory_bound_cost(op, gpu, known, eager=eager).time_s for eager in (False, True))
+        assert waited >= alone
+
+
+def test_a_table_of_one_s_own_says_the_share_and_the_other_gives_what_it_lacks() -> None:
+    c = MemoryBoundCoefficients(
+        kinds=(("norm", 0.4, 1e-6, 0.1),), host_kinds=(("norm", 0.6, 2e-5, 0.1), ("relu", 0.8, 5e-6, 0.1))
+    )
+    lent, own = told_apart(c, waited_is_own=False), told_apart(c, waited_is_own=True)
+    assert {row[0]: row[1:3] for row in lent.host_kinds} == {"norm": (0.4, 2e-5), "relu": (0.8, 5e-6)}
+    assert {row[0]: row[1:3] for row in lent.kinds} == {"norm": (0.4, 1e-6), "relu": (0.8, 0.0)}
+    assert {row[0]: row[1:3] for row in own.kinds} == {"norm": (0.6, 1e-6), "relu": (0.8, 0.0)}
+    assert own.host_kinds == c.host_kinds
+
+
+def test_general_cores_slow_down_only_where_the_power_limit_is_below_their_peak() -> None:
+    c = load_calibration(load_gpu("v100_pcie_32gb")).gemm[DType.FP32]
+    assert within_power(c, T4, 5.8e10).throttle == pytest.approx(8.1e12 / (70 * 5.8e10) - 1)
+    assert within_power(c, H100, 1.26e11).throttle == 0.0
+    assert within_power(c, T4, 0.0) == c
+
+
+def test_a_device_of_the_same_die_lends_fp32_before_another_generation_does() -> None:
+    """A100 SXM has no fp32 rows of its own and A100 PCIe has; nobody measured Hopper's."""
+    for name, lender in (("a100_sxm_40gb", "a100_pcie_80gb"), ("mi250", "mi210"), ("h100_sxm", "v100_pcie_32gb")):
+        assert load_calibration(load_gpu(name)).provenance["gemm.fp32"]["lender"] == f"kin {lender}"
+    product = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.FP32)
+    assert 1.05 < gemm_cost(product, H100, load_calibration(H100)).time_s / roofline_s(product, H100) < 1.5
