@@ -203,10 +203,11 @@ def _terms(
 
 def _throttled(compute: Any, p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     """Under load the clock falls to what the power limit allows: at once in long runs, gradually in short ones."""
-    lasting = lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, machine.long_run)
-    if machine.long_run and machine.long_run.uniform:
-        return lasting
-    return np.maximum(lasting, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s))))
+    run, short = machine.long_run, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s)))
+    if run is None:
+        return short
+    lasting = lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run)
+    return lasting if run.uniform else np.maximum(lasting, short)
 
 
 def _combine(compute: Any, memory: Any, overlap: float) -> Any:
