@@ -61,12 +61,14 @@ Learn = Callable[[Any, Any], Any]
 
 def main(shared: Path, png: Path | None) -> None:
     rows = []
-    for name, donor in DEVICES.items():
-        rows += [*from_start(shared, name, "bf16", donor), *from_start(shared, name, "bf16", "")]
+    for name in DEVICES:
+        rows += from_start(shared, name, "bf16", "")
     for name, dtype in NARROW:
         rows += from_start(shared, name, dtype, "")
     for name, lender, dtype in RELATIVES:
         rows += over_package(shared, name, lender, dtype)
+    for name, donor in DEVICES.items():
+        rows += from_start(shared, name, "bf16", donor)
     if png:
         png.write_bytes(picture([row for row in rows if row["start"] == "joint fit" and row["dtype"] == "bf16"]))
 

@@ -1,9 +1,9 @@
 """Which products to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
 
-Products are spread as far from each other as they can be over (log m, log n, log k, log waves): the first is the middle
-one, each further one the farthest from all before it (maximin; Johnson, Moore and Ylvisaker 1990). Choosing by what the
-formula's own sensitivities say (D- and A-optimal) was tried and held out worse: the formula misses what it does not
-know of, and products far apart find that. docs/howto/calibrate.md has the figures.
+Each further product makes the chosen ones' spread over (log m, log n, log k, log waves) most like that of all there are
+(kernel herding: Chen, Welling and Smola 2010, eq. 8). Tried and held out worse: choosing them as far apart as can be,
+which picks the corners first, and by what the formula's own sensitivities say (D- and A-optimal), which do not know
+what the formula misses. docs/howto/calibrate.md has the figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def choose(products: Products, count: int) -> Index:
     if count >= len(products):
         return np.arange(len(products), dtype=np.int64)
     pool = _thinned(products, max(POOL, 4 * count))
-    return pool[_farthest(places(products.part(pool)), count)]
+    return pool[_herded(places(products.part(pool)), count)]
 
 
 def choose_at_random(products: Products, count: int, seed: int) -> Index:
@@ -32,14 +32,22 @@ def choose_at_random(products: Products, count: int, seed: int) -> Index:
     return drawn[:count].astype(np.int64)
 
 
-def _farthest(at: Array, count: int) -> Index:
-    """The point nearest the middle, then always the one farthest from those chosen."""
-    chosen = [int(((at - at.mean(axis=0)) ** 2).sum(axis=1).argmin())]
-    nearest = np.full(len(at), np.inf)
-    for _ in range(count - 1):
-        nearest = np.minimum(nearest, ((at - at[chosen[-1]]) ** 2).sum(axis=1))
-        chosen.append(int(nearest.argmax()))
-    return np.asarray(chosen, dtype=np.int64)
+REACH = 1.0
+"""Standard deviations over which products stand for each other; half of it held out alike."""
+
+
+def _herded(at: Array, count: int) -> Index:
+    """Always the point that is like most of all points and like fewest of those chosen."""
+    squared = ((at[:, None, :] - at[None]) ** 2).sum(axis=-1)
+    alike = np.exp(-0.5 * squared / REACH**2)
+    wanted, had = alike.mean(axis=0), np.zeros(len(at))
+    chosen = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        lacking = wanted - had / (i + 1)
+        lacking[chosen[:i]] = -np.inf
+        chosen[i] = int(lacking.argmax())
+        had += alike[chosen[i]]
+    return chosen
 
 
 def places(products: Products) -> Array:
