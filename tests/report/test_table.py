@@ -53,6 +53,18 @@ def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
     assert sum("chosen" in line for line in rendered(view)) == 1
 
 
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        ("h200", "Coefficients: measurements of the device itself."),
+        ("h100", "Coefficients: lent by h200_sxm."),
+        ("l40s", "Coefficients: one fit of all generations measured, nothing of this device."),
+    ],
+)
+def test_a_gemm_says_whose_coefficients_it_is_priced_with(gpu: str, words: str) -> None:
+    assert words in " ".join(" ".join(rendered(table.gemm_view(api.gemm(4096, 4096, 4096, gpu)))).split())
+
+
 def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
     lines = rendered(table.operators_table(advice.base.estimate, small=0.02))
     rows = [line for line in lines[1:] if "%" in line]
