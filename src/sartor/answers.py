@@ -13,7 +13,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import Workload
-from sartor.operators import Gemm, OperatorGraph, Part
+from sartor.operators import Collective, Gemm, OperatorGraph, Part
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ class ModelEstimate:
         pairs = zip(self.graph.operators, self.estimate.costs, strict=True)
         layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
         return layers / sum(stack.num_layers for stack in self.question.reading.shape.stacks if stack.is_text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveAnswer:
+    """One collective on a cluster, and its cost."""
+
+    collective: Collective
+    cluster: Cluster
+    cost: Cost
+    members: tuple[int, ...]
+    """Of the group in one group of each tier, innermost first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,7 +206,7 @@ def test_unusable_input_gets_exit_code_two_and_one_sentence(sartor, config: Path
 
 
 def test_help_shows_an_example_for_every_command(sartor) -> None:
-    for command in ("advise", "lint", "estimate", "gemm", "plan", "catalog"):
+    for command in ("advise", "lint", "estimate", "gemm", "collective", "plan", "catalog"):
         ran = sartor(command, "--help")
         assert ran.code == 0
         assert f"sartor {command}" in ran.out

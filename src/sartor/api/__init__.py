@@ -6,6 +6,7 @@
 (32, 20)
 """
 
+from sartor.api.collectives import collective
 from sartor.api.designs import design
 from sartor.api.models import Model, read
 from sartor.api.plans import launch, lint_launch, plan
@@ -20,6 +21,7 @@ __all__ = [
     "advise",
     "answer_question",
     "ask",
+    "collective",
     "design",
     "estimate",
     "gemm",

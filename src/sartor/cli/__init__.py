@@ -28,7 +28,7 @@ GROUPS = {
     "plan": ("plan",),
     "design": ("design",),
     "study": ("study",),
-    "predict": ("estimate", "gemm"),
+    "predict": ("estimate", "gemm", "collective"),
     "solve": ("place",),
     "schedule": ("schedule",),
     "validate": ("validate",),

@@ -1,4 +1,4 @@
-"""``sartor estimate`` and ``sartor gemm``: where does the time go, and why."""
+"""``sartor estimate``, ``sartor gemm`` and ``sartor collective``: where does the time go, and why."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command()(estimate)
     app.command()(gemm)
+    app.command()(collective)
 
 
 def estimate(
@@ -89,3 +90,51 @@ def gemm(
         from sartor.report import table
 
         c.show(table.gemm_view(found))
+
+
+def collective(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
+    ],
+    message_bytes: Annotated[float, typer.Argument(metavar="BYTES", help="Of the whole, unsharded buffer.")],
+    group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=c.whole_number, help="In the group.")],
+    cluster: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="A name from sartor catalog clusters, or a TOML file.")
+    ] = None,
+    gpu: c.GpuName = "h100",
+    stride: Annotated[
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Spacing of members in device numbers.")
+    ] = 1,
+    alone: Annotated[bool, typer.Option("--alone", help="No other group communicates, as in a benchmark.")] = False,
+    library: Annotated[
+        str, typer.Option(metavar="nccl|custom|trtllm", help="Whose kernels: an engine's own all-reduce, or NCCL's.")
+    ] = "nccl",
+    eager: Annotated[bool, typer.Option("--eager", help="Launched by the host call by call.")] = False,
+    json: c.AsJson = False,
+    out: c.OutFile = None,
+) -> None:
+    """One collective: its time over the links that its group crosses, as plan and validate price it.
+
+    On a --cluster bytes cross its tiers; without one they stay on the links of the --gpu.
+
+    Example: `sartor collective all_reduce 64e6 32 --cluster dgx-h100 --stride 8`
+    """
+    from sartor import api
+    from sartor.report import contract
+
+    found = api.collective(
+        kind,
+        message_bytes,
+        group_size,
+        cluster=cluster,
+        gpu=gpu,
+        stride=stride,
+        alone=alone,
+        library=library,
+        eager=eager,
+    )
+    c.answer("collective", contract.collective_body(found), as_json=json, out=out)
+    if not json:
+        from sartor.report.table_collective import collective_view
+
+        c.show(collective_view(found))

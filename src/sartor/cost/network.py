@@ -44,7 +44,7 @@ def network_time_s(
     """
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
-    reach = _reach(n, s, cluster)
+    reach = members(n, s, cluster)
     ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in _ways(kind, cluster)]
     network, overhead = ways[0]
     for other, around in ways[1:]:
@@ -95,8 +95,9 @@ def _sigma(near: Any, inside: float, reach: list[Any], cluster: Cluster, c: Netw
 # ------------------------------------------------------------------------------------------- who is near whom
 
 
-def _reach(n: Any, s: Any, cluster: Cluster) -> list[Any]:
-    """Members of a group that one group of each tier holds, innermost first; the last holds all."""
+def members(n: Any, s: Any, cluster: Cluster) -> list[Any]:
+    """Members of a group of ``n`` devices, ``s`` apart, that one group of each tier holds, innermost first; the last
+    holds all."""
     found: list[Any] = []
     for span in _spans(cluster):
         inner = found[-1] if found else np.ones_like(n)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate
+from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEstimate
 from sartor.cost.cost import Cost
+from sartor.cost.ring import volume
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
+from sartor.units import Floats
 
 TILE_KEYS = ("tile_m", "tile_n", "waves", "tile_efficiency", "wave_efficiency")
 
@@ -126,6 +128,32 @@ def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
         "calibration": answer.calibration,
         "tiles": [record(tile) for tile in answer.alternatives],
     }
+
+
+def collective_body(answer: CollectiveAnswer) -> dict[str, Any]:
+    """``collective``: one operator, with the tiers of links that its group crosses."""
+    op, cost = answer.collective, answer.cost
+    return {
+        "cluster": answer.cluster.name,
+        "gpu": answer.cluster.gpu.name,
+        "library": op.library.value,
+        "group_size": plain(op.group_size),
+        "stride": plain(op.stride),
+        "alone": op.alone,
+        "message_bytes": plain(op.message_bytes),
+        **operator_body(op, cost),
+        "busbw_bytes_per_s": plain(bus_bytes_per_s(op, cost)),
+        "tiers": [
+            {"name": tier.name, "link_bytes_per_s": tier.bytes_per_s, "members": members}
+            for tier, members in zip(answer.cluster.tiers, answer.members, strict=True)
+        ],
+    }
+
+
+def bus_bytes_per_s(op: Collective, cost: Cost) -> Floats:
+    """Bus bandwidth as nccl-tests states it: bytes that leave a device of a ring, over the time."""
+    shares: Floats = volume(op.kind, np.asarray(op.group_size, dtype=np.float64))
+    return shares * op.message_bytes / np.maximum(cost.time_s, 1e-30)
 
 
 def lint_body(answer: Lint) -> dict[str, Any]:

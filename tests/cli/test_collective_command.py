@@ -1,0 +1,63 @@
+"""``sartor collective``: one collective priced as plan and validate price it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sartor.cost.collective import collective_cost
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.operators import Collective, CollectiveKind
+
+
+def test_it_answers_what_a_plan_pays(sartor) -> None:
+    body = sartor("collective", "all_gather", 64e6, 32, "--cluster", "dgx-h100", "--stride", 8, "--json").body
+    cluster = load_cluster("dgx-h100")
+    op = Collective(name="c", kind=CollectiveKind.ALL_GATHER, group_size=32, message_bytes=64e6, stride=8)
+    cost = collective_cost(op, cluster.gpu, load_calibration(cluster.gpu), cluster)
+    assert body["schema"] == "sartor/collective/1"
+    assert (body["time_s"], body["low_s"], body["high_s"]) == (cost.time_s, cost.low_s, cost.high_s)
+    assert body["busbw_bytes_per_s"] == pytest.approx(31 / 32 * 64e6 / cost.time_s)
+    assert [each["members"] for each in body["tiers"]] == [1, 32]
+
+
+def test_without_a_cluster_it_stays_on_the_devices_own_links(sartor) -> None:
+    near = sartor("collective", "all_reduce", 1e6, 8, "--gpu", "h200", "--json").body
+    same = sartor("collective", "all_reduce", 1e6, 8, "--cluster", "dgx-h200", "--json").body
+    assert near["time_s"] == pytest.approx(same["time_s"])
+    assert near["source"] == "calibrated"
+
+
+def test_an_engines_own_all_reduce_is_faster_where_it_is_small(sartor) -> None:
+    words = ("collective", "all_reduce", 65536, 8, "--gpu", "h200")
+    ring, own = (sartor(*words, *more, "--json").body["time_s"] for more in ((), ("--library", "custom")))
+    assert own < ring / 2
+
+
+def test_the_terminal_says_which_links_it_crosses(sartor) -> None:
+    ran = sartor("collective", "all_reduce", 1e9, 64, "--cluster", "dgx-h100")
+    assert ran.code == 0
+    assert "over NVLink" in ran.out
+    assert "8 members together" in ran.out
+    assert "on the bus" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "must_name"),
+    [
+        (("all_sum", 1e6, 8), ["kind", "all_sum", "all_reduce"]),
+        (("all_reduce", 0, 8), ["message_bytes", "0"]),
+        (("all_reduce", "nan", 8), ["message_bytes", "nan"]),
+        (("all_reduce", 1e6, 0), ["group_size", "0"]),
+        (("all_reduce", 1e6, 8, "--stride", 2**30), ["group_size", "stride"]),
+        (("all_gather", 1e6, 8, "--library", "custom"), ["library", "custom", "nccl"]),
+        (("all_reduce", 1e6, 8, "--cluster", "dgx-h1000"), ["cluster", "dgx-h1000", "dgx-h100"]),
+        (("all_reduce", 1e6, 99999, "--cluster", "selene"), ["group_size", "4480"]),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_sentence(sartor, words, must_name) -> None:
+    ran = sartor("collective", *words)
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    for name in must_name:
+        assert str(name) in ran.err
