@@ -59,7 +59,7 @@ def losses(found: list[Group]) -> Iterator[str]:
     now, then = marks(found), recorded()
     for key in sorted(now.keys() ^ then.keys()):
         yield f"{' '.join(key).strip()}: {'not in the marks' if key in now else 'no prediction any more'}"
-    for key in now.keys() & then.keys():
+    for key in sorted(now.keys() & then.keys()):
         before, after = then[key]["mape"], now[key]["mape"]
         if before is not None and (after is None or after > before + WORSE):
             reached = "none" if after is None else f"{after:.2%}"
