@@ -85,7 +85,7 @@ def full(scale: Scale) -> Iterator[Case]:
 
 
 def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[Case]:
-    """``count`` products far apart from each other, those of a linear layer's forward, dgrad and wgrad."""
+    """``count`` products that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
     sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
