@@ -47,6 +47,8 @@ WORDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "sq": "int8"}
 
 OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb300": "b200_sxm"}
 """A relative of the same generation on another die, beside those of kin_docs."""
+ALONE = ("memory_bound", "a100_sxm")
+"""Its kernels were timed alone; its relatives' were not, so that none of what it borrows was measured on them."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
 """The relative with the same links and as many devices in a node: a collective's nearest (hardware/link_kin.py)."""
 
@@ -74,7 +76,7 @@ def main(data: Path, families: Sequence[str]) -> None:
         for key, lent in borrowed(name, targets):
             sections.setdefault(key, []).append(lent)
         print(name, flush=True, file=sys.stderr)
-    table, held = (_read(path) for path in (OUT, HELD_OUT))
+    table, held = ((_read(path) if families else {}) for path in (OUT, HELD_OUT))
     for (near, section), lents in sorted(sections.items()):
         entry, without = judged(near, section, lents)
         table.setdefault(near, {})[section] = entry
@@ -128,7 +130,7 @@ def pairs(family: str, gpu: str) -> list[tuple[str, float]]:
     if family == "collectives":
         near = {LINKS.get(gpu): 1.3, kin_docs.NEAREST.get(gpu, ("",))[0] if gpu in LINKS else None: 1.8}
         return found + [(lender, widen) for lender, widen in near.items() if lender]
-    if gpu in kin_docs.NEAREST:
+    if gpu in kin_docs.NEAREST and (family, gpu) != ALONE:
         found.append(kin_docs.NEAREST[gpu])
     return found + ([(OTHER_DIE[gpu], 1.8)] if gpu in OTHER_DIE else [])
 
@@ -167,7 +169,10 @@ def borrowing(gpu: str, lender: str, widen: float) -> Iterator[None]:
             return {}
         if name != "kin.toml" or not table:
             return table
-        floors = {n: {k: v for k, v in t.items() if k.endswith("_block")} for n, t in table["floors"].items()}
+        floors = {
+            n: {k: v for k, v in t.items() if k.endswith((".sub_block", ".half_block"))}
+            for n, t in table["floors"].items()
+        }
         return {**table, "floors": floors}
 
     known._read = plain  # type: ignore[assignment]
