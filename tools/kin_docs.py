@@ -125,7 +125,8 @@ def _lines(targets: Targets, keys: Sequence[str]) -> Iterator[tuple[Sequence[str
         if gpu in NEAREST:
             lender, factor = NEAREST[gpu]
             with unmeasured(gpu, lender, factor):
-                near = {key: value for key, value in _figures(few, keys).items() if value["lent"]}
+                found = _figures(few, keys)
+            near = {key: value for key, value in found.items() if _of_generation(value["from"], gpu)}
         with unmeasured(gpu, ELSEWHERE[gpu], 3.0):
             far = _figures(few, keys)
         for key, value in own.items():
@@ -137,14 +138,14 @@ def _lines(targets: Targets, keys: Sequence[str]) -> Iterator[tuple[Sequence[str
 
 
 def _line(gpu: str, key: tuple[str, ...], own: Any, near: Any, far: Any) -> Sequence[str]:
-    cells = [_borrowed(each, lender) for each, lender in ((near, NEAREST.get(gpu, ("",))[0]), (far, ELSEWHERE[gpu]))]
+    cells = [_borrowed(near, ""), _borrowed(far, ELSEWHERE[gpu])]
     return (*key, f"{own['shapes']:,}", _share(own["mape"]), *cells[0], *cells[1])
 
 
 def _borrowed(figures: Any, lender: str) -> tuple[str, ...]:
     if not figures:
         return ("",) * 4
-    name = "joint" if figures["joint"] else lender if figures["lent"] else f"{lender}: assumed"
+    name = "joint" if figures["joint"] else figures["from"] or f"{lender}: assumed"
     return (name, _share(figures["mape"]), _share(figures["inside"]), f"{figures['needs']:.2f}")
 
 
@@ -165,10 +166,20 @@ def _figures(targets: Targets, keys: Sequence[str]) -> dict[tuple[str, ...], dic
                 "mape": group.mape,
                 "inside": group.coverage_80,
                 "needs": float(np.quantile(missed[where], 0.8)),
-                "lent": bool(np.char.startswith(owners[where], "kin").any()),
+                "from": _lender(owners[where]),
                 "joint": bool((owners[where] == "joint").any()),
             }
     return out
+
+
+def _lender(owners: Any) -> str:
+    """Whose fit was borrowed: of products the relative's, of collectives that of the nearest links; "" of nobody."""
+    lent = [str(owner) for owner in owners if str(owner).startswith("kin ")]
+    return lent[0].removeprefix("kin ") if lent else ""
+
+
+def _of_generation(lender: str, gpu: str) -> bool:
+    return bool(lender) and load_gpu(lender).generation == load_gpu(gpu).generation
 
 
 @contextmanager
