@@ -381,6 +381,7 @@ def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], 
         f'source = "{job.source}"',
         f'note = "{job.note}"',
         f'date = "{datetime.date.today().isoformat()}"',
+        *(['launched = "host"'] if job.dtype is DType.FP16 else []),
         f"rows = {len(job.rows)}",
     ]
     lines += [f"{part} = {{ {', '.join(f'{k} = {_number(v)}' for k, v in e.items())} }}" for part, e in errors.items()]
