@@ -78,3 +78,20 @@ def test_devices_of_one_die_price_experts_alike() -> None:
             grouped_cost(op, load_gpu(name), load_calibration(load_gpu(name))).time_s for name in ("b200_sxm", "gb200")
         ]
         assert times[0] == pytest.approx(times[1], rel=0.25)
+
+
+def test_kernels_of_a_library_are_another_frameworks_where_its_own_were_not_measured() -> None:
+    blackwell, hopper = (load_calibration(load_gpu(name)) for name in ("b200_sxm", "h200_sxm"))
+    families = blackwell.grouped_families
+    without = replace(blackwell, grouped_families={name: families[name] for name in ("trtllm", "sglang_trtllm")})
+    assert without.with_kernels("vllm_trtllm").grouped == families["sglang_trtllm"]
+    assert without.with_kernels("vllm_cutlass").grouped == families["trtllm"]
+    assert hopper.with_kernels("vllm_trtllm").grouped == hopper.grouped_families["trtllm"]
+    assert hopper.with_kernels("sglang_cutlass").grouped == hopper.grouped_families["sglang_cutlass"]
+    for nobodys in ("nobody_triton", "vllm_xpu", ""):
+        assert hopper.with_kernels(nobodys).grouped == hopper.grouped
+
+
+def test_another_die_lends_the_library_not_what_a_framework_does_beside_it() -> None:
+    lent = replace(load_calibration(load_gpu("h200_sxm")), calibrated=frozenset(), kin="h200_sxm", kin_on_die=False)
+    assert lent.with_kernels("sglang_cutlass").grouped == lent.grouped_families["trtllm"]

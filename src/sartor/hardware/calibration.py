@@ -244,6 +244,11 @@ class PowerCoefficients:
     """Share of the slowdown that is kept: between products run kernels that draw less."""
 
 
+BUILT = {"_trtllm": ("sglang_trtllm", "vllm_trtllm", "trtllm"), "_cutlass": ("trtllm",)}
+"""Ends of families' names and families of the same library, nearest first: kernels that frameworks call as they are
+built, FlashInfer's out of TensorRT-LLM. Triton's depend on tiles that each framework ships (docs/concepts/moe.md)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """All that is known of one device beyond its datasheet."""
@@ -284,8 +289,12 @@ class Calibration:
 
     def with_kernels(self, family: str = "") -> Calibration:
         """The same with a framework family's grouped kernels (``trtllm``, ``sglang_triton``, ...) in place of the
-        middle of frameworks; unchanged where it has none of that name."""
-        found = self.grouped_families.get(family)
+        middle of families; where it has none of that name, with those it has of the same library (``BUILT``); else
+        unchanged. From another die a library's are the better known: what a framework does beside them may not hold."""
+        alike = next((names for end, names in BUILT.items() if family.endswith(end)), ())
+        near = "grouped" in self.calibrated or self.kin_on_die
+        names = (family, *alike) if near else (*alike, family)
+        found = next((self.grouped_families[name] for name in names if name in self.grouped_families), None)
         return replace(self, grouped=found) if found else self
 
     def with_cold_weights(self) -> Calibration:
