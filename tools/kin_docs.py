@@ -85,9 +85,9 @@ Each measured device as if it had never been measured: its own calibration is ta
 of the catalogue. *from*: its nearest relative of the same generation. *held out*: the nearest of another generation,
 which holds its whole generation out (of the calibrations, not of the formulas, which were written knowing all of them).
 MAPE of up to 300 shapes drawn per device and family; *needs* is the standard deviation of ln(measured / predicted) that
-would put 80% of them inside an 80% interval, *in 80%* what the interval that is given holds: the lender's, widened
-(`kin.toml`: 1.3 times on the same die, 1.8 in the same generation, 3 in another) and never narrower than the floors
-there, which are these needs in the middle of devices. *joint*: products by the fit of all generations but this one
+would put 80% of them inside an 80% interval, *in 80%* what the interval that is given holds: the lender's, made as wide
+as the *other* devices needed at that distance (tools/fit_intervals.py), so that no device had a part in its own; those
+that ship are of all devices (`lent.toml`). *joint*: products by the fit of all generations but this one
 (tools/fit_joint.py), with the interval that the other generations, held out in turn, needed. *assumed*: the lender has
 no fit of this kind either, and what is assumed of generations stands in. What borrowing means is in
 [concepts/intervals.md](concepts/intervals.md), where networks are lent in [concepts/residual.md](concepts/residual.md).
