@@ -1,0 +1,50 @@
+"""Collectives over machines whose tiers the catalogue describes, on rows that nothing was fitted on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from accuracy.measured_tables import medians
+from sartor.cost.collective import collective_cost
+from sartor.cost.cost import Z80
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.measure.predictions import predict
+from sartor.measure.tables import read_tables
+from sartor.measure.targets import targets_of
+from sartor.operators import Collective, CollectiveKind
+
+
+@pytest.mark.parametrize(
+    ("devices", "most"), [(2, 0.2), (4, 0.08)], ids=["bridge, by the A100's NVLink", "PCIe, by the RTX PRO 6000"]
+)
+def test_bridged_cards_are_priced_by_constants_of_others(shared_dir: Path, devices: int, most: float) -> None:
+    wanted = (
+        (pc.field("system") == "a100_pairwise_nvlink")
+        & (pc.field("op") == "all_reduce")
+        & (pc.field("n_gpus") == devices)
+    )
+    table = pq.read_table(shared_dir / "data" / "measured" / "collectives.parquet", filters=wanted)
+    keys = np.stack([table["n_gpus"].to_numpy(), table["bytes"].to_numpy()]).astype(np.int64)
+    (group, size), seconds = medians(keys, table["latency_us"].to_numpy() * 1e-6)
+    cluster = load_cluster("a100_pairwise_nvlink")
+    op = Collective(
+        name="c", kind=CollectiveKind.ALL_REDUCE, group_size=group, message_bytes=size.astype(float), alone=True
+    )
+    cost = collective_cost(op, cluster.gpu, load_calibration(cluster.gpu), cluster)
+    assert np.abs(cost.time_s / seconds - 1).mean() <= most
+    assert (np.abs(np.log(cost.time_s / seconds)) <= Z80 * cost.log_sigma).mean() >= 0.75
+
+
+def test_every_collective_of_the_tables_is_priced_and_four_fifths_lie_inside_the_interval(shared_dir: Path) -> None:
+    tables = read_tables(shared_dir / "data" / "measured" / "collectives.parquet").tables
+    predicted = predict(targets_of(tables))
+    assert predicted.expressed.all()
+    missed = np.abs(np.log(predicted.time_s / predicted.targets.measured_s))
+    assert np.median(np.expm1(missed)) <= 0.1
+    assert 0.75 <= (missed <= Z80 * predicted.log_sigma).mean() <= 0.85
