@@ -16,7 +16,7 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.own_rows import correct_by_own_rows
-from sartor.cost.power import long_run
+from sartor.cost.power import LONG_RUN_LOG_SIGMA, long_run
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
 from sartor.hardware.calibration import (
     FRESH_BYTES,
@@ -82,6 +82,8 @@ def gemm_costs(
             result, sigma = _below_a_block(result, sigma, flat, gpu, coefficients)
         if dtype in calibration.own_rows:
             result, sigma = correct_by_own_rows(result, sigma, short, flat, machine, gpu, calibration.own_rows[dtype])
+        if machine.long_run and machine.long_run.limit_flops_per_s:
+            sigma = np.sqrt(sigma * sigma + LONG_RUN_LOG_SIGMA * LONG_RUN_LOG_SIGMA)
         source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
         start = 0
         for i, (_, shape) in zip(chosen, problems, strict=True):

@@ -50,6 +50,10 @@ def lasting_s(time_s: Any, flops: Any, run: LongRun | None) -> Any:
     return time_s + run.kept * np.maximum(longer - time_s, 0.0)
 
 
+LONG_RUN_LOG_SIGMA = 0.08
+"""Standard deviation of ln(measured / predicted) that the law adds to a product's: with it 80% of the sustained over
+short ratios of power-metered tables lie inside (0.06 to 0.13 of five pairs on B200, GB200, H200; 2026-11-21)."""
+
 _NARROW = 2.0
 """Products of 8 and fewer bits over those of 16, per joule: their rate at the limit, B200 to GB300, H200 and RTX PRO
 6000 (longest products of data/measured/gemm_lowbit.parquet against their middle: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
