@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from design_samples import TWO, question, small_space
-from sartor.engine.executors import OnDone
 from sartor.engine.run import run_search
 from sartor.engine.store import open_study
+from sartor.engine.submitting import OnDone
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import JointResult
 from sartor.search.joint_tasks import PointTask, Result, Task, run_task

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from engine_samples import ASKED, SPACE, Scripted, evaluations, facts, run_search, search
-from sartor.engine.executors import Local, Submitting, make_executor, run_elsewhere, start_pool
+from sartor.engine.executors import Local, make_executor, start_pool
 from sartor.engine.run import run_design
 from sartor.engine.study import read_study
+from sartor.engine.submitting import Submitting, run_elsewhere
 from sartor.errors import InputError
 from sartor.search.joint_result import DesignStatus, JointResult, Progress
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from design_samples import TWO, every_option, question, small_space
-from sartor.engine.executors import Submitting, start_pool
+from sartor.engine.executors import start_pool
 from sartor.engine.run import Remembering
+from sartor.engine.submitting import Submitting
 from sartor.search.joint import run_here, search_design
 from sartor.search.joint_baselines import alone
 from sartor.search.joint_candidates import candidates_of
@@ -116,7 +117,7 @@ class Late(Executor):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_is_late_changes_neither_answer_nor_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sartor.engine.executors as module
+    import sartor.engine.submitting as module
 
     late, wait = Late(seed), module.wait
 

@@ -14,7 +14,8 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import Framework, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.rules.plan.catalog import PLAN_RULES
-from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy, lint_plan
+from sartor.rules.plan.lint import lint_plan
+from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
 from sartor.training.footprint import footprint, usable_bytes
 
 CLUSTER = load_cluster("dgx-h100")

@@ -160,7 +160,8 @@ def lint_launch(
     ``InputError``.
     """
     from sartor.interop.launch import read_launch
-    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
+    from sartor.rules.plan.lint import lint_plan
+    from sartor.rules.plan.rule import PlanContext, best_remedy
     from sartor.search.plan_result import PricedPlan
     from sartor.search.plans import search_plans
     from sartor.training.footprint import usable_bytes

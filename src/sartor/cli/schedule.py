@@ -45,7 +45,8 @@ def schedule(
     """
     from sartor.interop.schedule_json import read_schedule_problem
     from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
-    from sartor.schedule.solve import Solver, solve
+    from sartor.schedule.result import Solver
+    from sartor.schedule.solve import solve
 
     if solver not in tuple(Solver):
         raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Executor
 from dataclasses import dataclass
 from typing import Any
 
-from sartor.engine.executors import OnDone, Submitting
+from sartor.engine.submitting import OnDone, Submitting
 from sartor.errors import InputError, MissingExtraError
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_tasks import Result, Task

@@ -11,28 +11,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from sartor import __version__
+from sartor.engine.submitting import OnDone, Submitting
 from sartor.errors import InputError
 from sartor.search.joint import in_time
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_tasks import Result, Task, run_task
 
-OnDone = Callable[[Task, Result], None]
-
 ALONE_S = 4.0
 """Work done here before processes are started: they take a second to load, which a small question is not worth."""
-LOOK_S = 0.2
-"""How often the clock is looked at while others work."""
-LIVES = 3
-"""Times in a row that workers may die before anything gets done."""
 
 
 class Workers(Protocol):
@@ -74,15 +67,6 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def run_elsewhere(version: str, question: DesignQuestion, task: Task) -> Result:
-    """A task as a worker runs it. Raises ``InputError`` where the worker has another sartor, as it may differ."""
-    if version != __version__:
-        raise InputError(
-            "--executor", f"sartor {__version__}", f"a worker must have sartor {version}, as asked", version
-        )
-    return run_task(question, task)
-
-
 @dataclass
 class Serial:
     """One task after another in this process."""
@@ -100,92 +84,6 @@ class Serial:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-@dataclass
-class Submitting:
-    """Tasks through a ``concurrent.futures.Executor``, which is made by ``start`` when first needed.
-
-    An executor whose workers died is replaced by a new one, and what they had not finished is asked again.
-    """
-
-    name: str
-    start: Callable[[], Executor]
-    executor: Executor | None = None
-
-    def run(
-        self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
-    ) -> Iterator[Result]:
-        """Results as they come; what is not finished when time is up is given up."""
-        results: dict[int, Result] = {}
-        waiting: dict[Future[Result], int] = {}
-        given, lives = 0, LIVES
-        try:
-            while given < len(tasks):
-                try:
-                    self._submit(question, tasks, results, waiting)
-                    done, _ = wait(waiting, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        result = future.result()
-                        i = waiting.pop(future)
-                        results[i], lives = result, LIVES
-                        on_done(tasks[i], result)
-                except BrokenProcessPool:
-                    lives -= 1
-                    self._bury(waiting, lives)
-                while given in results:
-                    yield results[given]
-                    given += 1
-                    self._submit(question, tasks, results, waiting)
-                in_time(deadline)
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    def _submit(
-        self,
-        question: DesignQuestion,
-        tasks: Sequence[Task],
-        known: dict[int, Result],
-        waiting: dict[Future[Result], int],
-    ) -> None:
-        """Ask for every task that is neither known nor asked for."""
-        self.executor = self.executor or self.start()
-        asked = {*known, *waiting.values()}
-        for i, task in enumerate(tasks):
-            if i not in asked:
-                waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
-
-    def _bury(self, waiting: dict[Future[Result], int], lives: int) -> None:
-        """Workers have died: forget what they were to do, so that it is asked again of new ones."""
-        self.close()
-        waiting.clear()
-        if lives <= 0:
-            must = "its workers die before they finish anything; is memory short?"
-            raise InputError("--executor", self.name, must, "serial")
-
-    def close(self) -> None:
-        """Stop the workers without waiting for what they are at."""
-        executor, self.executor = self.executor, None
-        if executor is not None:
-            processes = list((getattr(executor, "_processes", None) or {}).values())
-            _leave_alone(getattr(executor, "_executor_manager_thread", None))
-            executor.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-
-
-def _leave_alone(thread: threading.Thread | None) -> None:
-    """Say nothing of what a pool's own thread stumbles over when its workers are ended under it: it tells futures that
-    are cancelled already, and Python prints that."""
-    told = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if args.thread is not thread:
-            told(args)
-
-    if thread is not None:
-        threading.excepthook = hook
 
 
 @dataclass
@@ -240,6 +138,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-__all__ = ["CancelledError", "Local", "Serial", "Submitting", "Workers", "make_executor", "run_elsewhere"]

@@ -21,7 +21,7 @@ from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
 from sartor.schedule.from_graph import UNIT_S
-from sartor.schedule.solve import Mode, ScheduleResult
+from sartor.schedule.result import Mode, ScheduleResult
 from sartor.search.joint_detail import ModelDetail, layer_schedule, model_detail
 from sartor.search.joint_question import DesignQuestion
 from sartor.search.joint_result import Ranked

@@ -25,7 +25,7 @@ from sartor.report.frame import (
 )
 from sartor.report.words import printable
 from sartor.schedule.problem import OperatorId
-from sartor.schedule.solve import Mode, ScheduleResult
+from sartor.schedule.result import Mode, ScheduleResult
 
 COLUMNS = 84
 """Characters of the time axis; with the names of the cores a line fits 100 columns."""

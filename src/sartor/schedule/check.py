@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
-
-if TYPE_CHECKING:
-    from sartor.schedule.solve import OperatorTimes
+from sartor.schedule.result import OperatorTimes
 
 
 def violations(problem: ScheduleProblem, times: Sequence[OperatorTimes], makespan: int) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from sartor.errors import InputError
 from sartor.schedule import bounds, cp_sat, greedy, milp, second_clock
@@ -12,79 +11,11 @@ from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.check import violations
 from sartor.schedule.cores import assign_cores
 from sartor.schedule.problem import OperatorId, ScheduleProblem, successors, topological_order
+from sartor.schedule.result import Mode, OperatorTimes, ScheduleResult, Solver, Status
 from sartor.schedule.split import Block, Timetable, canonical, coarsest, contract, part, series
 
 TIME_LIMIT_S = 20.0
 LONGEST_LIMIT_S = 1_000_000
-
-
-class Solver(StrEnum):
-    """Who solves what list scheduling and the bounds leave open."""
-
-    CP_SAT = "cp_sat"
-    MILP = "milp"
-    GREEDY = "greedy"
-
-
-class Status(StrEnum):
-    """Proved optimal, or the best found. There is always a schedule, so there is no third."""
-
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
-
-
-class Mode(StrEnum):
-    """On one core (fused: one of each kind), or split over all cores and alone."""
-
-    SINGLE = "single"
-    INTRA_OP = "intra_op"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTimes:
-    """When and where one operator runs, from ``start`` until just before ``end``."""
-
-    id: OperatorId
-    start: int
-    end: int
-    mode: Mode
-    tensor_cores: tuple[int, ...]
-    vector_cores: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleResult:
-    """A checked schedule, by start, with the proved lower bound on what any schedule could reach."""
-
-    problem: ScheduleProblem = field(repr=False)
-    status: Status
-    makespan: int
-    lower_bound: int
-    operators: tuple[OperatorTimes, ...]
-    checked: bool
-    """Code that shares nothing with the solvers has accepted it."""
-    solver: Solver
-    solve_s: float
-    interrupted: bool = False
-
-    @property
-    def gap(self) -> float:
-        """Share of the makespan that is not proved necessary; 0 when optimal."""
-        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
-
-    @property
-    def busy(self) -> dict[str, int]:
-        """Core time in use, by kind: sum over operators of their time times their cores."""
-        return {
-            "tc": sum((row.end - row.start) * len(row.tensor_cores) for row in self.operators),
-            "vc": sum((row.end - row.start) * len(row.vector_cores) for row in self.operators),
-        }
-
-    @property
-    def utilization(self) -> dict[str, float]:
-        """``busy`` as a share of makespan times cores; 0 where there are no cores of the kind."""
-        room = {"tc": self.makespan * self.problem.num_tc, "vc": self.makespan * self.problem.num_vc}
-        return {kind: busy / room[kind] if room[kind] else 0.0 for kind, busy in self.busy.items()}
 
 
 @dataclass(frozen=True, slots=True)

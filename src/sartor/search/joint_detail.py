@@ -17,7 +17,8 @@ from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.problem import PlacementProblem
 from sartor.schedule.from_graph import schedule_problem
-from sartor.schedule.solve import ScheduleResult, solve
+from sartor.schedule.result import ScheduleResult
+from sartor.schedule.solve import solve
 from sartor.search.joint_bounds import update_s_per_byte
 from sartor.search.joint_parts import ModelPart, ModelParts
 from sartor.search.joint_point import SCHEDULE_LIMIT_S, Evaluation, ModelOutcome, Point, parts_of, placement_problem

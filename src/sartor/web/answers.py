@@ -120,7 +120,8 @@ def place(body: Body) -> Reply:
 def schedule(body: Body) -> Reply:
     from sartor.interop.schedule_json import schedule_problem
     from sartor.report.schedule import schedule_body
-    from sartor.schedule.solve import Solver, solve
+    from sartor.schedule.result import Solver
+    from sartor.schedule.solve import solve
 
     if body["solver"] not in ("cp_sat", "greedy"):
         raise InputError("--solver", body["solver"], "must be one of cp_sat, greedy", "cp_sat")

@@ -20,6 +20,7 @@ Reader: TypeAlias = Callable[[Fields], TransformerShape]
 
 _MODULES = (
     "classic",
+    "compressed",
     "decoders",
     "frontier",
     "gemma",
@@ -38,6 +39,7 @@ _MODULES = (
     "state_space",
     "t5",
     "vision",
+    "zamba",
 )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.interop.families import Reader, parts
+from sartor.interop.families.compressed import hyper_connections
 from sartor.interop.families.decoder import (
     Experts,
     Family,
@@ -22,7 +23,6 @@ from sartor.interop.families.latent import indexer, indexer_kinds
 from sartor.interop.families.linear_attention import delta_attention
 from sartor.interop.families.parts import check_experts
 from sartor.interop.families.patterns import Span, dense_first
-from sartor.interop.families.unusual import hyper_connections
 from sartor.interop.fields import Fields
 from sartor.model.shape import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, TransformerShape, Vectors
 
