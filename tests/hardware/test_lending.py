@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sartor.cost.gemm import gemm_cost, roofline_s
 from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import MemoryBoundCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, MemoryBoundCoefficients, load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.lending import per_sm, told_apart, within_power
-from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
+from sartor.operators import DType, Gemm, Layout, MemoryBound, MemoryBoundKind
 
 A100, A40, T4, H100 = (load_gpu(name) for name in ("a100_sxm", "a40", "t4", "h100_sxm"))
 NORM = MemoryBound(name="n", kind=MemoryBoundKind.NORM, rows=4096, cols=4096, bytes_moved=1e6, kernel="layernorm")
@@ -74,3 +75,29 @@ def test_a_device_of_the_same_die_lends_fp32_before_another_generation_does() ->
         assert load_calibration(load_gpu(name)).provenance["gemm.fp32"]["lender"] == f"kin {lender}"
     product = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.FP32)
     assert 1.05 < gemm_cost(product, H100, load_calibration(H100)).time_s / roofline_s(product, H100) < 1.5
+
+
+def test_what_seventy_watts_take_from_general_cores_they_take_from_tensor_cores() -> None:
+    """T4 borrows from V100, whose sweeps saw no power limit; its own fp32 products settle at half of their peak."""
+    long, short = (Gemm(name="p", m=n, n=n, k=n, dtype=DType.FP16) for n in (8192, 512))
+    known = load_calibration(T4)
+    unlimited = replace(known, gemm={DType.FP16: replace(known.gemm[DType.FP16], throttle=0.0)})
+    slower = [
+        gemm_cost(gemm, T4, known, clock=Clock.BOOST).time_s / gemm_cost(gemm, T4, unlimited, clock=Clock.BOOST).time_s
+        for gemm in (long, short)
+    ]
+    assert 1.7 < slower[0] < 2.1
+    assert slower[1] < 1.1
+    assert load_calibration(load_gpu("v100_pcie_16gb")).gemm[DType.FP16].throttle == 0.0
+
+
+def test_short_fp16_products_of_a_linear_layer_are_those_of_bf16_where_the_host_launched_fp16_s() -> None:
+    known = load_calibration(A100)
+    few, many = (Gemm(name="p", m=m, n=4096, k=4096, dtype=DType.FP16) for m in (np.array([8, 64]), 8192))
+    bf16 = gemm_cost(replace(few, dtype=DType.BF16), A100, known)
+    assert np.array_equal(gemm_cost(few, A100, known).time_s, bf16.time_s)
+    assert gemm_cost(replace(few, m=64), A100, known).details["residual"] != 1.0
+    for own in (many, replace(few, layout=Layout.NN)):
+        assert np.all(
+            gemm_cost(own, A100, known).time_s != gemm_cost(replace(own, dtype=DType.BF16), A100, known).time_s
+        )

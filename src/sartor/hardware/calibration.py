@@ -321,7 +321,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         provenance[f"gemm.{each.value}"] = record
         if owner == gpu.name:
             calibrated.add(f"gemm.{each.value}")
-    sections = {}
+    sections: dict[str, Any] = {}
     for name in _DEVICE_SECTIONS:
         lender, factor = _link_kin(gpu) if name == "collective" else (kin, widen)
         if name == "memory_bound":
@@ -408,6 +408,8 @@ def _gemm(
             if table:
                 found = _coefficients(GemmCoefficients, table["gemm"])
                 lent = found if owner == gpu.name else _lent(found, f"gemm.{dtype.value}", widen)
+                if owner != gpu.name and widen > OTHER_DIE and not found.throttle:
+                    lent = within_power(lent, gpu, _general_per_joule(gpu), found.throttle_s)
                 return lent, owner, table["provenance"]["gemm"]
     if dtype is DType.FP32 and _read(f"{general}.fp32.toml"):  # nearer than one's own matrix units
         return _on_general_cores(gpu, _beyond(kin, widen), widen, general)
@@ -433,9 +435,12 @@ def _on_general_cores(
         lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), "gemm.fp32", widen)
         return lent, "", table["provenance"]["gemm"] | _from(relative)
     table = _read(f"{general}.fp32.toml") or {}
-    per_joule = (_read("kin.toml") or {})["general_flops_per_joule"].get(gpu.generation, 0.0)
     lent = _lent(_coefficients(GemmCoefficients, table["gemm"]), "gemm.fp32", 3.0)
-    return within_power(lent, gpu, per_joule), "", table["provenance"]["gemm"] | _from(general)
+    return within_power(lent, gpu, _general_per_joule(gpu)), "", table["provenance"]["gemm"] | _from(general)
+
+
+def _general_per_joule(gpu: Gpu) -> float:
+    return float((_read("kin.toml") or {})["general_flops_per_joule"].get(gpu.generation, 0.0))
 
 
 def _beyond(kin: str, widen: float) -> str:
@@ -547,7 +552,7 @@ def _from(owner: str) -> Mapping[str, str]:
 
 def _lent(found: Any, section: str, widen: float, near: str = "") -> Any:
     """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md)."""
-    near = near or ("die" if widen <= DIE else "generation" if widen < 2.5 else "other")
+    near = near or ("die" if widen <= DIE else "generation" if widen <= OTHER_DIE else "other")
     floors = (_read("kin.toml") or {}).get("floors", {}).get(near, {})
     judged = (_read("lent.toml") or {}).get(near, {})
     keys = {part: f"{section}{name}" for part, name in _PARTS_OF_SECTIONS.items()}
@@ -558,6 +563,10 @@ def _lent(found: Any, section: str, widen: float, near: str = "") -> Any:
 
 DIE = 1.35
 """Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
+
+OTHER_DIE = 2.5
+"""Another die of the generation widens by this much at most, another generation by more. A fit that saw no power limit
+(sweeps of V100) is slowed on another generation's device as its general cores are: T4 has 70 W for V100's 300."""
 
 _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
 """Beginning of a standard deviation's field, and how its floor's key ends."""

@@ -60,10 +60,11 @@ def told_apart(c: Any, *, waited_is_own: bool) -> Any:
     return replace(c, kinds=tuple((plain | alone).values()) if alone else (), host_kinds=waited)
 
 
-def within_power(c: Any, gpu: Gpu, flops_per_joule: float) -> Any:
-    """``GemmCoefficients`` of general cores on a device whose power limit keeps them below their peak; 0: not known."""
-    if not flops_per_joule:
+def within_power(c: Any, gpu: Gpu, flops_per_joule: float, half_s: float = GENERAL_THROTTLE_S) -> Any:
+    """``GemmCoefficients`` on a device whose power limit keeps its general cores, at ``flops_per_joule`` in fp32, below
+    their peak; 0: not known. ``half_s`` is the compute time at which half of that is seen."""
+    if not flops_per_joule or DType.FP32 not in gpu.peak_flops_per_s:
         return c
     limit = flops_per_joule * gpu.tdp_w
     slower = max(gpu.peak_flops_per_s[DType.FP32] / limit - 1.0, 0.0)
-    return replace(c, throttle=slower, throttle_s=GENERAL_THROTTLE_S)
+    return replace(c, throttle=slower, throttle_s=half_s)
