@@ -52,6 +52,15 @@ def test_the_worst_say_what_their_time_is_made_of_and_groups_whose_coefficients_
     assert 90 <= sum(shares) <= 101
 
 
+def test_steps_in_another_unit_are_counted_or_remarked(tmp_path: Path) -> None:
+    time_ms = predicted(tmp_path, ROW) * 1e3
+    rows = [{**ROW, "tpot_ms": time_ms * 1e3} for _ in range(5)]
+    body = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))
+    assert ["as if they were microseconds" in remark for remark in body["remarks"]] == [True]
+    with pytest.raises(InputError, match="are times in milliseconds"):
+        validate_inference(write_csv(tmp_path / "y.csv", [{**ROW, "tpot_ms": time_ms / 1e3}]))
+
+
 def test_a_decoding_step_reads_at_least_the_weights(tmp_path: Path) -> None:
     assert predicted(tmp_path, ROW) > 7.5e9 * 2 / 2039e9
 
@@ -62,7 +71,7 @@ def test_throughput_is_the_prefill_and_steps_of_a_full_batch(tmp_path: Path) -> 
     kv = 2 * 32 * 8 * 128 * 2 * 2000
     assert found.batch == int((0.9 * 80 * 2**30 - 8_030_261_248 * 2) // kv)
     assert found.measured_s == 1 / 5000
-    longer = {**row, "osl": 100}
+    longer = {**row, "osl": 100, "output_tokens_per_s": 1000}
     assert predicted(tmp_path, longer) > found.predicted_s, "a prompt shared by fewer tokens costs more per token"
 
 

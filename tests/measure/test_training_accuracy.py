@@ -50,6 +50,29 @@ def test_parts_add_up_and_take_at_least_the_peak() -> None:
     assert found.log_sigma > 0
 
 
+def test_runs_without_a_usable_measurement_are_counted_and_the_rest_judged(tmp_path: Path) -> None:
+    times = ["8.0", "nan", "-3", "abc", ""]
+    rows = [made(id=f"made-{i}", config_hash=str(i), iter_time_s=value) for i, value in enumerate(times)]
+    body = training_body(validate_training(write_csv(tmp_path / "x.csv", rows)))
+    assert body["left_out"] == {
+        "iter_time_s is not a number above 0": 3, "neither iter_time_s nor peak_mem_gb is given": 1,
+    }  # fmt: skip
+    assert body["groups"][0]["targets"] == 1
+
+
+def test_steps_in_another_unit_are_counted_or_remarked(tmp_path: Path) -> None:
+    """In thousands of seconds none is possible; in milliseconds all are, and all off alike."""
+    time_s = predicted().predicted_s
+    rows = [made(id=f"made-{i}", config_hash=str(i), iter_time_s=time_s * 1e3) for i in range(5)]
+    (remark,) = training_body(validate_training(write_csv(tmp_path / "x.csv", rows)))["remarks"]
+    assert "as if they were milliseconds: is iter_time_s in seconds?" in remark
+    assert "iter_time_s in seconds" in predicted(iter_time_s=time_s / 1e3).reason
+
+
+def test_an_unknown_device_is_offered_the_nearest() -> None:
+    assert "nearest: h" in predicted(gpu="H2000-SXM-80GB").reason
+
+
 def test_forward_and_backward_alone_leave_the_optimizer_out() -> None:
     whole, part = predicted(n_gpu=1, tp=1, pp=1, dp=1), predicted(n_gpu=1, tp=1, pp=1, dp=1, run_kind="fwd_bwd_only")
     assert part.parts["optimizer_s"] == 0

@@ -24,6 +24,7 @@ from sartor.measure.devices import Devices
 from sartor.measure.heuristics import heuristics_s
 from sartor.measure.predictions import Predicted, explain, predict
 from sartor.measure.rows import ASSUMED
+from sartor.measure.suspicion import suspected, suspicion, unit_of
 from sartor.measure.tables import DERIVED, Column, Floats64, Index, read_tables
 from sartor.measure.targets import Targets, combine, targets_of
 
@@ -148,30 +149,19 @@ def _own(path: str | Path | None, devices: Devices) -> Calibration | None:
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:
-    """A factor of a hundred between all predictions and measurements is a unit, not an error of the model."""
+    """One remark per table and unit that times seem to be in."""
     found: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        if group.bias is not None and group.targets >= 5 and not 0.01 < 1 + group.bias < 100:
-            thousands = float(np.log10(1 + group.bias)) / 3
-            unit = _AS_IF.get(round(thousands), "") if abs(thousands - round(thousands)) < NEAR_UNIT else ""
-            found.setdefault((str(group.keys["table"]), unit), []).append(group)
-    return [_suspicion(*key, mine) for key, mine in found.items()]
+        if group.bias is not None and suspected(1 + group.bias, group.targets):
+            found.setdefault((str(group.keys["table"]), unit_of(1 + group.bias, -6)), []).append(group)
+    return [_suspicion(table, mine) for (table, _), mine in found.items()]
 
 
-_AS_IF = {-2: "picoseconds", -1: "nanoseconds", 1: "milliseconds", 2: "seconds"}
-
-
-NEAR_UNIT = 0.15
-"""A median this near to a power of a thousand (in its logarithm: within a factor of 2.8) is taken for another unit."""
-
-
-def _suspicion(table: str, unit: str, groups: Sequence[Group]) -> str:
+def _suspicion(table: str, groups: Sequence[Group]) -> str:
     factor = float(np.median([1 + (group.bias or 0.0) for group in groups]))
     names = ", ".join(str(value) for key, value in groups[0].keys.items() if key != "table")
     others = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
-    off = f"{max(factor, 1 / factor):,.0f} x too {'short' if factor > 1 else 'long'}"
-    as_if = f", as if they were {unit}" if unit else ""
-    return f"{table}: measured times of {names}{others} are {off}{as_if}: is latency_us in microseconds?"
+    return suspicion(f"{table} of {names}{others}", factor, "latency_us", -6)
 
 
 # ------------------------------------------------------------------------------------------- groups

@@ -20,6 +20,7 @@ import numpy as np
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.measure.inference_modes import ASSUMED, InferenceRow, outcome
+from sartor.measure.suspicion import suspected, suspicion
 
 REQUIRED = ("mode", "model", "gpu", "weight_dtype")
 GROUPS = ("mode", "gpu", "weight_dtype")
@@ -88,14 +89,19 @@ def inference_body(found: Inference) -> dict[str, Any]:
         if row.reason:
             reasons[row.reason] = reasons.get(row.reason, 0) + 1
     modes = dict.fromkeys(row.words["mode"] for row in found.rows)
+    figures = [_group(found, key, rows) for key, rows in sorted(groups.items())]
     return {
         "data": found.data,
         "num_rows": len(found.rows),
         "expressed": sum(not row.reason for row in found.rows),
-        "groups": [_group(found, key, rows) for key, rows in sorted(groups.items())],
+        "groups": figures,
         "not_expressed": dict(sorted(reasons.items())),
         "left_out": {},
-        "remarks": [],
+        "remarks": [
+            suspicion(" ".join(key), 1 + group["bias"], "the time", -3)
+            for key, group in zip(sorted(groups), figures, strict=True)
+            if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
+        ],
         "assumptions": {mode: ASSUMED[mode] for mode in modes if mode in ASSUMED},
     }
 

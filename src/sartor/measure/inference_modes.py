@@ -75,6 +75,14 @@ MAX_BATCH = 2048
 """TensorRT-LLM's default for the most sequences at once."""
 
 
+IMPOSSIBLE = 2.0
+"""A row this many times faster than its roofline is in another unit (of the published rows none is faster than it)."""
+
+TOO_FAST = (
+    f"faster than {IMPOSSIBLE:g} x what the datasheet allows: are times in milliseconds, rates in tokens a second?"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRow:
     """One row's outcome; ``reason`` says why there is no prediction."""
@@ -133,6 +141,8 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     if _whole(row, "pp", 1) < 1:
         raise Unexpressed("pp is below 1")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
+    if found.measured_s * IMPOSSIBLE < found.roofline_s:
+        raise Unexpressed(TOO_FAST)
     return replace(found, calibration=load_calibration(gpu, dtype).owner(f"gemm.{dtype.value}"))
 
 

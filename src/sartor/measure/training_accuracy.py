@@ -19,6 +19,7 @@ import numpy as np
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.training_calibration import read_training_table
+from sartor.measure.suspicion import suspected, suspicion
 from sartor.measure.training_predictions import TrainingOutcome, predict_training
 from sartor.measure.training_ranking import ranking
 from sartor.measure.training_rows import read_training
@@ -96,10 +97,30 @@ def training_body(found: TrainingAccuracy) -> dict[str, Any]:
         **{name: everything[name] for name in ("memory_mape", "oom_correct", "pair_accuracy", "top1_regret")},
         "shots": found.shots,
         "not_expressed": _counts(each.reason for each in found.outcomes if each.reason),
-        "left_out": {},
-        "remarks": _remarks(found),
+        "left_out": _counts(reason for each in found.outcomes for reason in _unusable(each)),
+        "remarks": [*_suspicions(everything), *_remarks(found)],
         "assumptions": _assumptions(found),
     }
+
+
+def _unusable(outcome: TrainingOutcome) -> list[str]:
+    """What of a row's measurements cannot be compared, of a row that has a prediction."""
+    case = outcome.case
+    if outcome.reason:
+        return []
+    given = {"iter_time_s": case.measured_s, "peak_mem_gb": case.measured_bytes}
+    blank = [name for name in given if not case.words.get(name, "")]
+    if len(blank) == len(given) and not case.out_of_memory:
+        return ["neither iter_time_s nor peak_mem_gb is given"]
+    bad = (name for name, value in given.items() if name not in blank and not math.isfinite(value))
+    return [f"{name} is not a number above 0" for name in bad]
+
+
+def _suspicions(everything: dict[str, Any]) -> list[str]:
+    factor = None if everything["bias"] is None else 1 + everything["bias"]
+    if factor is None or not suspected(factor, everything["targets"]):
+        return []
+    return [suspicion("training", factor, "iter_time_s", 0)]
 
 
 def column(outcome: TrainingOutcome, name: str) -> str:

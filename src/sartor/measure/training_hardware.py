@@ -39,13 +39,15 @@ def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
         model, rate = EXPORTED[first]
         gpu, said = gpu_of("-".join([model, *words[1:]]))
         return replace(gpu, link_bytes_per_s=rate), (*said, f"{first.upper()} as {gpu.name} with slower NVLink")
+    nearest = ""
     for count in range(len(words), 0, -1):
         try:
             gpu = load_gpu("-".join(words[:count]))
-        except InputError:
+        except InputError as error:
+            nearest = f"; nearest: {error.nearest}" if error.nearest else nearest
             continue
         return _with_words(gpu, words[count:])
-    raise Unexpressed(f"gpu {name[:40]}: not in the catalogue")
+    raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}")
 
 
 def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:

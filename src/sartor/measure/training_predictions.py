@@ -32,6 +32,12 @@ PARTS = (
     "overhead_s",
 )
 
+IMPOSSIBLE = 2.0
+"""A step this many times faster than its FLOPs at the dense peak is in another unit (of the published runs none is
+faster than they are)."""
+
+TOO_FAST = f"faster than {IMPOSSIBLE:g} x what the dense peak allows: is iter_time_s in seconds?"
+
 NAIVE_EFFICIENCY = 0.5
 """Share of peak of the naive prediction: model FLOPs over half of the dense peak of the recipe's dtype."""
 
@@ -92,6 +98,9 @@ def _outcome(
         held = footprint(case.job, case.plan, case.cluster)
     except InputError as error:
         return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
+    naive_s = _naive_s(case, found)
+    if case.measured_s * IMPOSSIBLE < naive_s * NAIVE_EFFICIENCY:
+        return TrainingOutcome(case=case, reason=TOO_FAST)
     parts = {name: float(np.ravel(getattr(found, name))[0]) for name in PARTS}
     if case.no_optimizer:
         parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
@@ -99,7 +108,7 @@ def _outcome(
         case=case,
         predicted_s=sum(parts.values()),
         log_sigma=float(np.ravel(found.log_sigma)[0]),
-        naive_s=_naive_s(case, found),
+        naive_s=naive_s,
         parts=parts,
         predicted_bytes=_bytes(case, held),
         needed_bytes=_needed(case, held),
