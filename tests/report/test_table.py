@@ -58,7 +58,7 @@ def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
     [
         ("h200", "Coefficients: measurements of the device itself."),
         ("h100", "Coefficients: lent by h200_sxm."),
-        ("l40s", "Coefficients: one fit of all generations measured, nothing of this device."),
+        ("l40s", "Coefficients: a joint fit of generations measured, nothing of this device."),
     ],
 )
 def test_a_gemm_says_whose_coefficients_it_is_priced_with(gpu: str, words: str) -> None:

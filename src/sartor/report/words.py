@@ -142,7 +142,7 @@ def workload_text(workload: Workload) -> str:
 OWNERS = {
     "own": "measurements of the device itself",
     "own (another dtype)": "measurements of the device in another dtype",
-    "joint": "one fit of all generations measured, nothing of this device",
+    "joint": "a joint fit of generations measured, nothing of this device",
     "generation": "assumptions of its generation, nothing fitted",
 }
 """``Calibration.owner`` in words."""
