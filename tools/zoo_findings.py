@@ -15,7 +15,8 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model, model_names
-from sartor.rules.rule import Context, run_rules
+from sartor.rules.lint import run_rules
+from sartor.rules.rule import Context
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "golden" / "zoo_findings.json"
 QUESTIONS = (("a100_sxm", 1), ("h100_sxm", 8), ("mi300x", 1))

@@ -16,7 +16,8 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.report import lint_formats
-from sartor.rules.rule import Context, Finding, Grade, run_rules
+from sartor.rules.lint import run_rules
+from sartor.rules.rule import Context, Finding, Grade
 
 CONFIG = """{
   "model_type": "gpt2",

@@ -20,8 +20,9 @@ from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Pass
 from sartor.rules.catalog import RULES, find_rule
+from sartor.rules.lint import rule_entries, run_rules
 from sartor.rules.pricing import LEAST_GAIN, changed
-from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, rule_entries, run_rules
+from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade
 
 NAMES = [rule.name for rule in RULES]
 CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}

@@ -80,7 +80,8 @@ def gemm(
 
 def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), **question: Any) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first."""
-    from sartor.rules.rule import Context, run_rules
+    from sartor.rules.lint import run_rules
+    from sartor.rules.rule import Context
 
     asked = ask(model, gpu, **question)
     not_traced(asked.reading, "lint")

@@ -57,7 +57,7 @@ def _clusters(name: str | None) -> list[dict[str, Any]]:
 
 
 def _rules(name: str | None) -> list[dict[str, Any]]:
-    from sartor.rules.rule import rule_entries
+    from sartor.rules.lint import rule_entries
 
     return rule_entries(name)
 

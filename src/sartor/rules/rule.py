@@ -203,35 +203,3 @@ class Rule:
 def worst_grade(findings: Iterable[Finding]) -> Grade | None:
     """The hardest grade among findings; None where there are none."""
     return max((f.grade for f in findings), key=lambda grade: grade.severity, default=None)
-
-
-def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
-    """What ``sartor catalog rules`` shows: every rule, or with its whole page the one of a name or code."""
-    from sartor.rules.catalog import RULES, find_rule
-
-    if name is not None:
-        rule = find_rule(name)
-        return [{**_entry(rule), "page": rule.page.strip()}]
-    return [_entry(rule) for rule in RULES]
-
-
-def _entry(rule: Rule) -> dict[str, Any]:
-    return {"code": rule.code, "name": rule.name, "worst": rule.worst.value, "title": rule.title, "source": rule.source}
-
-
-def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, ...]:
-    """Every rule's findings, worst and costliest first.
-
-    ``allow`` names rules to leave out, by name or code; an unknown one is an ``InputError`` with the nearest.
-
-    Examples
-    --------
-    >>> run_rules(Context.of(Workload(shape=load_model("gpt2")), load_gpu("a100")))[0].rule    # doctest: +SKIP
-    'ragged_vocab'
-    """
-    from sartor.rules.catalog import RULES, without
-    from sartor.rules.pricing import price
-
-    suspicions = [(rule, each) for rule in without(RULES, allow) for each in rule.check(context)]
-    findings = price(context, suspicions)
-    return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))

@@ -20,7 +20,8 @@ from sartor.model.reading import ModelReading
 from sartor.report import contract
 from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
-from sartor.rules.rule import Context, run_rules
+from sartor.rules.lint import run_rules
+from sartor.rules.rule import Context
 from sartor.search.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.units import largest_power_of_two_dividing
 from sartor.web.asked import device_of, model_of, question_of

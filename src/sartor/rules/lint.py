@@ -1,0 +1,37 @@
+"""The rules at work on one context, and what the catalogue says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sartor.rules.catalog import RULES, find_rule, without
+from sartor.rules.pricing import price
+from sartor.rules.rule import Context, Finding, Rule
+
+
+def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, ...]:
+    """Every rule's findings, worst and costliest first.
+
+    ``allow`` names rules to leave out, by name or code; an unknown one is an ``InputError`` with the nearest.
+
+    Examples
+    --------
+    >>> run_rules(Context.of(Workload(shape=load_model("gpt2")), load_gpu("a100")))[0].rule    # doctest: +SKIP
+    'ragged_vocab'
+    """
+    suspicions = [(rule, each) for rule in without(RULES, allow) for each in rule.check(context)]
+    findings = price(context, suspicions)
+    return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
+
+
+def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
+    """What ``sartor catalog rules`` shows: every rule, or with its whole page the one of a name or code."""
+    if name is not None:
+        rule = find_rule(name)
+        return [{**_entry(rule), "page": rule.page.strip()}]
+    return [_entry(rule) for rule in RULES]
+
+
+def _entry(rule: Rule) -> dict[str, Any]:
+    return {"code": rule.code, "name": rule.name, "worst": rule.worst.value, "title": rule.title, "source": rule.source}
