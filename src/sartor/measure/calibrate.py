@@ -9,7 +9,7 @@ error is fitted on every chosen row and written. docs/howto/calibrate.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ from sartor.measure.fit import Array, Index, Products, fit, seconds
 from sartor.measure.fit_streams import StreamFit, fit_streams
 from sartor.measure.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.measure.rows import Unexpressed, dtype_of
-from sartor.measure.samples import choose, regions
+from sartor.measure.samples import choose
 from sartor.measure.tables import Table, read_table
 from sartor.measure.targets import targets_of
+from sartor.measure.trials import Trial, trials
 from sartor.operators import DType, Gemm, Layout
 
 LEAST_ROWS = 10
@@ -188,60 +189,6 @@ def _under(products: Products, best: Trial) -> str:
     known_of = load_calibration(products.gpu, products.dtype)
     found = known_of.gemm[products.dtype]
     return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One way to learn from the chosen rows, and what it predicts of every product from those outside its region."""
-
-    freedom: float | None
-    """How freely coefficients left the start; None: the package's prediction as it is."""
-    with_rows: bool
-    predicted_s: Array
-    error: float
-    """Mean of |ln(predicted / measured)|."""
-
-
-FREEDOMS = (1.0, 0.3, 0.1)
-
-
-def trials(
-    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, packaged_s: Array | None
-) -> Iterator[Trial]:
-    """The start may be this device's own fit, which few rows can only spoil, or another generation's: so coefficients
-    leave it freely or hardly, with a factor over them or not; and the package's prediction as it is or with one."""
-    bases: list[tuple[float | None, Predictions]] = [
-        (freedom, _refitted(products, measured_s, start, freedom)) for freedom in FREEDOMS
-    ]
-    if packaged_s is not None:
-        known_s = packaged_s
-        bases.append((None, lambda learned, where: known_s[where]))
-    fold = regions(products)
-    for freedom, base in bases:
-        plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
-        for each in np.unique(fold):
-            learned, where = chosen[fold[chosen] != each], np.flatnonzero(fold == each)
-            if not learned.size or not where.size:
-                continue
-            told = base(learned, np.concatenate([learned, where]))
-            own = fit_own_rows(products.part(learned), told[: learned.size], measured_s[learned])
-            plain[where] = told[learned.size :]
-            moved[where] = plain[where] * factor_of(own, products.part(where))
-        for with_rows, predicted in ((False, plain), (True, moved)):
-            error = float(np.abs(np.log(predicted / measured_s)).mean())
-            yield Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
-
-
-Predictions = Callable[[Index, Index], Array]
-"""(rows learned from, rows asked about) -> seconds."""
-
-
-def _refitted(products: Products, measured_s: Array, start: GemmCoefficients, freedom: float) -> Predictions:
-    def predict(learned: Index, where: Index) -> Array:
-        found = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
-        return seconds(products.part(where))(found)
-
-    return predict
 
 
 def packaged_seconds(products: Products) -> Array:
