@@ -19,6 +19,17 @@ from sartor.search.joint_bounds import splits
 from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_point
 from sartor.search.joint_question import DesignModel, DesignQuestion
 
+SMALL_CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 4,
+    "n_embd": 256,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 1024,
+}
+"""The config.json of a model whose search takes no time."""
+
 
 def small_shape(num_layers: int = 4, hidden_size: int = 256, name: str = "small") -> TransformerShape:
     edits = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": 4, "num_kv_heads": 4}

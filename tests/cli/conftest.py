@@ -22,6 +22,13 @@ class Ran:
     def body(self) -> dict[str, Any]:
         return json.loads(self.out, parse_constant=_refuse)
 
+    def refusal(self) -> str:
+        """The one sentence on stderr of a command with ``--json`` that could not be answered."""
+        assert self.code == 2
+        assert self.err.count("\n") == 1, self.err
+        assert self.body["error"]["message"] in self.err
+        return self.err
+
 
 def _refuse(word: str) -> None:
     raise AssertionError(f"JSON may not hold {word}")

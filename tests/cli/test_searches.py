@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-CONFIG = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2LMHeadModel"],
-    "n_layer": 4,
-    "n_embd": 256,
-    "n_head": 4,
-    "n_positions": 128,
-    "vocab_size": 1024,
-}
+from design_samples import SMALL_CONFIG
+
 SPACE = "num_tensor_cores = [1, 4]\nnum_vector_cores = 2\narray_rows = 32\narray_cols = 32\nglobal_buffer_mib = 2\n"
 CLOCK = ("wall_s", "evaluated_per_s")
 """Keys whose values a wall clock decides."""
@@ -36,7 +29,7 @@ def design(folder: Path) -> list[object]:
 @pytest.fixture(params=[plan, design], ids=["plan", "design"])
 def asked(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
     """A question that takes no time."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_CONFIG))
     words: list[object] = request.param(tmp_path)
     return words
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from design_samples import SMALL_CONFIG
 from sartor import api
 from sartor.answers import DesignAnswer
 from sartor.report.charts import draw
@@ -24,22 +25,13 @@ from sartor.search.accelerator_space import space_from
 from sartor.search.joint_detail import area_parts, model_detail
 from sartor.search.joint_result import Baseline, DesignStatus
 
-CONFIG = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2LMHeadModel"],
-    "n_layer": 4,
-    "n_embd": 256,
-    "n_head": 4,
-    "n_positions": 128,
-    "vocab_size": 1024,
-}
 AXES = {"num_tensor_cores": [1, 4], "num_vector_cores": [2], "array_rows": [16, 32], "array_cols": 32}
 
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> DesignAnswer:
     folder = tmp_path_factory.mktemp("small")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(SMALL_CONFIG))
     found = api.design(
         folder,
         num_devices=8,
