@@ -19,6 +19,8 @@ from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.measure.accuracy import quantile, validate_operators
 from sartor.measure.predictions import TOO_FAST
+from sartor.measure.tables import read_tables
+from sartor.measure.targets import targets_of
 from sartor.operators import Gemm
 
 
@@ -258,3 +260,14 @@ def test_group_quantiles_are_numpys(values: list[tuple[float, int]], q: float) -
     for group in range(4):
         mine = v[g == group]
         assert np.isnan(found[group]) if not mine.size else found[group] == pytest.approx(np.quantile(mine, q))
+
+
+def test_a_kernel_called_nongated_speaks_for_its_shape_on_its_own_device(tmp_path: Path) -> None:
+    layer = {"dtype": "bfloat16", "num_tokens": 256, "hidden_size": 2688, "inter_size": 1856, "topk": 6}
+    layer |= {"num_experts": 128, "moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "latency_us": 900.0}
+    plain = {**layer, "gpu": "h200_sxm", "kernel": "moe_torch_flow_nongated", "framework": "trtllm"}
+    rows = [plain, {**plain, "num_tokens": 512, "kernel": "moe_torch_flow_cutlass"}]
+    rows.append({**layer, "gpu": "a100_sxm", "kernel": "vllm_fused_moe", "framework": "vllm"})
+    targets = targets_of(read_tables(write_parquet(tmp_path / "x.parquet", rows), ()).tables)
+    told = sorted((targets.words(i)["gpu"], targets.words(i)["gated"]) for i in range(len(targets)))
+    assert told == [("a100_sxm", True), ("h200_sxm", False), ("h200_sxm", False)]

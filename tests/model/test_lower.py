@@ -384,7 +384,7 @@ def test_narrow_types_cast_their_inputs_and_leave_the_router_attention_and_logit
 def test_names_are_unique_and_every_size_is_positive(workload: Workload, dims: ParallelDims) -> None:
     operators = lower(workload, dims).operators
     assert len({op.name for op in operators}) == len(operators)
-    unset = {"causal", "latent", "accumulates", "quantized", "apart", "eager"}
+    unset = {"causal", "latent", "accumulates", "quantized", "apart", "eager", "alone"}
     allowed_zero = {"window", "flops", "cols", "bytes_moved", "masked_rows", *unset}
     for op in operators:
         assert all(
