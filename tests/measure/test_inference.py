@@ -163,3 +163,18 @@ def test_the_published_rows_are_mostly_expressed(shared_dir: Path) -> None:
     assert len(good) == len(found.rows) == 291
     assert all(row.predicted_s > 0 for row in good)
     assert replace(found, worst=1).worst == 1
+
+
+def test_a_compiled_pass_fuses_what_an_eager_one_runs_step_by_step(tmp_path: Path) -> None:
+    row = {**ROW, "mode": "prefill_forward", "weight_dtype": "fp32", "isl": 512, "latency_ms": 900, "tpot_ms": ""}
+    eager = {**row, "framework": "PyTorch / HF transformers", "note": "eager"}
+    rows = [eager, {**eager, "note": "torch.compile"}, {**row, "framework": "a server", "note": ""}]
+    slow, fused, served = validate_inference(write_csv(tmp_path / "x.csv", rows)).rows
+    assert fused.predicted_s == served.predicted_s < slow.predicted_s
+
+
+def test_an_encoder_has_no_head_over_the_vocabulary() -> None:
+    sizes = {"L": "24", "h": "1024", "a": "16", "kv": "16", "head_dim": "64", "d_ff": "4096", "gated": "0"}
+    shape = shape_of({**sizes, "vocab": "30522", "model": "bert_large"})
+    assert shape.encoder_only
+    assert not shape.lm_head

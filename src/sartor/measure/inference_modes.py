@@ -164,9 +164,10 @@ def _estimate(
 
 
 def _is_eager(row: Mapping[str, str]) -> bool:
-    """Whether the row's framework is PyTorch as it comes: no compiler, no serving engine."""
+    """Whether the row's framework is PyTorch as it comes: no serving engine, no compiler named there or in a note."""
     name = row.get("framework", "").lower()
-    return name.startswith(("pytorch", "hugging", "transformers")) and "compile" not in name
+    compiled = "compile" in name + row.get("note", "").lower()
+    return name.startswith(("pytorch", "hugging", "transformers")) and not compiled
 
 
 def _graph(workload: Workload, row: Mapping[str, str], dims: ParallelDims) -> OperatorGraph:

@@ -44,6 +44,7 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
         "name": row["model"],
         "family": row.get("arch", ""),
         "architecture": "encoder" if bert else "decoder",
+        "lm_head": not bert,
         "num_layers": sizes["L"],
         "hidden_size": sizes["h"],
         "num_heads": sizes["a"],
