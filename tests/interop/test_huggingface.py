@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from interop.published_counts import conformance_rows
 from sartor.errors import InputError
-from sartor.interop.conformance import conformance_rows
 from sartor.interop.defaults import class_defaults, defaults_source, known_model_types
 from sartor.interop.families import readers
 from sartor.interop.huggingface import read_model

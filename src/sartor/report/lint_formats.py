@@ -59,12 +59,6 @@ def worst_grade(findings: Iterable[Finding]) -> str | None:
     return None if worst is None else worst.value
 
 
-def json_body(findings: Iterable[Finding]) -> dict[str, Any]:
-    """``findings`` and ``worst_grade`` of the contract's ``lint`` answer."""
-    found = list(findings)
-    return {"findings": [finding_body(each) for each in found], "worst_grade": worst_grade(found)}
-
-
 def text(findings: Sequence[Finding]) -> Text:
     """Findings for a terminal, as coloured ``rich`` text of at most ``WIDTH`` columns."""
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Our counts beside published ground truth: one row per model and column, for tests and for the docs page.
+"""Our counts beside published ground truth: one row per model and column.
 
 The truth is a folder of ``<family>/<name>/config.json`` with a ``truth.csv`` of what the published classes count.
 """
