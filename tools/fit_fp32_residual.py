@@ -3,7 +3,7 @@
 Development only (torch, pandas, pyarrow, the shared data): ``python tools/fit_fp32_residual.py SHARED``.
 One network is fitted on all devices together, which it tells apart by one input each; that input is then folded into
 the first bias, so each device gets a file of its own in the format of tools/fit_residual.py. Four devices have a few
-hundred shapes only: alone their networks miss by 1.3 to 2 times as much on weights held out. Rows and the held-out
+hundred shapes only: alone L4's and MI100's miss held-out weights by 1.2 and 2 times as much. Rows and the held-out
 fifth of weights (n, k) are tools/fit_gemm.py's.
 """
 
