@@ -13,6 +13,8 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import MEMORY_BOUND, Unexpressed, dtype_of, outside, work_of
+from sartor.measure.whole_models import model_work, named_model
+from sartor.model.zoo import load_model
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, GroupedGemm, Layout, MemoryBoundKind
 
 GPU = load_gpu("h200_sxm")
@@ -184,3 +186,18 @@ def test_no_expert_takes_a_token_twice() -> None:
     sizes = {"num_tokens": 512, "hidden_size": 64, "inter_size": 64, "topk": 2, "num_experts": 4}
     op = _grouped("power_law_1.5", sizes | {"moe_tp_size": 1, "moe_ep_size": 1})
     assert op.skew * op.rows / op.groups <= 512
+
+
+def test_a_compiled_model_runs_fewer_kernels_than_an_eager_one() -> None:
+    words = {"model": "bert_large", "phase": "forward", "dtype": "float32"}
+    sizes = {"batch": 8, "seq": 512}
+    eager, fused = (model_work({**words, "part": part}, sizes) for part in ("total", "total_fusion"))
+    kernels = [sum(int(op.count) * int(getattr(op, "kernels", 1)) for op in work.operators) for work in (fused, eager)]
+    assert kernels[0] < kernels[1]
+    with pytest.raises(Unexpressed, match="split runs"):
+        model_work({**words, "part": "total_tp4"}, sizes)
+
+
+def test_a_tables_model_has_the_tables_width() -> None:
+    assert named_model("gpt3_xl").hidden_size == 3072
+    assert named_model("bert_large") == load_model("bert-large")

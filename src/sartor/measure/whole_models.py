@@ -42,11 +42,12 @@ _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase
 def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
-    The rows ran eager PyTorch, every elementwise step a kernel of its own, with attention as products and a softmax;
-    a training step without its optimizer.
+    The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with
+    attention as products and a softmax; a training step without its optimizer.
     """
-    if words["part"] != "total":
-        raise Unexpressed(f"part {str(words['part'])[:30]}: fused, pipelined or split runs are not one device's graph")
+    part = str(words["part"])
+    if part not in ("total", "total_fusion"):
+        raise Unexpressed(f"part {part[:30]}: pipelined or split runs are not one device's graph")
     phase = _PHASES.get(str(words["phase"]))
     if phase is None:
         raise Unexpressed(f"phase {str(words['phase'])[:30]}: must be forward or train_step")
@@ -61,7 +62,7 @@ def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
             dtype=dtype_of(words["dtype"]),
             attention_kernel=AttentionKernel.UNFUSED,
         )
-        graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))), Kernels(fused=False))
+        graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))), Kernels(fused=part == "total_fusion"))
     except InputError as error:
         raise Unexpressed(f"model {name[:40]}: {error.must}") from None
     run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
