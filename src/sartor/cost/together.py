@@ -35,11 +35,12 @@ def estimates(
         key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
     }
     costs = _priced(distinct, gpu, known, sigma_factor)
-    return [_estimate(graph, gpu, [costs[key] for key in row]) for graph, row in zip(graphs, rows, strict=True)]
-
-
-def _estimate(graph: OperatorGraph, gpu: Gpu, costs: Sequence[Cost]) -> Estimate:
-    return Estimate(graph=graph, gpu=gpu, costs=tuple(costs), time_s=total_s(graph.operators, costs))
+    found = []
+    for graph, row in zip(graphs, rows, strict=True):
+        own = tuple(costs[key] for key in row)
+        time_s = total_s(graph.operators, own)
+        found.append(Estimate(graph=graph, gpu=gpu, costs=own, time_s=time_s, sigma_factor=sigma_factor))
+    return found
 
 
 def _priced(distinct: dict[Key, Operator], gpu: Gpu, known: Calibration, sigma_factor: float) -> dict[Key, Cost]:
