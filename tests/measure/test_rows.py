@@ -152,7 +152,7 @@ def test_members_of_a_group_are_as_many_to_a_node_as_the_row_says() -> None:
 
 
 def test_a_cluster_of_other_devices_than_the_row_is_refused() -> None:
-    words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "a100_dgx"}
+    words = {"dtype": "half", "op": "all_reduce", "library": "nccl", "system": "dgx-a100"}
     with pytest.raises(Unexpressed, match="its devices are a100_sxm, the row's h100_sxm"):
         work_of("collectives", words, {"n_gpus": 2, "bytes": 1e6}, load_gpu("h100"))
 
