@@ -6,6 +6,7 @@ check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 130
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -118,27 +119,39 @@ def run(words: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:
-        # The reader (head, less) has gone: nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _hush_stdout()  # the reader (head, less) has gone: nobody is left to tell
         return 0
-    except MemoryError:
-        too_much = InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
-        complain(too_much, as_json=as_json, command=_command(words))
-        return 2
-    except Exception as slip:
-        if _of_an_interrupt(slip):
+    except Exception as error:
+        if _of_an_interrupt(error):
             return _interrupted()
-        if os.environ.get("SARTOR_DEBUG"):
-            raise
-        sentence = " ".join(str(slip).split())[:200]
-        complain(
-            UsageError(
-                "sartor", f"a slip of sartor's own ({type(slip).__name__}: {sentence}); SARTOR_DEBUG=1 shows where"
-            ),
-            as_json=as_json,
-            command=_command(words),
-        )
+        complain(_machines(error) or _slip(error), as_json=as_json, command=_command(words))
         return 2
+
+
+def _machines(error: Exception) -> InputError | None:
+    """What is the machine's and not the program's: no memory, no room to write."""
+    if isinstance(error, MemoryError):
+        return InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if not error.filename:
+            _hush_stdout()
+        return InputError("output", error.filename or "stdout", "must have room: the disk is full")
+    return None
+
+
+def _hush_stdout() -> None:
+    """Nothing more reaches an output that takes nothing, not even what is flushed at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _slip(error: Exception) -> InputError:
+    """The sentence for what should not have happened, or the traceback where it is asked for."""
+    if os.environ.get("SARTOR_DEBUG"):
+        raise error
+    sentence = " ".join(str(error).split())[:200]
+    return UsageError(
+        "sartor", f"a slip of sartor's own ({type(error).__name__}: {sentence}); SARTOR_DEBUG=1 shows where"
+    )
 
 
 def _interrupted() -> int:
