@@ -22,8 +22,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
-from sartor.hardware.calibration import GemmCoefficients, _coefficients
+from sartor.hardware.calibration_tables import coefficients
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.measure.calibrate import packaged_seconds, read_records, starting_point
 from sartor.measure.fit import Products, fit, seconds
@@ -81,7 +82,7 @@ def from_start(shared: Path, name: str, dtype: str, donor: str) -> list[dict[str
     else:
         rates, joint = Rates.of(gpu), kin_docs._joint_without(gpu.generation)[dtype]["gemm"]
         assert rates is not None
-        start = rescaled(_coefficients(GemmCoefficients, joint), REFERENCE, rates)
+        start = rescaled(coefficients(GemmCoefficients, joint), REFERENCE, rates)
 
     def learn(learned: Any, where: Any) -> Any:
         found = fit(products.part(learned), measured_s[learned], start) if len(learned) else start

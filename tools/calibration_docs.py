@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sartor.hardware.calibration import calibration_files
+from sartor.hardware.calibration_tables import calibration_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "calibrations.md"

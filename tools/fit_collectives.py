@@ -20,8 +20,9 @@ from scipy.optimize import least_squares
 
 from fit_grouped import OUT, errors, put
 from sartor.cost.collective import collective_cost
-from sartor.hardware.calibration import Calibration, CollectiveCoefficients, load_calibration
+from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import CollectiveCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import work_of
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary

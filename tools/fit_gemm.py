@@ -22,8 +22,9 @@ from scipy.optimize import least_squares
 
 from sartor.cost import gemm as cost_gemm
 from sartor.cost.tiles import Problems, evaluate
-from sartor.hardware.calibration import SCALE_BLOCK, Clock, GemmCoefficients
+from sartor.hardware.calibration import Clock
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import SCALE_BLOCK, GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.scaling import HOST_WAIT
 from sartor.operators import DType, Gemm, Layout

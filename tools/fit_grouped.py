@@ -24,8 +24,9 @@ from scipy.optimize import least_squares
 from sartor.cost import grouped
 from sartor.cost.grouped import _SHORT, grouped_terms, tiles_down
 from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import GroupedCoefficients, load_calibration
+from sartor.hardware.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GroupedCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import kernel_family, work_of
 from sartor.operators import GroupedGemm, MemoryBound

@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
 from sartor.cost.cost import Z80
-from sartor.hardware import calibration as known
-from sartor.hardware import residual
+from sartor.hardware import calibration_tables, residual
+from sartor.hardware.calibration_tables import table_of
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.kinship import DIE
 from sartor.measure.predictions import predict
 from sartor.measure.tables import read_tables
 from sartor.measure.targets import Targets, targets_of
@@ -113,7 +114,7 @@ def borrowed(family: str, targets: Targets) -> Iterator[tuple[tuple[str, str], L
             for word in sorted(set(kinds[fits])):
                 part = fits & (kinds == word)
                 joint = bool((owners[part] == "joint").any()) and WORDS.get(word, word) in joint_dtypes()
-                near = "joint" if joint else "die" if widen <= known.DIE else "generation" if widen < 2.5 else "other"
+                near = "joint" if joint else "die" if widen <= DIE else "generation" if widen < 2.5 else "other"
                 section = section_of(family, str(word), near)
                 sigma = predicted.log_sigma / (1.0 if joint or section.startswith("residual.") else widen)
                 if part.sum() >= FEWEST:
@@ -150,7 +151,7 @@ def section_of(family: str, word: str, near: str) -> str:
 @cache
 def joint_dtypes() -> frozenset[str]:
     """What the joint fit was made of; other types that borrow it are lent as from another generation."""
-    return frozenset(known._read("joint.toml") or ())
+    return frozenset(table_of("joint.toml") or ())
 
 
 def _networks(family: str) -> bool:
@@ -161,7 +162,7 @@ def _networks(family: str) -> bool:
 def borrowing(gpu: str, lender: str, widen: float) -> Iterator[None]:
     """``kin_docs.unmeasured`` with the lender's interval as it is times ``widen``: no floors but those of products that
     wait for the host, nothing of an earlier ``lent.toml``, and links lent as well."""
-    read = known._read
+    read = calibration_tables._read
 
     def plain(name: str) -> Any:
         table = read(name)
@@ -175,13 +176,13 @@ def borrowing(gpu: str, lender: str, widen: float) -> Iterator[None]:
         }
         return {**table, "floors": floors}
 
-    known._read = plain  # type: ignore[assignment]
+    calibration_tables._read = plain  # type: ignore[assignment]
     residual._load.cache_clear()
     try:
         with kin_docs.unmeasured(gpu, lender, widen, links=lender):
             yield
     finally:
-        known._read = read
+        calibration_tables._read = read
         residual._load.cache_clear()
 
 

@@ -24,8 +24,9 @@ from scipy.optimize import least_squares
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_gemm
-from sartor.hardware.calibration import GemmCoefficients, load_calibration
+from sartor.hardware.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType
 

@@ -21,13 +21,9 @@ from scipy.optimize import least_squares
 
 from fit_grouped import put_text
 from sartor.cost.attention import attention_cost
-from sartor.hardware.calibration import (
-    AttentionCoefficients,
-    Calibration,
-    Clock,
-    load_calibration,
-)
+from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import AttentionCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention
 

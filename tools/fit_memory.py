@@ -19,8 +19,9 @@ from scipy.optimize import least_squares
 
 from fit_grouped import OUT, errors, put
 from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import Calibration, MemoryBoundCoefficients, load_calibration
+from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import MemoryBoundCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.measure.rows import MEMORY_BOUND
 from sartor.operators import MemoryBound

@@ -23,8 +23,9 @@ import fit_intervals
 import kin_docs
 from sartor.cost.cost import Cost
 from sartor.cost.estimate import RHO, Estimate, compare
-from sartor.hardware import calibration as known
+from sartor.hardware.calibration_tables import table_of
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.kinship import DIE
 from sartor.measure.predictions import predict
 from sartor.measure.tables import read_tables
 from sartor.measure.targets import targets_of
@@ -72,7 +73,7 @@ def coverage() -> Iterator[str]:
     yield "\n## Lent, held out by device\n"
     yield "| distance | section | devices | times the lender's σ | at least | held-out devices, in 80% |"
     yield "|---|---|---|---|---|---|"
-    for near, entries in (known._read("lent.toml") or {}).items():
+    for near, entries in (table_of("lent.toml") or {}).items():
         for section, entry in entries.items():
             least = f"{entry['least']:.2f}" if "least" in entry else ""
             inside = f"{entry['inside']:.0%}" if "inside" in entry else ""
@@ -98,7 +99,7 @@ def told(data: Path) -> Iterator[Told]:
                 for word in sorted(set(kinds)):
                     part = np.flatnonzero(np.isfinite(predicted.time_s) & (kinds == word))
                     if part.size >= fit_intervals.FEWEST:
-                        near = "die" if widen <= known.DIE else "generation" if widen < 2.5 else "other"
+                        near = "die" if widen <= DIE else "generation" if widen < 2.5 else "other"
                         found = predicted.time_s[part], predicted.log_sigma[part], few.measured_s[part]
                         yield _told(family, near, gpu, *found)
         print(family, flush=True, file=sys.stderr)

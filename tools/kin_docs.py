@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.hardware import calibration as known
-from sartor.hardware import residual
+from sartor.hardware import calibration_tables, residual
 from sartor.hardware.catalog import load_gpu
 from sartor.measure.accuracy import groups_of
 from sartor.measure.predictions import predict
@@ -188,7 +187,7 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
     another generation by the joint fit that never saw this one, with the interval that the others needed. ``links``
     lends collectives where that is not the nearest by the links' own facts. What the distance adds to an interval is
     what the other devices needed (tools/fit_intervals.py)."""
-    read = known._read
+    read = calibration_tables._read
     entry = {"of": lender, "widen": factor} | ({"gemm": "joint", "links": lender} if factor > 2 else {})
     entry |= {"links": links} if links else {}
 
@@ -202,12 +201,12 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         table = read(name)
         return {**table, gpu: entry} if name == "kin.toml" and table else table
 
-    known._read = without  # type: ignore[assignment]
+    calibration_tables._read = without  # type: ignore[assignment]
     residual._load.cache_clear()
     try:
         yield
     finally:
-        known._read = read
+        calibration_tables._read = read
         residual._load.cache_clear()
 
 

@@ -13,8 +13,9 @@ import pytest
 from accuracy.measured_tables import gemm_targets
 from sartor.cost.cost import Z80
 from sartor.cost.gemm import gemm_cost
-from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType, Gemm

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sartor.hardware import calibration as calibration_module
-from sartor.hardware.calibration import calibration_files, load_calibration
+from sartor.hardware.calibration import load_calibration
+from sartor.hardware.calibration_tables import calibration_files, table_of
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.residual import find_residual, residual_records
 from sartor.operators import DType
@@ -64,7 +64,7 @@ def test_the_docs_page_is_made_from_the_files(repo_dir: Path) -> None:
 
 
 def test_what_is_lent_is_as_uncertain_as_held_out_devices_were() -> None:
-    lent, kin = calibration_module._read("lent.toml"), calibration_module._read("kin.toml")
+    lent, kin = table_of("lent.toml"), table_of("kin.toml")
     assert lent is not None
     assert kin is not None
     far = load_calibration(load_gpu("l40s"))
@@ -80,7 +80,7 @@ def test_what_is_lent_is_as_uncertain_as_held_out_devices_were() -> None:
 
 
 def test_a_network_lent_on_its_die_has_the_interval_that_held_out_devices_needed() -> None:
-    lent = calibration_module._read("lent.toml") or {}
+    lent = table_of("lent.toml") or {}
     record = residual_records()["h200_sxm.bf16"]
     found = find_residual(load_calibration(load_gpu("h200_sxm")).gemm[DType.BF16])
     assert found is not None
@@ -88,7 +88,7 @@ def test_a_network_lent_on_its_die_has_the_interval_that_held_out_devices_needed
 
 
 def test_held_out_devices_find_three_to_four_fifths_inside_what_they_are_lent() -> None:
-    lent = calibration_module._read("lent.toml") or {}
+    lent = table_of("lent.toml") or {}
     for near, entries in lent.items():
         for section, entry in entries.items():
             if section == "residual.grouped" or entry["devices"] < 3:  # docs/concepts/intervals.md says why

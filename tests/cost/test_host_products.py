@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sartor.cost.gemm import AS_IT_LIES, gemm_cost
-from sartor.hardware.calibration import FRESH_BYTES, Calibration, load_calibration
+from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.catalog import gpu_from
+from sartor.hardware.coefficients import FRESH_BYTES
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
 

@@ -15,14 +15,9 @@ from sartor.cost.collective import collective_cost
 from sartor.cost.gemm import gemm_cost
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.cost.residual import without_residuals
-from sartor.hardware.calibration import (
-    Calibration,
-    Clock,
-    CollectiveCoefficients,
-    MemoryBoundCoefficients,
-    load_calibration,
-)
+from sartor.hardware.calibration import Calibration, Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import CollectiveCoefficients, MemoryBoundCoefficients
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, Pass
 
 PREFILL = Attention(

@@ -13,8 +13,9 @@ from sartor.cost.attention import attention_cost
 from sartor.cost.gemm import gemm_cost
 from sartor.cost.grouped import grouped_cost
 from sartor.cost.power import LongRun, lasting_s, long_run
-from sartor.hardware.calibration import Clock, PowerCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import PowerCoefficients
 from sartor.operators import Attention, DType, Gemm, GroupedGemm
 
 H200 = load_gpu("h200_sxm")

@@ -9,8 +9,9 @@ import pytest
 
 from sartor.cost.gemm import gemm_cost, roofline_s
 from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import Clock, MemoryBoundCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.coefficients import MemoryBoundCoefficients
 from sartor.hardware.lending import per_sm, told_apart, within_power
 from sartor.operators import DType, Gemm, Layout, MemoryBound, MemoryBoundKind
 

@@ -11,8 +11,9 @@ import pytest
 
 from sartor.cost.estimate import estimate
 from sartor.cost.gemm import gemm_cost, roofline_s
-from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType, Gemm, OperatorGraph
 

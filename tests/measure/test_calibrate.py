@@ -13,9 +13,10 @@ import pytest
 
 from sartor.api import estimate, gemm
 from sartor.errors import InputError
-from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.measure.calibrate import calibrate, errors, read_records, starting_point
 from sartor.measure.calibration_toml import as_toml, compare_calibrations
 from sartor.measure.fit import Products, Unknowns, fit, seconds

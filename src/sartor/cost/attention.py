@@ -15,7 +15,8 @@ from sartor.cost.attention_residual import correct_attention
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import peak_flops_per_s
 from sartor.cost.power import lasting_s, long_run
-from sartor.hardware.calibration import AttentionCoefficients, Calibration, Clock
+from sartor.hardware.calibration import Calibration, Clock
+from sartor.hardware.coefficients import AttentionCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Pass
 

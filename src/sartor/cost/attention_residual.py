@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.residual import Array, Mask, applicable, correct
-from sartor.hardware.calibration import AttentionCoefficients, Calibration
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.coefficients import AttentionCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.residual import Residual, Weights
 from sartor.operators import Attention, Pass, attention_pairs

@@ -13,8 +13,9 @@ import numpy as np
 
 from sartor.cost.cost import Cost
 from sartor.cost.network import network_time_s, ring_sigma, within_innermost
-from sartor.hardware.calibration import Calibration, CollectiveCoefficients
+from sartor.hardware.calibration import Calibration
 from sartor.hardware.cluster import Cluster, own_links
+from sartor.hardware.coefficients import CollectiveCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 

@@ -18,11 +18,10 @@ from sartor.cost.gemm_residual import correct_gemms
 from sartor.cost.own_rows import correct_by_own_rows
 from sartor.cost.power import LONG_RUN_LOG_SIGMA, long_run
 from sartor.cost.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
-from sartor.hardware.calibration import (
+from sartor.hardware.calibration import Calibration, Clock
+from sartor.hardware.coefficients import (
     FRESH_BYTES,
     SCALE_BLOCK,
-    Calibration,
-    Clock,
     GemmCoefficients,
     MemoryBoundCoefficients,
     PowerCoefficients,

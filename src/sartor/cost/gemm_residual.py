@@ -13,7 +13,8 @@ import numpy as np
 
 from sartor.cost.residual import Array, Mask, applicable, correct
 from sartor.cost.tiles import Machine, Problems
-from sartor.hardware.calibration import Calibration, GemmCoefficients
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.residual import Weights
 

@@ -16,7 +16,8 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.gemm import gemm_costs, peak_flops_per_s
 from sartor.cost.grouped_residual import correct_grouped, walked_rows
 from sartor.cost.power import LongRun, lasting_s, long_run
-from sartor.hardware.calibration import Calibration, Clock, GroupedCoefficients
+from sartor.hardware.calibration import Calibration, Clock
+from sartor.hardware.coefficients import GroupedCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, GroupedGemm, Pass
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.residual import Array, applicable, correct
-from sartor.hardware.calibration import Calibration, GroupedCoefficients
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.coefficients import GroupedCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.residual import Weights
 from sartor.operators import GroupedGemm, Pass

@@ -15,8 +15,9 @@ import numpy as np
 from sartor.cost.cost import Cost, Source
 from sartor.cost.ring import fitted, hops, volume
 from sartor.cost.torus import torus_terms
-from sartor.hardware.calibration import Calibration, CollectiveCoefficients, collectives_on
+from sartor.hardware.calibration import Calibration, collectives_on
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.coefficients import CollectiveCoefficients
 from sartor.hardware.network import NetworkCoefficients
 from sartor.operators import CollectiveKind
 from sartor.units import Floats, Ints

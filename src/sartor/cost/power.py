@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.hardware.calibration import Clock, PowerCoefficients
+from sartor.hardware.calibration import Clock
+from sartor.hardware.coefficients import PowerCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 

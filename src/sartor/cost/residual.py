@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sartor.hardware.calibration import DIE, Calibration
+from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.kinship import DIE
 from sartor.hardware.residual import Residual, Weights, find_residual
 
 Array: TypeAlias = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.hardware.calibration import CollectiveCoefficients
+from sartor.hardware.coefficients import CollectiveCoefficients
 from sartor.operators import CollectiveKind
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.power import LongRun, lasting_s
-from sartor.hardware.calibration import GemmCoefficients
+from sartor.hardware.coefficients import GemmCoefficients
 
 Array = npt.NDArray[np.float64]
 

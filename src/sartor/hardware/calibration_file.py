@@ -15,13 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.calibration import (
-    AttentionCoefficients,
-    Calibration,
-    GemmCoefficients,
-    MemoryBoundCoefficients,
-    load_calibration,
-)
+from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.hardware.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.own_rows import OwnRows, own_rows_of
 from sartor.hardware.residual import find_residual

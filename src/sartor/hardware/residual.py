@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.hardware import calibration
+from sartor.hardware.calibration_tables import table_of
 
 Weights = npt.NDArray[np.float32]
 
@@ -120,7 +120,7 @@ def _load(key: str) -> Residual:
 
 def _times(record: Mapping[str, Any]) -> float:
     """What a borrower's interval has to be multiplied by so that it holds 80% on devices held out (``lent.toml``)."""
-    judged = (calibration._read("lent.toml") or {}).get("die", {})
+    judged = (table_of("lent.toml") or {}).get("die", {})
     key = f"residual.{record.get('part') or record.get('dtype')}"
     return float(judged.get(key, {}).get("times", 1.0))
 

@@ -20,8 +20,9 @@ from sartor.cost.cost import Z80
 from sartor.cost.gemm import gemm_cost, peak_flops_per_s
 from sartor.cost.residual import applicable
 from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.calibration import Clock, GemmCoefficients, load_calibration
+from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.catalog import canonical, load_gpu
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.own_rows import OwnRows
 from sartor.hardware.residual import fingerprint

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.hardware.calibration import GemmCoefficients
 from sartor.hardware.calibration_file import CalibrationFile
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.measure.calibrate import SOFTWARE, CalibrationFit
 from sartor.measure.fit import seconds

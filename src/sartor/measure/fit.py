@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from sartor.cost import gemm as product_cost
 from sartor.cost.tiles import Problems, evaluate
-from sartor.hardware.calibration import Clock, GemmCoefficients
+from sartor.hardware.calibration import Clock
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
 

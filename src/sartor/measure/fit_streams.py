@@ -18,7 +18,8 @@ from sartor.cost.attention import attention_cost
 from sartor.cost.cost import Z80
 from sartor.cost.memory_bound import memory_bound_cost
 from sartor.errors import InputError
-from sartor.hardware.calibration import AttentionCoefficients, Calibration, Clock, MemoryBoundCoefficients
+from sartor.hardware.calibration import Calibration, Clock
+from sartor.hardware.coefficients import AttentionCoefficients, MemoryBoundCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.measure.fit import Array
 from sartor.measure.rows import Unexpressed, Work, work_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.hardware.calibration import GemmCoefficients
+from sartor.hardware.coefficients import GemmCoefficients
 from sartor.measure.fit import Array, Index, Products, fit, seconds
 from sartor.measure.own_rows import factor_of, fit_own_rows
 from sartor.measure.samples import regions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.hardware.calibration import Calibration, PowerCoefficients
+from sartor.hardware.calibration import Calibration
+from sartor.hardware.coefficients import PowerCoefficients
 from sartor.training.coefficients import TrainingCoefficients
 
 

@@ -1,0 +1,221 @@
+"""What is learned of a device, family by family.
+
+Coefficients are dimensionless (shares of a datasheet rate) or seconds, so that they carry over to a relative with other
+rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sartor.units import MIB
+
+SCALE_BLOCK = 128
+"""Side of a weight block with one scale in block-scaled fp8 (DeepSeek-V3, arXiv 2412.19437, sec. 3.3.2)."""
+
+
+FRESH_BYTES = 32 * MIB
+"""A result larger than this comes from fresh pages each time: the greatest size that glibc's allocator keeps for reuse
+(DEFAULT_MMAP_THRESHOLD_MAX, 4 * 1024 * 1024 * sizeof(long); mallopt(3), read 2026-11-21)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmCoefficients:
+    """What the GEMM model needs to know about a device and dtype; symbols and fit in docs/concepts/gemm.md."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    """Output tiles (tile_m, tile_n) a library chooses from, and the share of peak each sustains in its main loop."""
+    max_split: float = 16.0
+    """Most parts k is split into so that blocks fill the SMs."""
+    step_bytes: int = 128
+    """Contiguous bytes of k that one main-loop step covers."""
+    feed_bytes_per_clock: float = 64.0
+    """Operand bytes one SM can take in per cycle of the boost clock."""
+    step_s: float = 0.0
+    """Least duration of one main-loop step (latency when nothing hides it)."""
+    wave_s: float = 1.5e-6
+    """Pipeline fill of one wave."""
+    tile_s: float = 1.0e-6
+    """Epilogue of one wave of 128 x 256 tiles; smaller tiles in proportion."""
+    launch_s: float = 2.0e-6
+    """From one kernel's end to the next one's start in graph replay."""
+    split_s: float = 1.5e-6
+    """Extra fixed cost of a split product's reduction."""
+    split_rate: float = 3.0
+    """Rate at which partial sums are exchanged, in units of the streaming rate (they stay in L2)."""
+    hbm_share: float = 0.9
+    """Share of HBM bandwidth a product streams at."""
+    write_cost: float = 1.5
+    """Cost of a byte written over one read."""
+    overlap: float = 0.15
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    l2_share: float = 0.0
+    """Share of L2 in which the first operand (activations) is found on arrival."""
+    weight_copies: float = 0.0
+    """Copies of the second operand that short runs turn through: where all of them fit in L2 they are read from there.
+    0: it always comes from memory."""
+    l2_rate: float = 0.3
+    """Rate at which L2 is read, over 64 bytes per SM and cycle."""
+    quantize_s: float = 0.0
+    """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
+    quantize_bytes: float = 0.0
+    """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
+    pack_tn: float = 0.0
+    """Traffic of copying the second operand into a kernel's blocks before the product, per element of it, where the
+    layout is TN; 0 where kernels read operands as they lie. Libraries for hosts' cores copy."""
+    pack_nn: float = 0.0
+    """The same of NN and NT."""
+    pack_nt: float = 0.0
+    """The same of the first operand of NT, which lies across its rows."""
+    pack_columns: float = 0.0
+    """Columns of the result that one copy of NT's first operand serves; wider ones copy it again. 0: one for all."""
+    fresh_cost: float = 0.0
+    """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
+    beyond its write."""
+    sub_block_s: float = 0.0
+    """Least time of a block-scaled product with k under one block (``SCALE_BLOCK``) or n under half of one, with an x86
+    host: the fast kernels refuse it and what runs instead is bound by the host. Median of such rows."""
+    sub_block_log_sigma: float = 0.25
+    """Standard deviation of ln(measured/predicted) of those."""
+    half_block_s: float = 0.0
+    """The same where n is half a block and more: another kernel, bound by the host as well."""
+    half_block_few_s: float = 0.0
+    """The same of fewer than 32 rows, which run a third kernel on Hopper."""
+    half_block_log_sigma: float = 0.25
+    input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
+    """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
+    output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
+    stream_rows: float = 0.0
+    """Rows up to which a product reads its weights no slower than streaming kernels read theirs (1: a matrix times a
+    vector), where the fit saw none so short; 0: it did."""
+    throttle: float = 0.1
+    """How much longer compute takes once the power limit has brought the clock down."""
+    throttle_s: float = 1.0e-3
+    """Compute time of one product at which half of that is seen in a short run."""
+    log_sigma: float = 0.25
+    """Standard deviation of ln(measured/predicted) of products longer than eight launches."""
+    log_sigma_small: float = 0.35
+    """The same of shorter ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedCoefficients:
+    """Grouped products of experts; symbols and fit in docs/concepts/moe.md."""
+
+    tile_n: int = 128
+    tile_m_most: int = 256
+    """Tallest tile."""
+    efficiency: float = 0.85
+    """Share of peak of a tile of unbounded height; one of ``half_tile`` rows reaches half of it."""
+    half_tile: float = 16.0
+    feed_bytes_per_clock: float = 64.0
+    """Operand bytes one SM can take in per cycle of the boost clock."""
+    tile_s: float = 1.0e-6
+    """Fill and epilogue of a 128 x 128 tile; others in proportion."""
+    tail: float = 0.7
+    """Share of a started wave that is paid."""
+    hbm_share: float = 0.85
+    overlap: float = 0.1
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    masked: float = 0.3
+    """Part of the traffic of rows of other devices' experts that is paid where a kernel only masks them."""
+    dragged: float = 0.0
+    """Part of those rows that is computed all the same where their token has a row here: a kernel that is handed whole
+    tokens does all of each one's choices."""
+    launch_s: float = 1.0e-5
+    """One product's launch with its share of sorting tokens by expert."""
+    log_sigma: float = 0.3
+    log_sigma_small: float = 0.3
+    """The same of products shorter than five launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCoefficients:
+    """Flash attention on a device; symbols and fit in docs/concepts/attention.md."""
+
+    tile_q: int = 128
+    """Query rows of a prefill block."""
+    efficiency: tuple[tuple[int, float], ...] = ((64, 0.42), (128, 0.58), (256, 0.55))
+    """(head_dim, share of peak) of the forward main loop; between them linear, outside flat."""
+    backward: float = 0.75
+    """Backward's share of peak over forward's (FlashAttention-2 and -3 report 0.7 to 0.85; not fitted here)."""
+    step_s: float = 2.0e-7
+    """Least duration of one key/value step of a block."""
+    block_s: float = 1.0e-6
+    """Start and epilogue of a block."""
+    hbm_share: float = 0.75
+    overlap: float = 0.2
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
+    launch_s: float = 6.0e-6
+    log_sigma: float = 0.3
+    decode_tile_q: int = 16
+    """Query rows that one decode block takes together (heads of a group)."""
+    decode_block_s: float = 1.5e-6
+    decode_step_s: float = 1.0e-7
+    """Added per key tile up to 32: the walk before splitting over SMs sets in, and the merge after it."""
+    decode_hbm_share: float = 0.8
+    decode_overlap: float = 0.2
+    decode_launch_s: float = 6.0e-6
+    decode_log_sigma: float = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBoundCoefficients:
+    """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
+
+    hbm_share: float = 0.85
+    """Share of HBM bandwidth where ``kinds`` says nothing else."""
+    kinds: tuple[tuple[str, float, float, float], ...] = ()
+    """(kind or kernel, share of HBM bandwidth, s on top of a launch, log_sigma) of what was measured apart."""
+    host_kinds: tuple[tuple[str, float, float, float], ...] = ()
+    """The same where the host waits for each kernel: their start holds what it adds to the plainest kernel's call."""
+    l2_part: float = 0.5
+    """Part of L2 that serves a kernel's first bytes."""
+    l2_speedup: float = 2.0
+    """Rate inside L2 over HBM's."""
+    launch_s: float = 2.5e-6
+    """From one kernel's end to the next one's start when launches are queued or replayed."""
+    eager_launch_s: float = 2.5e-5
+    """The same when the host waits for each kernel."""
+    eager_kinds: tuple[tuple[str, float, float, float, float, float], ...] = ()
+    """(kernel, bytes of an element, least s, s before the first byte, share of HBM bandwidth, log_sigma) of kernels
+    measured one by one from the host; others take ``eager_launch_s``."""
+    log_sigma: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCoefficients:
+    """Collectives inside a node; symbols and fit in docs/concepts/collectives.md."""
+
+    link_share: float = 0.72
+    """Share of the scale-up link rate a large message reaches."""
+    all_reduce_share: float = 0.8
+    """The same for all-reduce, where switches may reduce in flight (NVLink SHARP)."""
+    small_group_loss: float = 0.8
+    """The share falls by this over the square of the group size: a pair does not use all links."""
+    hop_s: float = 1.0e-6
+    launch_s: float = 5.0e-6
+    pipeline: float = 0.6
+    kinds: tuple[tuple[str, float, float, float, float], ...] = ()
+    """(kind, share of the link rate, s of a launch, s of a hop, log_sigma) of collectives fitted one by one."""
+    direct: tuple[tuple[str, float, float, float, float, float, float], ...] = (
+        ("custom", 4.2e-6, 7e-8, 0.55, 3e-6, 0.6, 0.3),
+        ("trtllm", 2.9e-6, 7e-8, 0.55, 5e-6, 0.6, 0.3),
+    )
+    """All-reduce kernels that read peers' memory: (library, launch s, s per peer, share of the link rate in one shot,
+    s of a second synchronisation, share in two shots, log_sigma). Default: the H200's fit, rounded."""
+    eager_s: float = 2.1e-5
+    """Least time of a custom all-reduce that the host launches: the call, its checks and a copy."""
+    over_pcie: bool = False
+    """Fitted on devices joined by PCIe alone."""
+    log_sigma: float = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCoefficients:
+    """How the power limit bounds long runs; symbols and fit in docs/concepts/gemm.md, "Clock"."""
+
+    flops_per_joule: float = 0.0
+    """16-bit FLOPs per joule of the power limit at which the clock starts to fall; 0: nothing is known of it."""
+    kept: float = 1.0
+    """Share of the slowdown that is kept: between products run kernels that draw less."""
