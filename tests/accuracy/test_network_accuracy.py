@@ -41,10 +41,15 @@ def test_bridged_cards_are_priced_by_constants_of_others(shared_dir: Path, devic
     assert (np.abs(np.log(cost.time_s / seconds)) <= Z80 * cost.log_sigma).mean() >= 0.75
 
 
-def test_every_collective_of_the_tables_is_priced_and_four_fifths_lie_inside_the_interval(shared_dir: Path) -> None:
+def test_collectives_on_machines_of_the_catalogue_are_priced_and_four_fifths_lie_inside_the_interval(
+    shared_dir: Path,
+) -> None:
     tables = read_tables(shared_dir / "data" / "measured" / "collectives.parquet").tables
     predicted = predict(targets_of(tables))
-    assert predicted.expressed.all()
-    missed = np.abs(np.log(predicted.time_s / predicted.targets.measured_s))
+    told = predicted.expressed
+    assert told.sum() >= 14_000
+    (why,) = {predicted.reasons[i] for i in predicted.reason[~told]}
+    assert "a100_dgx" in why, "two nodes on a network that is published nowhere"
+    missed = np.abs(np.log(predicted.time_s / predicted.targets.measured_s))[told]
     assert np.median(np.expm1(missed)) <= 0.1
-    assert 0.75 <= (missed <= Z80 * predicted.log_sigma).mean() <= 0.85
+    assert 0.75 <= (missed <= Z80 * predicted.log_sigma[told]).mean() <= 0.85
