@@ -73,25 +73,10 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
     wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
     first, second, out = m * k * wide, n * k * width, m * n * np.float32(2)
-    moved = first + second + out
-    compute = log_m + log_n + log_k + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
-    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
-    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
-    ratios = [
-        compute - memory,
-        compute - launch,
-        memory - launch,
-        *(np.log(b) - l2 for b in (first, second, out, moved)),
-    ]
-    tm, tn = np.asarray(TILES, dtype=np.float32).T[:, :, None]
-    grid = np.ceil(m / tm) * np.ceil(n / tn)
-    waves = grid / np.float32(machine.num_sms)
-    log_grid = np.log(grid)
-    log_waves = log_grid - np.float32(np.log(machine.num_sms))
-    padding = log_grid + np.log(tm * tn) - (log_m + log_n)
+    ratios = _ratios(log_m + log_n + log_k, (first, second, out), first + second + out, machine, c, gpu)
     ragged = [-m % q / q for q in _EDGES]
     parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k], ratios, ragged))]
-    return np.concatenate([*parts, np.log(np.ceil(waves)) - log_waves, padding, log_waves])
+    return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
 
 
 GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
@@ -105,25 +90,31 @@ def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoeffi
     width = np.float32(machine.element_bytes)
     first, second, out = m * k * width, n * k * width, m * n * width
     moved = batch * (first + second + out)
-    rate = np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
-    compute = log_m + log_n + log_k + log_batch + rate
-    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
-    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
-    ratios = [
-        compute - memory,
-        compute - launch,
-        memory - launch,
-        *(np.log(b) - l2 for b in (first, second, out, moved)),
-    ]
-    tm, tn = np.asarray(GENERAL_TILES, dtype=np.float32).T[:, :, None]
-    grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
-    waves = grid / np.float32(machine.num_sms)
-    log_grid = np.log(grid)
-    log_waves = log_grid - np.float32(np.log(machine.num_sms))
-    padding = log_grid + np.log(tm * tn) - (log_m + log_n + log_batch)
+    ratios = _ratios(log_m + log_n + log_k + log_batch, (first, second, out), moved, machine, c, gpu)
     ragged = [-length % q / q for length in (m, n, k) for q in _GENERAL_EDGES]
     parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k, log_batch, across], ratios, ragged))]
-    return np.concatenate([*parts, np.log(np.ceil(waves)) - log_waves, padding, log_waves])
+    return np.concatenate([*parts, *_tiled(GENERAL_TILES, m, n, batch, log_m + log_n + log_batch, machine)])
+
+
+def _ratios(
+    log_mnk: Weights, operands: tuple[Weights, ...], moved: Weights, machine: Machine, c: GemmCoefficients, gpu: Gpu
+) -> list[Weights]:
+    """Compute, memory and launch against each other, and every operand against L2, all as ln."""
+    compute = log_mnk + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
+    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
+    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
+    return [compute - memory, compute - launch, memory - launch, *(np.log(b) - l2 for b in (*operands, moved))]
+
+
+def _tiled(
+    tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: Any, log_area: Weights, machine: Machine
+) -> tuple[Weights, Weights, Weights]:
+    """What the last wave leaves idle, what tiles pad and how many waves there are, by tile, all as ln."""
+    tm, tn = np.asarray(tiles, dtype=np.float32).T[:, :, None]
+    grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
+    waves, log_grid = grid / np.float32(machine.num_sms), np.log(grid)
+    log_waves = log_grid - np.float32(np.log(machine.num_sms))
+    return np.log(np.ceil(waves)) - log_waves, log_grid + np.log(tm * tn) - log_area, log_waves
 
 
 _GENERAL_EDGES = tuple(np.float32(q) for q in (2, 4, 8, 32, 128))
