@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_gemm import fp32_job, predictor
-from fit_residual import Rows, _half, record_of, save, windows_of, write
+from fit_residual import Rows, _half, record_of, save, trained, windows_of, write
 from sartor.cost import gemm as cost_gemm
 from sartor.cost.gemm_residual import general_features
 from sartor.hardware.calibration import Clock, load_calibration
@@ -33,7 +32,7 @@ from sartor.operators import DType
 GPUS = (
     "a100_pcie_40gb", "a100_pcie_80gb", "l4", "mi100", "mi210", "p100_pcie_16gb", "p4", "t4", "v100_pcie_32gb",
 )  # fmt: skip
-WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 64, 3, 60, 512, 6e-3, 0.1
+WIDTH, EPOCHS = 64, 60
 GAIN = 0.75
 """A network that misses held-out weights by more than this share of the formula's error does not ship: L4's, whose
 clock wanders under 72 W (16.9 to 15.4%)."""
@@ -92,7 +91,8 @@ def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:
     y = np.concatenate([np.tile(np.clip(y, *s), t) for y, s, t in zip(targets, spans, times, strict=True)])
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     which = np.eye(len(rows), dtype=np.float32)[owner]
-    net = trained(np.concatenate([((x - mean) / scale).T, which], axis=1).astype(np.float32), y)
+    z = torch.tensor(np.concatenate([((x - mean) / scale).T, which], axis=1).astype(np.float32))
+    net = trained(z, torch.tensor(y, dtype=torch.float32), WIDTH, EPOCHS)
     folded = [_folded(net, len(x), i) for i in range(len(rows))]
     return [
         replace(
@@ -105,31 +105,6 @@ def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:
         )
         for gpu, part, layers, span, each in zip(GPUS, seen, folded, spans, rows, strict=True)
     ]
-
-
-def trained(inputs: Any, target: Any) -> Any:
-    z, goal = torch.tensor(inputs), torch.tensor(target, dtype=torch.float32)
-    widths = [z.shape[1], *[WIDTH] * LAYERS]
-    parts: list[Any] = []
-    for a, b in pairwise(widths):
-        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
-    net = torch.nn.Sequential(*parts, torch.nn.Linear(WIDTH, 1))
-    with torch.no_grad():
-        net[-1].weight.mul_(0.1)
-        net[-1].bias.zero_()
-    steps = len(z) // BATCH
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * steps, pct_start=0.15)
-    for _ in range(EPOCHS):
-        order = torch.randperm(len(z))
-        for i in range(steps):
-            batch = order[i * BATCH : (i + 1) * BATCH]
-            loss = torch.nn.functional.smooth_l1_loss(net(z[batch])[:, 0], goal[batch], beta=0.02)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    return net
 
 
 def _folded(net: Any, inputs: int, device: int) -> tuple[tuple[Any, Any], ...]:

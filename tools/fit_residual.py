@@ -217,6 +217,30 @@ def attention_table(shared: Path) -> pd.DataFrame:
     return table[table.flag == 0]
 
 
+def trained(z: Any, goal: Any, width: int, epochs: int) -> Any:
+    """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small."""
+    parts: list[Any] = []
+    for a, b in pairwise([z.shape[1], *[width] * LAYERS]):
+        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*parts, torch.nn.Linear(width, 1))
+    with torch.no_grad():
+        net[-1].weight.mul_(0.1)
+        net[-1].bias.zero_()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
+    steps = max(1, len(z) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.15)
+    for _ in range(epochs):
+        order = torch.randperm(len(z))
+        for i in range(steps):
+            batch = order[i * BATCH : (i + 1) * BATCH]
+            loss = torch.nn.functional.smooth_l1_loss(net(z[batch])[:, 0], goal[batch], beta=0.02)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return net
+
+
 def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     """Least absolute error (rounded off below 2%) of ln(measured / formula)."""
     torch.manual_seed(0)
@@ -224,27 +248,7 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = torch.tensor(((x - mean) / scale).T.copy())
     target = torch.tensor(y, dtype=torch.float32)
-    widths = [x.shape[0], *[WIDTH] * LAYERS]
-    parts: list[Any] = []
-    for a, b in pairwise(widths):
-        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
-    net = torch.nn.Sequential(*parts, torch.nn.Linear(WIDTH, 1))
-    with torch.no_grad():
-        net[-1].weight.mul_(0.1)
-        net[-1].bias.zero_()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
-    steps = max(1, len(z) // BATCH)
-    epochs = max(EPOCHS, min(400, 3000000 // len(z)))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.15)
-    for _ in range(epochs):
-        order = torch.randperm(len(z))
-        for i in range(steps):
-            batch = order[i * BATCH : (i + 1) * BATCH]
-            loss = torch.nn.functional.smooth_l1_loss(net(z[batch])[:, 0], target[batch], beta=0.02)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+    net = trained(z, target, WIDTH, max(EPOCHS, min(400, 3000000 // len(z))))
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
     seen = z.numpy().T
