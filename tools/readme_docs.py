@@ -31,6 +31,8 @@ COLUMNS = {
     "all-reduce etc.": ("", "collective"),
 }
 """Heading -> part of the learned correction, part of the formula's calibration."""
+EXPERTS = ("experts, whose kernels told", "not told")
+"""Whole models (their shapes of experts) held out; the mean over families of kernels, by their rows."""
 STEPS = ("16-bit NVIDIA", "fp8, fp4 or experts", "TPU")
 
 
@@ -41,14 +43,16 @@ def accuracy_tables() -> str:
 def operators_table() -> Iterator[str]:
     """Held-out mean (median) absolute error per device and operator family, as Markdown."""
     yield "Operators: mean (median) absolute error on shapes the fit has not seen (whole weight shapes for products,"
-    yield "whole curves of sizes otherwise), against medians over frameworks and versions, whose own spread is 2 to 5%."
+    yield "whole curves of sizes, whole models of experts), against medians over frameworks and versions, whose own"
+    yield "spread is 2 to 5%."
     yield ""
-    yield f"| GPU | {' | '.join(COLUMNS)} |"
-    yield f"|---|{'---|' * len(COLUMNS)}"
+    yield f"| GPU | {' | '.join((*COLUMNS, *EXPERTS))} |"
+    yield f"|---|{'---|' * len((*COLUMNS, *EXPERTS))}"
     learned = residual_records()
     for gpu in GPUS:
         provenance = load_calibration(load_gpu(gpu)).provenance
         cells = [_error(learned.get(f"{gpu}.{part}", {}), provenance, key) for part, key in COLUMNS.values()]
+        cells += [_experts(learned, f"{gpu}.moe."), _error(learned.get(f"{gpu}.moe", {}), provenance, "grouped")]
         yield f"| {gpu} | {' | '.join(cells)} |"
 
 
@@ -83,6 +87,12 @@ def _error(learned: Mapping[str, Any], provenance: Mapping[str, Any], key: str) 
     section = provenance.get(key) or provenance.get(family, {}).get(part or "held_out") or {}
     held = learned.get("held_out") or section.get("held_out") or (section if "mape" in section else None)
     return f"{100 * held['mape']:.1f}% ({100 * held['median']:.1f}%)" if held else ""
+
+
+def _experts(learned: Mapping[str, Any], prefix: str) -> str:
+    held = [record["held_out"] for name, record in learned.items() if name.startswith(prefix)]
+    rows = sum(each["rows"] for each in held)
+    return f"{100 * sum(each['rows'] * each['mape'] for each in held) / rows:.1f}%"
 
 
 def refreshed(text: str) -> str:
