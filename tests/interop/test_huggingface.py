@@ -15,7 +15,7 @@ from sartor.interop.defaults import class_defaults, defaults_source, known_model
 from sartor.interop.families import readers
 from sartor.interop.huggingface import read_model
 from sartor.model.counts import count_params, format_layer_runs
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
 LLAMA: dict[str, Any] = {

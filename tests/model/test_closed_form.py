@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from sartor.model import closed_form as paper
 from sartor.model.counts import count_params
-from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     LatentAttentionMixer,
@@ -20,10 +18,10 @@ from sartor.model.shape import (
     MoeFfn,
     Norm,
     NormKind,
-    Run,
-    Stack,
-    TransformerShape,
 )
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, OperatorGraph, Pass
 from strategies import dense_shapes, multiples

@@ -22,7 +22,8 @@ from sartor.model.counts import (
     layer_runs,
 )
 from sartor.model.editing import edit
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm, Run, Stack, TransformerShape
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm
+from sartor.model.shape import Run, Stack, TransformerShape
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -13,21 +13,11 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.counts import AttentionSquare, count_params, forward_matmul_flops
 from sartor.model.editing import edit
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    Norm,
-    Run,
-    Split,
-    Stack,
-    StateSpaceMixer,
-    TransformerShape,
-)
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.training import ContextParallel
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model, model_names

@@ -10,7 +10,8 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params
-from sartor.model.shape import LatentAttentionMixer, NormKind, TransformerShape
+from sartor.model.layer import LatentAttentionMixer, NormKind
+from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model, model_aliases, model_entry, model_names
 from sartor.model.zoo.build import build_shape
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.training import Framework, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model

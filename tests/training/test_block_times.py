@@ -17,20 +17,10 @@ from sartor.cost.residual import without_residuals
 from sartor.errors import InputError
 from sartor.hardware.calibration import load_calibration
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    Norm,
-    Run,
-    Split,
-    Stack,
-    StateSpaceMixer,
-    TransformerShape,
-)
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Framework, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model

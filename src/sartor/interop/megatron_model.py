@@ -13,7 +13,7 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.interop.families.parts import group_layers
 from sartor.interop.launch_flags import Flags
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -23,10 +23,9 @@ from sartor.model.shape import (
     MoeFfn,
     Norm,
     NormKind,
-    Stack,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Stack, TransformerShape
 from sartor.units import round_up
 
 Argument = tuple[str, ...]

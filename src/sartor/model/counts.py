@@ -12,18 +12,16 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     LatentAttentionMixer,
     Layer,
     Linear,
     MoeFfn,
-    Run,
-    Stack,
     StateSpaceMixer,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.operators import attention_pairs
 from sartor.units import Floats, Ints
 

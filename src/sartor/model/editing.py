@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -15,13 +15,11 @@ from sartor.model.shape import (
     Layer,
     Linear,
     Mixer,
-    Run,
     Split,
-    Stack,
     StateSpaceMixer,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.units import Ints
 
 EDITABLE = (

@@ -6,7 +6,8 @@ Nothing here guesses what a layer is made of: its parameters are one number, its
 
 from __future__ import annotations
 
-from sartor.model.shape import Layer, Run, Stack, TransformerShape, Vectors
+from sartor.model.layer import Layer, Vectors
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Gemm, Part, Pass
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
+from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, TransformerShape
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.report.points import Sawtooth
 from sartor.search.sweep import sweep

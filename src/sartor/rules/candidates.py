@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from sartor.hardware.alignment import Alignment
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.rules.rule import Context, Fix, Grade
 
 HEAD_DIMS = (64, 128, 192, 256)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log, sqrt
 
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.model.workload import Phase
 from sartor.rules.candidates import HEAD_DIMS
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion

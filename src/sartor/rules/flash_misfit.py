@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.hardware.alignment import flash_head_dims
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.rules.candidates import head_fixes
 from sartor.rules.rule import Context, Grade, Rule, Suspicion

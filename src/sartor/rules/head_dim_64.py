@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.rules.candidates import head_fixes
 from sartor.rules.rule import Context, Grade, Rule, Suspicion

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.model.shape import MoeFfn
+from sartor.model.layer import MoeFfn
 from sartor.model.workload import Phase
 from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 

@@ -29,7 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sartor.model.shape import DenseFfn, Layer, TransformerShape
+from sartor.model.layer import DenseFfn, Layer
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import lcm
 
-from sartor.model.shape import AttentionMixer
+from sartor.model.layer import AttentionMixer
 from sartor.rules.candidates import around, kv_heads_for, nearest_first
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 

@@ -28,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sartor.model.shape import AttentionMixer, Layer, Mixer, TransformerShape
+from sartor.model.layer import AttentionMixer, Layer, Mixer
+from sartor.model.shape import TransformerShape
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 

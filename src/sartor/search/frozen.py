@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     LatentAttentionMixer,
     Layer,
     MoeFfn,
     StateSpaceMixer,
-    TransformerShape,
 )
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 
 

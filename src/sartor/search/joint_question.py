@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.model.shape import MoeFfn, TransformerShape
+from sartor.model.layer import MoeFfn
+from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Floats

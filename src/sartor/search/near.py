@@ -10,8 +10,9 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.model.editing import EDITABLE
+from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, TransformerShape
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.search.frozen import frozen_by_structure
 from sartor.search.quality import QualityGuard

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.model.lower.linear import local_width
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     LatentAttentionMixer,
@@ -26,6 +25,7 @@ from sartor.model.shape import (
     Split,
     StateSpaceMixer,
 )
+from sartor.model.lower.linear import local_width
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.training.memory_coefficients import MemoryHabits

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.model.layer import Layer
 from sartor.model.lower.graph import run_prefixes
 from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.optimizer import (
@@ -19,7 +20,7 @@ from sartor.model.lower.optimizer import (
 )
 from sartor.model.lower.setting import Setting
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import Layer, Stack, TransformerShape
+from sartor.model.shape import Stack, TransformerShape
 from sartor.model.training import TrainingJob
 from sartor.model.workload import Workload
 from sartor.units import Ints

@@ -8,7 +8,8 @@ from functools import partial
 from sartor.interop.families import Reader, parts
 from sartor.interop.families.parts import group_layers, heads, layer_norm, num_labels, plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Linear, Stack, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from sartor.interop.families.decoder import Family, QkNorm, assemble, attention,
 from sartor.interop.families.parts import check_kv_heads, head_of, heads, layer_norm
 from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
-from sartor.model.shape import Layer, Linear, TransformerShape, Vectors
+from sartor.model.layer import Layer, Linear, Vectors
+from sartor.model.shape import TransformerShape
 
 BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False, rotary=0)
 """GPT-2 and its kin: layer norms, biases everywhere, a plain feed-forward part."""

@@ -8,7 +8,8 @@ from sartor.interop.families import Reader, parts, readers
 from sartor.interop.families.encoder_decoder import Seq2Seq, build_stack, decoder_alone, read_side
 from sartor.interop.fields import Fields
 from sartor.model.counts import count_params
-from sartor.model.shape import AttentionMixer, Layer, Linear, Stack, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, Layer, Linear, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 def read_composed(f: Fields) -> TransformerShape:

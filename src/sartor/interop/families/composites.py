@@ -14,7 +14,8 @@ from sartor.interop.families.parts import group_layers, plain, rms
 from sartor.interop.families.t5 import T5Kind, read_t5
 from sartor.interop.families.tabled import is_tabled
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Linear, Stack, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 PLAIN = Encoder(token_types=False, pooler=False)
 MODERN = Encoder(norm=rms(), gated=True, bias="qkv_bias", mlp_bias="mlp_bias", token_types=False, pooler=False)

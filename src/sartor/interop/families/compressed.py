@@ -19,15 +19,8 @@ from sartor.interop.families.decoder import (
 from sartor.interop.families.latent import indexer
 from sartor.interop.families.patterns import Span, all_sparse, dense_first
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    Ffn,
-    Layer,
-    Linear,
-    Split,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, Ffn, Layer, Linear, Split, Vectors
+from sartor.model.shape import TransformerShape
 
 
 def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:

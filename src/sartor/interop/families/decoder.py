@@ -15,7 +15,7 @@ from sartor.interop.families import parts
 from sartor.interop.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
 from sartor.interop.families.patterns import Span, Spans, Sparse, everywhere
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -25,10 +25,9 @@ from sartor.model.shape import (
     Mixer,
     MoeFfn,
     Norm,
-    Stack,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Stack, TransformerShape
 
 Choice: TypeAlias = bool | str
 """Fixed by the class, or the name of the field that says (``"!field"``: its negation)."""

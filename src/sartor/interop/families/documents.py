@@ -9,7 +9,8 @@ from sartor.interop.families import Reader, parts
 from sartor.interop.families.encoders import Around, Encoder, read_encoder
 from sartor.interop.families.parts import plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, Vectors
+from sartor.model.shape import TransformerShape
 
 
 def layoutlmv3_around(f: Fields, hidden: int) -> Around:

@@ -10,17 +10,8 @@ from sartor.interop.families import Reader, parts
 from sartor.interop.families.decoder import Choice, choose
 from sartor.interop.families.parts import check_experts, divisors_near, group_layers, layer_norm, num_labels, plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    MoeFfn,
-    Norm,
-    Stack,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

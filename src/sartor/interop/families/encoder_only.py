@@ -18,16 +18,8 @@ from sartor.interop.families.own_heads import (
 )
 from sartor.interop.families.parts import layer_norm, plain, rms
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    Run,
-    Stack,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.shape import Run, Stack, TransformerShape
 
 # -- families that differ by more than a row -----------------------------------------------------------------
 

@@ -10,16 +10,8 @@ from sartor.interop.families.decoder import Choice, QkNorm, choose
 from sartor.interop.families.own_heads import OwnHead
 from sartor.interop.families.parts import Head, group_layers, heads, layer_norm, num_labels, plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    Norm,
-    Stack,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from sartor.interop.families.linear_attention import delta_attention
 from sartor.interop.families.parts import check_experts
 from sartor.interop.families.patterns import Span, dense_first
 from sartor.interop.fields import Fields
-from sartor.model.shape import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, TransformerShape, Vectors
+from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, Vectors
+from sartor.model.shape import TransformerShape
 
 
 def glm5_next_text(f: Fields) -> TransformerShape:

@@ -10,16 +10,8 @@ from sartor.interop.families.decoder import Family, QkNorm, Sizes, assemble, att
 from sartor.interop.families.parts import check_experts, check_kv_heads
 from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Ffn,
-    Layer,
-    Linear,
-    MoeFfn,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.shape import TransformerShape
 
 GEMMA = Family(q_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm=QkNorm.HEAD)
 

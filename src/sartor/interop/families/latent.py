@@ -17,7 +17,8 @@ from sartor.interop.families.decoder import (
 )
 from sartor.interop.families.patterns import Span, dense_first
 from sartor.interop.fields import Fields
-from sartor.model.shape import Ffn, LatentAttentionMixer, Layer, Linear, TransformerShape, Vectors
+from sartor.model.layer import Ffn, LatentAttentionMixer, Layer, Linear, Vectors
+from sartor.model.shape import TransformerShape
 
 SPARSE = Family(
     latent=True,

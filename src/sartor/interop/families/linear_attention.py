@@ -22,16 +22,8 @@ from sartor.interop.families.decoder import (
 )
 from sartor.interop.families.patterns import Span, all_sparse, dense_first, sparse_steps
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    Ffn,
-    Layer,
-    Linear,
-    Mixer,
-    Split,
-    StateSpaceMixer,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import Ffn, Layer, Linear, Mixer, Split, StateSpaceMixer, Vectors
+from sartor.model.shape import TransformerShape
 
 QWEN_NEXT = Family(
     q_bias="attention_bias", out_bias="attention_bias", qk_norm=QkNorm.HEAD, attention_gate=True, rotary=0.25

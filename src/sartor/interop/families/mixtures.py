@@ -39,7 +39,8 @@ from sartor.interop.families.patterns import (
     window_pattern,
 )
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.shape import TransformerShape
 
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
 MOE_WIDTH = Experts(sparse=all_sparse)

@@ -12,7 +12,8 @@ from sartor.interop.families.parts import group_layers, layer_norm, plain
 from sartor.interop.families.tabled import is_tabled
 from sartor.interop.families.towers import TOWERS, read_tower
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, Linear, Stack, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, Linear, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

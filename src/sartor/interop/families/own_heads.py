@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from sartor.interop.families.parts import Head, num_labels, plain
 from sartor.interop.fields import Fields
-from sartor.model.shape import Linear, Vectors
+from sartor.model.layer import Linear, Vectors
 
 OwnHead: TypeAlias = tuple[tuple[Linear, ...], tuple[Vectors, ...]] | None
 

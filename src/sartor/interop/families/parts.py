@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from sartor.interop.fields import Fields
-from sartor.model.shape import Layer, Linear, Norm, NormKind, Run, Split
+from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
+from sartor.model.shape import Run
 
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")

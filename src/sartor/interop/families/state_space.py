@@ -22,17 +22,8 @@ from sartor.interop.families.decoder import (
 from sartor.interop.families.parts import check_experts, layer_norm, plain, rms
 from sartor.interop.families.patterns import Span
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    DenseFfn,
-    Layer,
-    Linear,
-    Mixer,
-    MoeFfn,
-    Split,
-    StateSpaceMixer,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors
+from sartor.model.shape import TransformerShape
 from sartor.units import ceil_div
 
 INNER = ("mamba_expand", "expand")

@@ -8,7 +8,8 @@ from functools import partial
 from sartor.interop.families import Reader, parts
 from sartor.interop.families.parts import Head, group_layers, num_labels, plain, rms
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Stack, TransformerShape, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

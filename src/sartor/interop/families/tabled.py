@@ -17,7 +17,8 @@ from typing import Any
 
 from sartor.interop.fields import Fields
 from sartor.model.counts import count_params, layer_params, run_sets
-from sartor.model.shape import Stack, TransformerShape, Vectors
+from sartor.model.layer import Vectors
+from sartor.model.shape import Stack, TransformerShape
 
 TIED = "tie_word_embeddings"
 

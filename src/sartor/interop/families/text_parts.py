@@ -30,7 +30,8 @@ from sartor.interop.families.patterns import (
     window_where_used,
 )
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, Linear, TransformerShape
+from sartor.model.layer import AttentionMixer, Linear
+from sartor.model.shape import TransformerShape
 
 LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")

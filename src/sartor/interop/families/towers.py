@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from sartor.interop.families.decoder import Choice, choose
 from sartor.interop.families.parts import divisors_near, layer_norm, plain, rms
 from sartor.interop.fields import Fields
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Linear, Norm, Run, Stack, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
+from sartor.model.shape import Run, Stack
 
 HIDDEN = ("hidden_size", "d_model", "embed_dim", "width")
 LAYERS = ("num_hidden_layers", "depth", "encoder_layers", "layers", "num_layers")

@@ -21,7 +21,8 @@ from sartor.interop.families.patterns import (
     window_everywhere,
 )
 from sartor.interop.fields import Fields
-from sartor.model.shape import Norm, TransformerShape
+from sartor.model.layer import Norm
+from sartor.model.shape import TransformerShape
 
 WIDENED = 1.5
 """How much wider the interval of a model is whose class nobody described: its biases, norms and gates are guessed,

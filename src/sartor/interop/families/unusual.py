@@ -22,7 +22,7 @@ from sartor.interop.families.own_heads import summary_head
 from sartor.interop.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
 from sartor.interop.families.patterns import Span, by_layer_types, window_pattern
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -30,12 +30,11 @@ from sartor.model.shape import (
     Linear,
     Mixer,
     MoeFfn,
-    Run,
     Split,
     StateSpaceMixer,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Run, TransformerShape
 
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
 

@@ -11,7 +11,8 @@ from sartor.interop.families.encoders import Encoder, read_encoder
 from sartor.interop.families.parts import Head, head_of, num_labels, plain
 from sartor.interop.families.towers import CLIP, SIGLIP, Tower, field_rows, grid, plus, pooling_head, read_tower
 from sartor.interop.fields import Fields
-from sartor.model.shape import DenseFfn, Linear, Run, Stack, TransformerShape, Vectors
+from sartor.model.layer import DenseFfn, Linear, Vectors
+from sartor.model.shape import Run, Stack, TransformerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,8 @@ from sartor.interop.families.decoder import assemble
 from sartor.interop.families.parts import plain, rms
 from sartor.interop.families.state_space import PURE, expanded_mamba2, mamba
 from sartor.interop.fields import Fields
-from sartor.model.shape import (
-    AttentionMixer,
-    DenseFfn,
-    Layer,
-    Linear,
-    Split,
-    StateSpaceMixer,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Split, StateSpaceMixer, Vectors
+from sartor.model.shape import TransformerShape
 
 
 def read_zamba(f: Fields, *, second: bool) -> TransformerShape:

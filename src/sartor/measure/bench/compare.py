@@ -17,9 +17,10 @@ from sartor.hardware.gpu import Gpu
 from sartor.measure.bench.cases import Case, Mode, StackRun, StepPart
 from sartor.measure.bench.record import Row
 from sartor.measure.bench.records_file import row_key
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, Norm, Run, Stack, TransformerShape
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import OperatorGraph, Part, Pass
 

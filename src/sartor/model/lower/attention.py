@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Linear
 from sartor.model.lower.context import exchange, share
 from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
-from sartor.model.shape import AttentionMixer, LatentAttentionMixer, Linear
 from sartor.operators import Attention, DType, Gemm, Layout, Pass
 from sartor.units import Ints, ceil_div
 

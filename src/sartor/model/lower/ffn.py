@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from sartor.model.layer import DenseFfn, Linear, MoeFfn
 from sartor.model.lower.linear import casts, linear_group, linears, region
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.model.shape import DenseFfn, Linear, MoeFfn
 from sartor.operators import Axis, Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Operator, Pass
 from sartor.units import Ints, ceil_div
 

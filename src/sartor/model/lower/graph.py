@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from sartor.model.layer import AttentionMixer, Layer, MoeFfn, StateSpaceMixer
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
 from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.layer import layer
@@ -15,7 +16,7 @@ from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.split import check, check_sizes
 from sartor.model.lower.traced import lower_traced
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, Layer, MoeFfn, Run, Stack, StateSpaceMixer, TransformerShape
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Operator, OperatorGraph, Part
 from sartor.units import Ints

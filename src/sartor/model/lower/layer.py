@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from sartor.model.layer import (
+    AttentionMixer,
+    DenseFfn,
+    Ffn,
+    LatentAttentionMixer,
+    Layer,
+    Mixer,
+    MoeFfn,
+    Split,
+)
 from sartor.model.lower.attention import attention, attention_core, latent_attention, named_inputs, output
 from sartor.model.lower.ffn import dense_ffn, moe_ffn
 from sartor.model.lower.linear import linear_group, local_inner, product, region
 from sartor.model.lower.pointwise import activation, norm, residual
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.state_space import state_space
-from sartor.model.shape import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn, Split
 from sartor.units import ceil_div
 
 

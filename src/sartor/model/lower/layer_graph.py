@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, MoeFfn
 from sartor.model.lower.attention import named_inputs
 from sartor.model.lower.ffn import named_ups
 from sartor.model.lower.graph import _setting, _unique
@@ -24,7 +25,6 @@ from sartor.model.lower.setting import Piece, Setting
 from sartor.model.lower.split import check, check_sizes
 from sartor.model.lower.traced import lower_traced_layer
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, DenseFfn, Layer, MoeFfn
 from sartor.model.workload import Workload
 from sartor.operators import Collective, Operator, OperatorGraph, Pass
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sartor.model.layer import Linear, Split
 from sartor.model.lower.kernels import Narrowing
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
-from sartor.model.shape import Linear, Split
 from sartor.operators import (
     Collective,
     CollectiveKind,

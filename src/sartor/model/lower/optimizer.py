@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sartor.model.layer import DenseFfn, Ffn, Layer, Mixer, Norm, StateSpaceMixer, Vectors
 from sartor.model.lower.ffn import expert_width
 from sartor.model.lower.linear import local_params
 from sartor.model.lower.setting import Setting
-from sartor.model.shape import (
-    DenseFfn,
-    Ffn,
-    Layer,
-    Mixer,
-    Norm,
-    Stack,
-    StateSpaceMixer,
-    TransformerShape,
-    Vectors,
-)
+from sartor.model.shape import Stack, TransformerShape
 from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass
 from sartor.units import Ints, ceil_div
 

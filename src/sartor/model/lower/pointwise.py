@@ -6,8 +6,8 @@ the sizes that matter, and the cost model knows the device's L2.
 
 from __future__ import annotations
 
+from sartor.model.layer import NormKind
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.model.shape import NormKind
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
 from sartor.units import Floats, Ints
 

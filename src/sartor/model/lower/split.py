@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, TransformerShape
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.units import Bools, Ints
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sartor.model.layer import Split, StateSpaceMixer
 from sartor.model.lower.context import swapped
 from sartor.model.lower.linear import linears, local_width
 from sartor.model.lower.pointwise import streamed
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.model.shape import Split, StateSpaceMixer
 from sartor.operators import MemoryBoundKind
 from sartor.units import Ints, ceil_div
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.model.shape import (
+from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
     LatentAttentionMixer,
@@ -15,12 +15,10 @@ from sartor.model.shape import (
     MoeFfn,
     Norm,
     NormKind,
-    Run,
     Split,
-    Stack,
-    TransformerShape,
     Vectors,
 )
+from sartor.model.shape import Run, Stack, TransformerShape
 
 KEYS = (
     "name", "family", "released", "architecture", "num_layers", "num_decoder_layers", "hidden_size", "num_heads",

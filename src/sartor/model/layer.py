@@ -1,0 +1,355 @@
+"""The parts of a layer: mixers (attention, latent attention, state space), feed-forward parts and norms.
+
+Parts own their inner sizes; the residual width (``hidden_size``) is handed down. Every size may be one integer or an
+array of candidates (``Ints``). Every part answers two questions, which is all that counting and lowering need: which
+``Linear`` layers it is made of, and how many other parameters it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from sartor.units import Ints
+
+
+class Split(Enum):
+    """How tensor parallelism divides a linear layer (Megatron: Shoeybi et al. 2019)."""
+
+    COLUMN = "column"
+    ROW = "row"
+    REPLICATED = "replicated"
+    KV_HEADS = "kv_heads"
+    """Column, but in whole key/value heads: replicated when there are fewer heads than devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """``count`` weight matrices [d_in, d_out], with their bias. One fused GEMM has one ``fused`` name in common."""
+
+    name: str
+    d_in: Ints
+    d_out: Ints
+    bias: bool = False
+    count: Ints = 1
+    split: Split = Split.COLUMN
+    fused: str = ""
+    """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
+    rows: int | None = None
+    """Rows per sequence, where it is not the stack's tokens: 1 for a pooler, 0 for what text alone does not run."""
+    reused: bool = False
+    """Runs again with weights that another linear layer holds (DeBERTa's shared position projections)."""
+
+    @property
+    def params(self) -> Ints:
+        return 0 if self.reused else self.count * (self.d_in * self.d_out + (self.d_out if self.bias else 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """Parameters that are no matrix product: norms' weights and biases, scales, sinks, position tables.
+
+    ``per_hidden`` times the stack's hidden size plus ``fixed``.
+    """
+
+    name: str
+    per_hidden: Ints = 0
+    fixed: Ints = 0
+    embedding: bool = False
+    """A table that is looked up (positions, token types, relative biases): counted among the embeddings."""
+    idle: bool = False
+    """Experts a token does not choose, where they are not a `MoeFfn`: in the total, not among the active."""
+
+    def params(self, hidden_size: Ints) -> Ints:
+        return self.per_hidden * hidden_size + self.fixed
+
+
+class NormKind(Enum):
+    LAYER_NORM = "layernorm"
+    RMS_NORM = "rmsnorm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A normalisation over the residual width. ``weight`` and ``bias`` say which vectors it holds."""
+
+    name: str = "norm"
+    kind: NormKind = NormKind.RMS_NORM
+    weight: bool = True
+    bias: bool = False
+
+    def params(self, hidden_size: Ints) -> Ints:
+        return (int(self.weight) + int(self.bias)) * hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionMixer:
+    """Multi-head, multi-query or grouped-query attention with a head dimension of its own.
+
+    ``window`` is the longest span a query sees (0: all). ``cross`` takes keys and values from the other stack.
+    """
+
+    num_heads: Ints
+    num_kv_heads: Ints
+    head_dim: Ints
+    v_head_dim: Ints | None = None
+    causal: bool = True
+    window: int = 0
+    chunked: bool = False
+    """Local attention in blocks of ``window`` tokens (Llama 4) instead of a sliding window."""
+    q_bias: bool = False
+    kv_bias: bool = False
+    out_bias: bool = False
+    fused_qkv: bool = True
+    gated: bool = False
+    """An output gate as wide as the query projection (Qwen3-Next)."""
+    rotary_dim: Ints = 0
+    vectors: tuple[Vectors, ...] = ()
+    """Query/key norms, sinks, relative biases."""
+    cross: bool = False
+    kv_hidden_size: Ints | None = None
+    """Width that keys and values are projected from, when it is not the stack's own (cross-attention)."""
+    shares_kv: bool = False
+    """Reuses another layer's keys and values: no K and V projections of its own."""
+    shares_k_as_v: bool = False
+    """Values are the keys before their norm: no V projection (Gemma 4's global layers)."""
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers: output gates, indexers, low-rank adapters."""
+    pooled: int = 0
+    """Further keys, one for so many tokens, are attended to beside the sequence's own (DeepSeek-V4's compressors)."""
+    own_linears: tuple[Linear, ...] | None = None
+    """All its linear layers, where they are not the usual four (bottlenecks, grouped projections)."""
+    name: str = "attention"
+
+    @property
+    def value_dim(self) -> Ints:
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        if self.own_linears is not None:
+            return self.own_linears
+        kv_in = hidden_size if self.kv_hidden_size is None else self.kv_hidden_size
+        q = Linear(
+            name="q",
+            d_in=hidden_size,
+            d_out=self.num_heads * self.head_dim * (2 if self.gated else 1),
+            bias=self.q_bias,
+            fused="qkv" if self.fused_qkv and not self.cross else "",
+        )
+        out = Linear(
+            name="out",
+            d_in=self.num_heads * self.value_dim,
+            d_out=hidden_size,
+            bias=self.out_bias,
+            split=Split.ROW,
+        )
+        if self.shares_kv:
+            return (q, out, *self.projections)
+        fused = ("kv" if self.cross else "qkv") if self.fused_qkv else ""
+        k = Linear(
+            name="k",
+            d_in=kv_in,
+            d_out=self.num_kv_heads * self.head_dim,
+            bias=self.kv_bias,
+            split=Split.KV_HEADS,
+            fused=fused,
+        )
+        v = Linear(
+            name="v",
+            d_in=kv_in,
+            d_out=self.num_kv_heads * self.value_dim,
+            bias=self.kv_bias,
+            split=Split.KV_HEADS,
+            fused=fused,
+        )
+        return (q, k, *(() if self.shares_k_as_v else (v,)), out, *self.projections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionMixer:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, sec. 2.1). ``q_lora_rank`` 0: queries undivided."""
+
+    num_heads: Ints
+    q_lora_rank: Ints
+    kv_lora_rank: Ints
+    qk_nope_head_dim: Ints
+    qk_rope_head_dim: Ints
+    v_head_dim: Ints
+    bias: bool = False
+    """On the down-projections and the output (HF ``attention_bias``)."""
+    window: int = 0
+    causal: bool = True
+    vectors: tuple[Vectors, ...] = ()
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers (a sparse-attention indexer, an output gate)."""
+    name: str = "attention"
+    cross = False
+    shares_kv = False
+
+    @property
+    def head_dim(self) -> Ints:
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def value_dim(self) -> Ints:
+        return self.v_head_dim
+
+    @property
+    def num_kv_heads(self) -> Ints:
+        return self.num_heads
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        a, latent = self.num_heads, self.kv_lora_rank
+        has_q_rank = bool(self.q_lora_rank) if isinstance(self.q_lora_rank, int) else True
+        queries: tuple[Linear, ...] = (
+            (
+                Linear(
+                    name="q_down",
+                    d_in=hidden_size,
+                    d_out=self.q_lora_rank,
+                    bias=self.bias,
+                    split=Split.REPLICATED,
+                ),
+                Linear(name="q_up", d_in=self.q_lora_rank, d_out=a * self.head_dim),
+            )
+            if has_q_rank
+            else (Linear(name="q", d_in=hidden_size, d_out=a * self.head_dim),)
+        )
+        return (
+            *queries,
+            Linear(
+                name="kv_down",
+                d_in=hidden_size,
+                d_out=latent + self.qk_rope_head_dim,
+                bias=self.bias,
+                split=Split.REPLICATED,
+            ),
+            Linear(name="kv_up", d_in=latent, d_out=a * (self.qk_nope_head_dim + self.v_head_dim)),
+            Linear(name="out", d_in=a * self.v_head_dim, d_out=hidden_size, bias=self.bias, split=Split.ROW),
+            *self.projections,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpaceMixer:
+    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a scan that is bound by memory.
+
+    The linears are given by whoever reads the config, since every family projects differently. ``inner_size``
+    channels are scanned with ``state_size`` states each; ``conv_size`` taps of a short causal convolution over
+    ``conv_channels`` channels come first.
+    """
+
+    inner_size: Ints
+    state_size: Ints
+    num_heads: Ints = 1
+    conv_channels: Ints = 0
+    conv_size: int = 0
+    projections: tuple[Linear, ...] = ()
+    vectors: tuple[Vectors, ...] = ()
+    """A, D, dt bias, convolution taps, inner norms."""
+    variant: str = "mamba"
+    name: str = "ssm"
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        return self.projections
+
+
+Mixer: TypeAlias = AttentionMixer | LatentAttentionMixer | StateSpaceMixer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFfn:
+    """A feed-forward part: up (and gate) to ``ffn_hidden_size``, activation, down."""
+
+    ffn_hidden_size: Ints
+    gated: bool = True
+    up_bias: bool = False
+    down_bias: bool = False
+    fused_gate: bool = True
+    activation: str = "silu"
+    vectors: tuple[Vectors, ...] = ()
+    name: str = "mlp"
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        f = self.ffn_hidden_size
+        fused = "gate_up" if self.gated and self.fused_gate else ""
+        up = Linear(name="up", d_in=hidden_size, d_out=f, bias=self.up_bias, fused=fused)
+        down = Linear(name="down", d_in=f, d_out=hidden_size, bias=self.down_bias, split=Split.ROW)
+        return (replace(up, name="gate"), up, down) if self.gated else (up, down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeFfn:
+    """``num_experts`` routed feed-forward parts of which each token visits ``experts_per_token``, and shared ones."""
+
+    num_experts: Ints
+    experts_per_token: Ints
+    expert: DenseFfn
+    shared: DenseFfn | None = None
+    shared_gate: bool = False
+    """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
+    router_bias: bool = False
+    vectors: tuple[Vectors, ...] = ()
+    router: bool = True
+    """False: what routes is more than one linear layer, and is among ``projections``."""
+    expert_hidden_size: Ints | None = None
+    """Width the experts work on, where it is not the residual's (latent experts between two projections)."""
+    projections: tuple[Linear, ...] = ()
+    """Further linear layers every token passes (a latent projection, a dense branch of the router)."""
+    name: str = "moe"
+
+    @property
+    def ffn_hidden_size(self) -> Ints:
+        return self.expert.ffn_hidden_size
+
+    def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        """Everything but the routed experts: router, shared expert and its gate."""
+        router = Linear(
+            name="router",
+            d_in=hidden_size,
+            d_out=self.num_experts,
+            bias=self.router_bias,
+            split=Split.REPLICATED,
+        )
+        gate = (
+            (Linear(name="shared_gate", d_in=hidden_size, d_out=1, split=Split.REPLICATED),) if self.shared_gate else ()
+        )
+        shared = tuple(
+            replace(x, name=f"shared_{x.name}", fused=x.fused and f"shared_{x.fused}")
+            for x in (self.shared.linears(hidden_size) if self.shared else ())
+        )
+        return (*((router,) if self.router else ()), *gate, *shared, *self.projections)
+
+    def expert_linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
+        """The linear layers of one routed expert."""
+        width = hidden_size if self.expert_hidden_size is None else self.expert_hidden_size
+        return self.expert.linears(width)
+
+
+Ffn: TypeAlias = DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One residual layer. ``parallel``: mixer and feed-forward read the same input and share one residual sum."""
+
+    mixers: tuple[Mixer, ...] = ()
+    ffn: Ffn | None = None
+    norms: tuple[Norm, ...] = ()
+    parallel: bool = False
+    linears: tuple[Linear, ...] = ()
+    """Linear layers of the layer itself, outside mixers and feed-forward."""
+    vectors: tuple[Vectors, ...] = ()
+    fuses_parallel: bool = False
+    """Of parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
+    ffns: tuple[Ffn, ...] = ()
+    """Further feed-forward parts beside ``ffn`` (a dense residual beside the experts: Arctic)."""
+    name: str = ""
+    """Of a traced layer: what its operators' names begin with, where the model has several kinds."""
+    kept_bytes: float = 0.0
+    """Of a traced layer: what autograd keeps of one sequence until backward."""
+
+    @property
+    def all_ffns(self) -> tuple[Ffn, ...]:
+        return (*((self.ffn,) if self.ffn else ()), *self.ffns)
