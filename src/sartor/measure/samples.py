@@ -8,6 +8,8 @@ what the formula misses. docs/howto/calibrate.md has the figures.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sartor.hardware.gpu import Gpu
@@ -38,16 +40,27 @@ REACH = 1.0
 
 def _herded(at: Array, count: int) -> Index:
     """Always the point that is like most of all points and like fewest of those chosen."""
-    squared = ((at[:, None, :] - at[None]) ** 2).sum(axis=-1)
-    alike = np.exp(-0.5 * squared / REACH**2)
-    wanted, had = alike.mean(axis=0), np.zeros(len(at))
+    wanted, had = np.concatenate([_alike(part, at).mean(axis=1) for part in _parts(at)]), np.zeros(len(at))
     chosen = np.empty(count, dtype=np.int64)
     for i in range(count):
         lacking = wanted - had / (i + 1)
         lacking[chosen[:i]] = -np.inf
         chosen[i] = int(lacking.argmax())
-        had += alike[chosen[i]]
+        had += _alike(at[chosen[i : i + 1]], at)[0]
     return chosen
+
+
+def _alike(some: Array, at: Array) -> Array:
+    """How much each of ``some`` points stands for each of all, 0 to 1."""
+    squared: Any = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
+    found: Array = np.exp(-0.5 * squared / REACH**2)
+    return found
+
+
+def _parts(at: Array) -> list[Array]:
+    """Pieces of some points such that a piece against all takes some 16 MB."""
+    pieces = 1 + len(at) ** 2 // 2_000_000
+    return np.array_split(at, min(pieces, len(at)))
 
 
 def places(products: Products) -> Array:
