@@ -215,6 +215,10 @@ def test_memory_is_judged_where_all_it_depends_on_is_told(change: dict[str, Any]
 words = st.one_of(st.text(max_size=8), st.integers(-5, 10**15).map(str), st.floats().map(str), st.just(""))
 
 
+def test_more_layers_than_any_model_has_are_refused_before_they_are_counted_out() -> None:
+    assert "at most 65536 layers" in training_case(made(L=10**11, pp=10**9, n_gpu=10**9)).reason
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(ROW)), words, max_size=6))
 def test_no_row_breaks_the_reader(changes: dict[str, str]) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.interop.defaults import ClassDefaults, class_defaults
+from sartor.model.shape import MAX_LAYERS
 
 MAX_SIZE = 2**28
 """Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""
-MAX_LAYERS = 65_536
-"""Most layers that are read; the deepest published model has a few thousand."""
 
 
 @dataclass(slots=True)

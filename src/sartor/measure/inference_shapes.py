@@ -26,7 +26,10 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
         raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
     if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
         raise Unexpressed(f"one of {', '.join(_SIZES)} is below 1")
-    return build_shape(_entry(row, entry))
+    try:
+        return build_shape(_entry(row, entry))
+    except InputError as error:
+        raise Unexpressed(f"shape: {str(error)[:80]}") from None
 
 
 def _named(name: str) -> TransformerShape:

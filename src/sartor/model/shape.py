@@ -15,6 +15,9 @@ from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, L
 from sartor.model.traced import TracedModel
 from sartor.units import Ints
 
+MAX_LAYERS = 65_536
+"""Most layers that are read; the deepest published model has a few thousand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

@@ -18,7 +18,7 @@ from sartor.model.layer import (
     Split,
     Vectors,
 )
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape
 
 KEYS = (
     "name", "family", "released", "architecture", "num_layers", "num_decoder_layers", "hidden_size", "num_heads",
@@ -81,6 +81,8 @@ def _check(entry: Mapping[str, Any]) -> None:
             if word not in known:
                 title = entry.get("name", "zoo entry")
                 raise InputError(f"{title}: {what}", word, "must be one of those the zoo knows", ", ".join(known))
+    if entry["num_layers"] > MAX_LAYERS:
+        raise InputError("num_layers", entry["num_layers"], f"must be at most {MAX_LAYERS} layers")
 
 
 def _stacks(entry: Mapping[str, Any]) -> tuple[Stack, ...]:
