@@ -201,3 +201,9 @@ def test_a_compiled_model_runs_fewer_kernels_than_an_eager_one() -> None:
 def test_a_tables_model_has_the_tables_width() -> None:
     assert named_model("gpt3_xl").hidden_size == 3072
     assert named_model("bert_large") == load_model("bert-large")
+
+
+def test_more_experts_than_any_layer_has_are_refused_before_loads_are_drawn() -> None:
+    huge = MOE | {"num_experts": 10**9, "moe_tp_size": 1, "moe_ep_size": 1}
+    found = [reason for is_odd, reason in outside("moe", {}, huge, GPU) if is_odd]
+    assert found == ["num_experts above 65536"]

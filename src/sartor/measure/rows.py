@@ -373,8 +373,13 @@ LOG_UNIFORM = 0.02
 """An exponent this near to 1 is taken as 1, where loads are uniform on a logarithmic scale."""
 
 
+MOST_EXPERTS = 65_536
+"""Experts of one layer that are drawn loads for; published models have up to a few thousand."""
+
+
 def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
     return [
+        (sizes["num_experts"] > MOST_EXPERTS, f"num_experts above {MOST_EXPERTS}"),
         (sizes["topk"] > sizes["num_experts"], "topk above num_experts"),
         (sizes["moe_ep_size"] > sizes["num_experts"], "moe_ep_size above num_experts"),
         (sizes["moe_tp_size"] > sizes["inter_size"], "moe_tp_size above inter_size"),
