@@ -17,25 +17,33 @@ from sartor.hardware.calibration import Clock, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.interop.graph_json import not_traced
 from sartor.model.lower import lower
+from sartor.model.lower.kernels import Kernels
 from sartor.operators import Gemm, Layout
 
 if TYPE_CHECKING:
     from sartor.search.quality import QualityGuard
 
 
-def estimate(model: Model, gpu: GpuLike = "h100_sxm", **question: Any) -> ModelEstimate:
+def estimate(model: Model, gpu: GpuLike = "h100_sxm", *, eager: bool = False, **question: Any) -> ModelEstimate:
     """Where does the time go: every operator of one device's share, with its predicted time and interval.
 
-    Keyword arguments are those of ``ask``. Raises ``InputError``.
+    ``eager``: as uncompiled PyTorch runs it, every elementwise step a kernel of its own that the host launches. Other
+    keyword arguments are those of ``ask``. Raises ``InputError``.
     """
-    return answer_question(ask(model, gpu, **question))
+    asked = ask(model, gpu, **question)
+    if eager:
+        asked = replace(asked, assumptions=(*asked.assumptions, EAGER))
+    return answer_question(asked, eager=eager)
 
 
-def answer_question(question: Question) -> ModelEstimate:
-    """Lower the question's workload and price it on the question's device."""
-    graph = lower(question.workload, question.dims)
+EAGER = "eager: memory-bound kernels wait for the host's launch, the launches of products hide behind them"
+
+
+def answer_question(question: Question, *, eager: bool = False) -> ModelEstimate:
+    """Lower the question's workload and price it on the question's device; ``eager`` as in ``estimate``."""
+    graph = lower(question.workload, question.dims, Kernels(fused=not eager))
     factor = question.reading.interval_factor
-    found = estimate_graph(graph, question.gpu, question.calibration, sigma_factor=factor)
+    found = estimate_graph(graph, question.gpu, question.calibration, sigma_factor=factor, eager=eager)
     return ModelEstimate(question=question, graph=graph, estimate=found)
 
 

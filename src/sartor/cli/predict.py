@@ -27,6 +27,9 @@ def estimate(
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="As uncompiled PyTorch: every elementwise step a kernel the host launches.")
+    ] = False,
     calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
@@ -49,6 +52,7 @@ def estimate(
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),
+        eager=eager,
         calibration=calibration,
     )
     c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)

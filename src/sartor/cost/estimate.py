@@ -47,7 +47,8 @@ models lie inside, 78% of each GPU's when chosen without that GPU (data/measured
 nine GPUs, which need 0.065; decoding steps of data/end_to_end need 0.09; 2026-11-21)."""
 
 BACKWARD_PASS_LOG_SIGMA = 0.2
-"""The same of forward and backward together, whose kernels no table holds apart (24 steps of six GPUs)."""
+"""The same of forward and backward together, whose kernels no table holds apart (24 steps of six GPUs;
+chosen without one of them it holds 67% of its steps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +114,15 @@ def estimate(
     details: bool = True,
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
+    eager: bool = False,
 ) -> Estimate:
     """Predict every operator of ``graph`` on ``gpu``.
 
     Sizes that are arrays give arrays: one call evaluates all candidates. ``clock`` BOOST predicts short runs, as
     benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster;
     ``sigma_factor`` widens every interval (a configuration read with assumptions). With a ``cluster``, collectives
-    cross the tiers of links that their group and stride reach; without one they stay inside a node.
+    cross the tiers of links that their group and stride reach; without one they stay inside a node. ``eager``: the host
+    launches memory-bound kernels call by call (``memory_bound_cost``); products wait in the queue behind them.
 
     Examples
     --------
@@ -127,7 +130,14 @@ def estimate(
     """
     known = calibration or load_calibration(gpu)
     costs = operator_costs(
-        graph.operators, gpu, known, clock=clock, details=details, sigma_factor=sigma_factor, cluster=cluster
+        graph.operators,
+        gpu,
+        known,
+        clock=clock,
+        details=details,
+        sigma_factor=sigma_factor,
+        cluster=cluster,
+        eager=eager,
     )
     return Estimate(
         graph=graph, gpu=gpu, costs=costs, time_s=total_s(graph.operators, costs), sigma_factor=sigma_factor
@@ -143,6 +153,7 @@ def operator_costs(
     details: bool = True,
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
+    eager: bool = False,
 ) -> tuple[Cost, ...]:
     """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
     products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
@@ -156,7 +167,7 @@ def operator_costs(
         elif isinstance(op, Attention):
             costs[i] = attention_cost(op, gpu, known, clock=clock)
         elif isinstance(op, MemoryBound):
-            costs[i] = memory_bound_cost(op, gpu, known)
+            costs[i] = memory_bound_cost(op, gpu, known, eager=eager)
         elif isinstance(op, Collective):
             costs[i] = collective_cost(op, gpu, known, cluster)
     return tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))

@@ -1,0 +1,43 @@
+"""A step as uncompiled PyTorch runs it: more kernels, each launched by the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sartor
+from sartor.hardware.calibration import Clock, load_calibration
+from sartor.hardware.catalog import load_gpu
+from sartor.measure.predictions import cost_of
+from sartor.measure.whole_models import model_work
+from sartor.operators import DType, MemoryBound
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "v100", "mi210"])
+@pytest.mark.parametrize("phase", ["train", "prefill"])
+def test_eager_is_never_faster_and_says_what_it_takes_for_granted(gpu: str, phase: str) -> None:
+    plain = sartor.estimate("llama-3-8b", gpu, phase=phase, seq_len=512, microbatch_size=1)
+    eager = sartor.estimate("llama-3-8b", gpu, phase=phase, seq_len=512, microbatch_size=1, eager=True)
+    fewer, more = (
+        sum(op.count * op.kernels for op in each.graph.operators if isinstance(op, MemoryBound))
+        for each in (plain, eager)
+    )
+    assert fewer < more
+    assert plain.estimate.time_s < eager.estimate.time_s
+    assert plain.estimate.matmul_flops == eager.estimate.matmul_flops
+    assert any(each.startswith("eager:") for each in eager.question.assumptions)
+
+
+def test_a_users_eager_pass_is_what_validate_prices() -> None:
+    gpu = load_gpu("v100_pcie_32gb")
+    words = {"model": "gpt2", "phase": "forward", "dtype": "float32", "part": "total"}
+    work = model_work(words, {"batch": np.array([4]), "seq": np.array([512])})
+    own = sartor.estimate(
+        "gpt2", gpu, phase="prefill", seq_len=512, microbatch_size=4, dtype="fp32", attention="unfused", eager=True
+    )
+    assert work.eager
+    assert [op.name for op in work.operators] == [op.name for op in own.graph.operators]
+    known = load_calibration(gpu, DType.FP32)
+    for op, cost in zip(work.operators, own.estimate.costs, strict=True):
+        if isinstance(op, MemoryBound):
+            assert cost_of(op, work, gpu, known, Clock.BOOST).time_s == pytest.approx(cost.time_s), op.name
