@@ -1,4 +1,4 @@
-"""Write the tables of docs/concepts/intervals.md: what held-out devices found inside what they were lent.
+"""Write the tables of lab/notebook/intervals.md: how often held-out devices lay inside borrowed intervals.
 
 ``python tools/interval_docs.py [DATA]`` (default: ../shared/data), after tools/fit_intervals.py. Coverage is as that
 tool recorded it. Comparisons and totals are made anew: every measured device borrows as if it had never been measured,
@@ -31,7 +31,7 @@ from sartor.measure.tables import read_tables
 from sartor.measure.targets import targets_of
 from sartor.operators import DType, Gemm, OperatorGraph
 
-PAGE = kin_docs.ROOT / "docs" / "concepts" / "intervals.md"
+PAGE = kin_docs.ROOT / "lab" / "notebook" / "intervals.md"
 MARK = "<!-- Below: written by tools/interval_docs.py. -->\n"
 NEAR = {"die": "same die", "generation": "same generation", "joint": "another generation, joint fit",
         "other": "another generation"}  # fmt: skip
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def coverage() -> Iterator[str]:
     """What tools/fit_intervals.py recorded."""
-    yield "\n## Lent, held out by device\n"
-    yield "| distance | section | devices | times the lender's σ | at least | held-out devices, in 80% |"
+    yield "\n## Borrowed, held out by device\n"
+    yield "| distance | section | devices | σ over the measured GPU's | at least | held-out devices, in 80% |"
     yield "|---|---|---|---|---|---|"
     for near, entries in (table_of("lent.toml") or {}).items():
         for section, entry in entries.items():
@@ -139,7 +139,7 @@ def _estimate(gpu: str, time_s: Any, sigma: Any) -> Estimate:
 
 def comparisons(all_told: Sequence[Told]) -> Iterator[str]:
     yield "\n## A beats B with probability p\n"
-    yield "| p told | pairs | p, mean | really won | " + " | ".join(f"won, {NEAR[n]}" for n in _NEAR) + " |"
+    yield "| p predicted | pairs | p, mean | really won | " + " | ".join(f"won, {NEAR[n]}" for n in _NEAR) + " |"
     yield "|---" * (4 + len(_NEAR)) + "|"
     p, won = (np.concatenate([getattr(t, name) for t in all_told]) for name in ("probability", "won"))
     near = np.concatenate([np.full(len(t.won), t.near) for t in all_told])

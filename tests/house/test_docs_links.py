@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md"), *(REPO / "examples").rglob("*.md")])
+FOLDERS = ("docs", "examples", "lab")
+PAGES = sorted([*REPO.glob("*.md"), *(page for folder in FOLDERS for page in (REPO / folder).rglob("*.md"))])
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
