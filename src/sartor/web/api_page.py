@@ -1,12 +1,14 @@
-"""The page and the document that say what can be asked over HTTP, both made from the table of routes."""
+"""The HTTP API as an HTML page and as a page of the documentation, both made from the table of routes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.web.fields import Field
+from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route
 
 EXAMPLES: dict[str, Any] = {
@@ -23,14 +25,14 @@ EXAMPLES: dict[str, Any] = {
     "plan_figures": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
 }
-"""A body for each question, as a reader would try it first; tests send every one of them."""
+"""An example body for each question; tests send every one of them."""
 
 INTRODUCTION = (
-    "What the commands of sartor answer with --json, over HTTP on this machine. Bodies and answers are JSON; units are "
-    "SI and stand in the key; every predicted time has low_s and high_s (80% interval) and source beside it. What "
-    "cannot be used is answered 422 with the sentence of the command line in error.message, and error.field says "
-    "which field it is about. 413: a body over 1 MB; 408: one that comes too slowly; 429: as many questions as the "
-    "server takes at once, come again after Retry-After seconds."
+    "The commands of sartor over HTTP, on this machine. Bodies and answers are JSON, the same as with --json on the "
+    "command line: SI units, with the unit in the key; every predicted time has low_s and high_s (80% interval) and "
+    "source beside it. Status 422: the input can't be used; error.message says why and error.field names the field. "
+    "413: the body is over 1 MB. 408: the body arrives too slowly. 429: the server is busy; try again after "
+    "Retry-After seconds."
 )
 
 
@@ -40,13 +42,13 @@ def api_page() -> str:
         [
             Markup('<meta charset="utf-8">'),
             Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
-            element("title", "sartor: over HTTP"),
+            element("title", "sartor HTTP API"),
             Markup('<link rel="icon" href="icon.svg" type="image/svg+xml">'),
             Markup('<link rel="stylesheet" href="theme.css"><link rel="stylesheet" href="style.css">'),
             Markup('<script src="early.js"></script>'),
         ]
     )
-    top = element("header", element("a", "sartor", href="/", class_="brand"), element("b", "over HTTP"), class_="top")
+    top = element("header", element("a", "sartor", href="/", class_="brand"), element("b", "HTTP API"), class_="top")
     links = element(
         "p",
         element("a", "openapi.json", href="openapi.json"),
@@ -65,7 +67,7 @@ def _section(route: Route) -> Markup:
     if route.name in EXAMPLES:
         parts.append(element("pre", curl(route), tabindex="0"))
     if route.fields:
-        columns = [Column(head=head, number=False) for head in ("field", "kind", "default", "what it is")]
+        columns = [Column(head=head, number=False) for head in ("field", "type", "default", "meaning")]
         rows = [(f.name, kind_words(f), default_words(f), f.about) for f in route.fields]
         parts.append(
             element(
@@ -78,45 +80,71 @@ def _section(route: Route) -> Markup:
 
 
 def curl(route: Route, address: str = "http://127.0.0.1:8484") -> str:
-    """A question as one line of shell."""
+    """An example question as a shell command."""
     body = json.dumps(EXAMPLES[route.name])
     return f"curl -s {address}{route.path} -H 'content-type: application/json' -d '{body}'"
 
 
 def kind_words(field: Field) -> str:
-    """``whole number``, ``list of words``."""
-    words = {
-        "integer": "whole number",
-        "number": "number",
-        "string": "word",
-        "boolean": "true, false",
-        "object": "object",
-    }
-    named = [f"list of {words[field.items]}s" if kind == "array" else words[kind] for kind in field.kinds]
+    """The JSON types of a field: ``integer``, ``list of strings``."""
+    named = [f"list of {field.items}s" if kind == "array" else kind for kind in field.kinds]
     return " or ".join(named) + (f": {', '.join(field.words)}" if field.words else "")
 
 
 def default_words(field: Field) -> str:
-    return "required" if field.required else "" if field.default is None else str(field.default)
+    if field.required or field.default is None:
+        return "required" if field.required else ""
+    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+
+
+PAGE_HEAD = f"""# HTTP API
+
+*Generated from `src/sartor/web/routes.py` by `tools/http_docs.py`.*
+
+{INTRODUCTION}
+
+`GET /openapi.json` is the OpenAPI 3.1 document with the schema of every answer; `GET /health` says whether the server
+answers. The keys of the answers are those of the command line ([json.md](json.md)).
+"""
 
 
 def api_markdown() -> str:
-    """The same as a page of the documentation."""
-    out = ["# Over HTTP", "", "Made from the table of routes (`src/sartor/web/routes.py`) by `tools/http_docs.py`.", ""]
-    out += [
-        INTRODUCTION,
+    """The same as a page of the documentation. Fields that several routes share are explained once, at the end."""
+    shared = _shared_fields()
+    plan_only = [field for field in shared if field not in (*QUESTION, *ADVISE)]
+    rest = [field for field in shared if field not in plan_only]
+    sections = (line for route in ROUTES for line in _markdown_section(route, shared))
+    common = [
+        "## Shared fields",
         "",
-        "`GET /openapi.json` is the OpenAPI 3.1 document, `GET /health` says whether the server answers.",
+        *_field_table(rest),
         "",
+        "## Fields of plan questions",
+        "",
+        *_field_table(plan_only),
     ]
-    for route in ROUTES:
-        out += [f"## {route.method} {route.path}", "", f"{route.summary} {route.about}".strip(), ""]
-        if route.name in EXAMPLES:
-            out += ["```bash", curl(route), "```", ""]
-        if route.keys:
-            out += [f"Answers `sartor/{route.schema}/1` with `{'`, `'.join(route.keys)}`.", ""]
-        if route.fields:
-            out += ["| field | kind | default | what it is |", "|---|---|---|---|"]
-            out += [f"| `{f.name}` | {kind_words(f)} | {default_words(f)} | {f.about} |" for f in route.fields]
-            out += [""]
-    return "\n".join(out).rstrip() + "\n"
+    return "\n".join([PAGE_HEAD, *sections, *common]).rstrip() + "\n"
+
+
+def _shared_fields() -> list[Field]:
+    """Fields that mean the same in at least two questions, in the order of their first appearance."""
+    fields = [field for route in ROUTES for field in route.fields]
+    return [field for i, field in enumerate(fields) if fields.count(field) > 1 and field not in fields[:i]]
+
+
+def _markdown_section(route: Route, shared: list[Field]) -> list[str]:
+    out = [f"## {route.method} {route.path}", "", f"{route.summary} {route.about}".strip(), ""]
+    if route.name in EXAMPLES:
+        out += ["```bash", curl(route), "```", ""]
+    if route.keys:
+        out += [f"Answers with `{'`, `'.join(route.keys)}`.", ""]
+    common = [field.name for field in route.fields if field in shared]
+    if common:
+        out += [f"Shared fields: `{'`, `'.join(common)}`.", ""]
+    own = [field for field in route.fields if field not in shared]
+    return [*out, *_field_table(own), ""] if own else out
+
+
+def _field_table(fields: Sequence[Field]) -> list[str]:
+    rows = [f"| `{f.name}` | {kind_words(f)} | {default_words(f)} | {f.about} |" for f in fields]
+    return ["| field | type | default | meaning |", "|---|---|---|---|", *rows]

@@ -1,4 +1,4 @@
-"""The one table of routes: paths, what they take, which lane does the work. Server, checks and OpenAPI read it."""
+"""The table of routes: path, request fields and worker lane. The server, its checks and OpenAPI all read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sartor.web.parameters import (
 )
 
 QUICK, SLOW = "quick", "slow"
-"""Lanes of workers: answers in milliseconds, and searches, which must not keep those waiting."""
+"""Worker lanes: quick answers take milliseconds and must not wait behind searches."""
 
 SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
 
@@ -41,12 +41,12 @@ class Route:
     media: str = "application/json"
     takes: str = "application/json"
     schema: str = ""
-    """The ``schema`` key of the answer: ``sartor/<schema>/1``; empty where the answer is no JSON."""
+    """The ``schema`` key of the answer: ``sartor/<schema>/1``; empty where the answer is not JSON."""
     keys: tuple[str, ...] = ()
     """Keys every answer has beside ``schema`` and ``version``."""
 
 
-INSTANCE = table("instance", "The instance, as in the file of the command.", required=True)
+INSTANCE = table("instance", "The instance, as in the file the command reads.", required=True)
 
 LINT_KEYS = ("model", "workload", "findings", "worst_grade")
 PLAN_KEYS = ("status", "model", "cluster", "job", "best", "top", "evaluated", "rejected", "tightest")
@@ -55,7 +55,7 @@ ROUTES = (
     Route(
         name="estimate",
         path="/api/estimate",
-        summary="Where does the time go: every operator of one device's share, with its interval.",
+        summary="Where the time goes: every operator on one device, with its interval.",
         fields=(*QUESTION, PP, EP),
         schema="estimate",
         keys=("model", "workload", "operators", "totals"),
@@ -63,18 +63,23 @@ ROUTES = (
     Route(
         name="gemm",
         path="/api/gemm",
-        summary="One product C[m,n] = A[m,k] B[k,n]: its time, and every tile considered.",
+        summary="One GEMM, C[m,n] = A[m,k] B[k,n]: its time, and every tile considered.",
         fields=(
             whole("m", "Rows of A and C.", required=True, least=1, example=4096),
             whole("n", "Columns of B and C.", required=True, least=1, example=4096),
-            whole("k", "The contracted dimension.", required=True, least=1, example=4096),
+            whole("k", "Inner dimension.", required=True, least=1, example=4096),
             GPU,
             GPU_TOML,
             CALIBRATION,
-            whole("batch", "Products of this size.", default=1, least=1),
+            whole("batch", "Number of GEMMs of this size.", default=1, least=1),
             DTYPE,
             word("layout", "TN forward, NN dgrad, NT wgrad.", default="TN", words=("TN", "NN", "NT")),
-            word("clock", "boost: a short run, as benchmarks time it.", default="boost", words=("boost", "sustained")),
+            word(
+                "clock",
+                "boost: a short benchmark run; sustained: a long run limited by power.",
+                default="boost",
+                words=("boost", "sustained"),
+            ),
         ),
         schema="gemm",
         keys=("gpu", "dtype", "layout", "name", "time_s", "low_s", "high_s", "tiles"),
@@ -82,7 +87,7 @@ ROUTES = (
     Route(
         name="lint",
         path="/api/lint",
-        summary="Is anything wasteful: rules broken, and the time each costs.",
+        summary="What is wasteful: rules broken, and the time each one costs.",
         fields=(*QUESTION, PP, EP, ALLOW),
         schema="lint",
         keys=LINT_KEYS,
@@ -90,11 +95,11 @@ ROUTES = (
     Route(
         name="shape",
         path="/api/shape",
-        summary="All a drag shows at once: totals, operators, findings, roofline and a sweep of every field.",
-        about="Sweeps have at most 1,000 values each; all of them are one vectorised evaluation.",
+        summary="Everything the shape view shows: totals, operators, findings, roofline and a sweep of every field.",
+        about="A sweep has at most 1,000 values.",
         fields=(
             *QUESTION,
-            table("around", "Field to the value its sweep is laid around. Not given: the model's own."),
+            table("around", "Center of each field's sweep. Default: the model's own value."),
         ),
         schema="shape",
         keys=("model", "workload", "totals", "baseline", "operators", "findings", "sweeps", "roofline"),
@@ -102,7 +107,7 @@ ROUTES = (
     Route(
         name="sweep",
         path="/api/sweep",
-        summary="One field at up to 4,096 values, the others as they are: the sawtooth, in one vectorised call.",
+        summary="Step time over up to 4,096 values of one field.",
         fields=(
             *QUESTION,
             word(
@@ -114,7 +119,7 @@ ROUTES = (
             listed(
                 "integer",
                 "values",
-                "Values to try. Not given: up to 1,000 around the model's own.",
+                "Values to try. Default: up to 1,000 around the model's own.",
                 most=4096,
                 example=[11008, 11264],
             ),
@@ -125,14 +130,14 @@ ROUTES = (
     Route(
         name="compare",
         path="/api/compare",
-        summary="Shapes beside each other on several devices, with the probability that one beats the other.",
+        summary="Several shapes on several GPUs, with the probability that one is faster than the other.",
         fields=(
             *(field for field in QUESTION if field.name != "gpu"),
             GPUS,
             listed(
                 "object",
                 "shapes",
-                "Up to 12 shapes: each {name, set {field: value}}. The first is compared with.",
+                "Up to 12 shapes, each {name, set {field: value}}. The first is the reference.",
                 most=12,
                 required=True,
                 example=[{"name": "as it is", "set": {}}],
@@ -144,7 +149,7 @@ ROUTES = (
     Route(
         name="advise",
         path="/api/advise",
-        summary="What would be faster at the same size, best first, and the smallest edit that pays.",
+        summary="Faster shapes of the same size, best first, and the smallest change that gets most of the gain.",
         fields=ADVISE,
         lane=SLOW,
         schema="advise",
@@ -153,7 +158,7 @@ ROUTES = (
     Route(
         name="report",
         path="/api/report",
-        summary="The page of `sartor advise --html`: one offline document with figures.",
+        summary="The HTML page of `sartor advise --html`.",
         fields=ADVISE,
         lane=SLOW,
         media="text/html; charset=utf-8",
@@ -161,14 +166,14 @@ ROUTES = (
     Route(
         name="config",
         path="/api/config",
-        summary="The config.json with the changes of `set` written into it.",
-        about="Read back and compared before it is answered: its sizes are those asked for.",
+        summary="The config.json with the changes in `set` applied.",
+        about="It is read back and checked before it is sent.",
         fields=(*ASKED, SET),
     ),
     Route(
         name="plan",
         path="/api/plan",
-        summary="The parallel plan with the shortest predicted step that fits, out of every legal one.",
+        summary="The fastest parallel plan that fits in memory, out of all legal plans.",
         fields=PLAN,
         lane=SLOW,
         schema="plan",
@@ -177,7 +182,7 @@ ROUTES = (
     Route(
         name="plan_figures",
         path="/api/plan/figures",
-        summary="The numbers behind a plan's figures: plans as points, the pipeline in time, memory over the step.",
+        summary="The data of the plan's figures: all plans, the pipeline schedule, memory over the step.",
         fields=PLAN,
         lane=SLOW,
         schema="plan_figures",
@@ -191,7 +196,7 @@ ROUTES = (
             *PLAN,
             word(
                 "trainer",
-                "Whose files.",
+                "Framework to write launch files for.",
                 default="megatron",
                 words=("megatron", "torchtitan", "deepspeed", "accelerate"),
             ),
@@ -203,7 +208,7 @@ ROUTES = (
     Route(
         name="place",
         path="/api/place",
-        summary="The fastest placement of a given instance, proved.",
+        summary="The optimal placement of a given instance.",
         fields=(INSTANCE,),
         lane=SLOW,
         schema="place",
@@ -212,11 +217,11 @@ ROUTES = (
     Route(
         name="schedule",
         path="/api/schedule",
-        summary="The shortest schedule of one layer's operators, with what is proved about it.",
+        summary="The shortest schedule of a layer's operators found, with a lower bound.",
         fields=(
             INSTANCE,
-            number("time_limit", "Seconds, at most 20.", default=5.0, least=0),
-            word("solver", "greedy answers at once.", default="cp_sat", words=("cp_sat", "greedy")),
+            number("time_limit", "Time limit in seconds, at most 20.", default=5.0, least=0),
+            word("solver", "greedy is instant but not optimal.", default="cp_sat", words=("cp_sat", "greedy")),
         ),
         lane=SLOW,
         schema="schedule",
@@ -225,8 +230,8 @@ ROUTES = (
     Route(
         name="study",
         path="/api/study",
-        summary="What a study file of `sartor design` holds: the front, the convergence, the winner.",
-        about="The body is the file itself (SQLite).",
+        summary="The content of a `sartor design` study file: Pareto front, convergence, best design.",
+        about="The body is the SQLite file.",
         lane=SLOW,
         takes="application/octet-stream",
         schema="study",
@@ -236,7 +241,7 @@ ROUTES = (
         name="watched",
         path="/api/study",
         method="GET",
-        summary="The study named on the command line (`sartor serve --study FILE`), as it is now.",
+        summary="The current state of the study opened with `sartor serve --study FILE`.",
         lane=SLOW,
         schema="study",
         keys=("status", "evaluated", "pareto", "convergence"),
@@ -245,7 +250,7 @@ ROUTES = (
         name="catalog",
         path="/api/catalog/{what}",
         method="GET",
-        summary="What is known, and from where: gpus, models, clusters, rules, accelerators, spaces.",
+        summary="List a catalogue: gpus, models, clusters, rules, accelerators, spaces.",
         schema="catalog",
         keys=("catalog", "entries"),
     ),
@@ -253,7 +258,7 @@ ROUTES = (
         name="catalog_entry",
         path="/api/catalog/{what}/{entry}",
         method="GET",
-        summary="One entry whole, with its sources.",
+        summary="One entry with all fields and sources.",
         schema="catalog",
         keys=("catalog", "entries"),
     ),
@@ -261,7 +266,7 @@ ROUTES = (
         name="catalog_toml",
         path="/api/catalog/{what}/{entry}/toml",
         method="GET",
-        summary="The file of a device or a cluster, to be changed and sent back as `gpu_toml` or `cluster_toml`.",
+        summary="The TOML file of a GPU or cluster, to edit and send back as `gpu_toml` or `cluster_toml`.",
         media="text/plain; charset=utf-8",
     ),
 )

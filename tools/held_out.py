@@ -1,0 +1,79 @@
+"""Held-out errors of the predictions that ship, by GPU and operator family. README and docs pages show them.
+
+An error is that of the formula with its learned correction where there is one, and of the formula alone elsewhere. Read
+from the calibration files, so no measurements are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sartor.hardware.calibration_tables import calibration_files
+from sartor.hardware.residual import residual_records
+
+ATTENTION = {"context": "prefill", "generation": "decode", "encoder": "encoder"}
+"""Phase of the learned correction -> phase as people say it; the formula has no fit for encoders of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Error of one operator family on one GPU, on shapes the fit has not seen."""
+
+    gpu: str
+    family: str
+    variant: str
+    mape: float
+    median: float
+
+
+def held_out_errors() -> list[HeldOut]:
+    """Every measured GPU and family, in the order of the calibration files."""
+    learned = residual_records()
+    errors: list[HeldOut] = []
+    for name, table in calibration_files().items():
+        provenance = table.get("provenance", {})
+        if "gemm" in table:
+            errors += _gemm(name, provenance["gemm"], learned)
+        elif provenance:
+            errors += _kernels(name, provenance, learned)
+    return errors
+
+
+def _gemm(name: str, record: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[HeldOut]:
+    gpu, _, dtype = name.partition(".")
+    yield _error(gpu, "GEMM", dtype, learned.get(name, record)["held_out"])
+
+
+def _kernels(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[HeldOut]:
+    for phase, said in ATTENTION.items():
+        record = learned.get(f"{gpu}.{phase}") or provenance.get("attention", {}).get(said)
+        if record:
+            yield _error(gpu, "attention", said, record["held_out"])
+    if "memory_bound" in provenance:
+        yield _error(gpu, "memory-bound", "", provenance["memory_bound"]["held_out"])
+    if "grouped" in provenance:
+        yield _kernel_known(gpu, provenance, learned)
+        yield _error(gpu, "MoE", "unknown", learned.get(f"{gpu}.moe", provenance["grouped"])["held_out"])
+    if "collective" in provenance:
+        yield _error(gpu, "collectives", "", provenance["collective"]["held_out"])
+
+
+def _kernel_known(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]) -> HeldOut:
+    """The mean over kernel families, weighted by their rows."""
+    records = [record for name, record in learned.items() if name.startswith(f"{gpu}.moe.")]
+    held = [record["held_out"] for record in records or provenance["grouped_families"].values()]
+    rows = sum(each["rows"] for each in held)
+    mean = {key: sum(each["rows"] * each[key] for each in held) / rows for key in ("mape", "median")}
+    return _error(gpu, "MoE", "kernel known", mean)
+
+
+def _error(gpu: str, family: str, variant: str, held: Mapping[str, float]) -> HeldOut:
+    return HeldOut(gpu=gpu, family=family, variant=variant, mape=held["mape"], median=held["median"])
+
+
+def error_range(errors: list[HeldOut]) -> str:
+    """``2.6 to 5.6%``: the mean errors of the best and of the worst GPU."""
+    least, *_, most = sorted(f"{100 * each.mape:4.1f}" for each in [*errors, *errors])
+    return f"{most.strip()}%" if least == most else f"{least.strip()} to {most.strip()}%"
