@@ -1,79 +1,62 @@
-"""Refresh what README.md takes from data: the accuracy tables and the picture. ``--check`` compares the tables only.
+"""Refresh what README.md takes from the program: the accuracy table, what the demo prints, and the picture.
 
-The tables are made from the held-out errors that stand in the calibration files, so they need no measurements.
+``--check`` compares the texts only. No measurements are needed: held-out errors stand in the calibration files.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sartor.hardware.calibration import load_calibration
-from sartor.hardware.catalog import load_gpu
-from sartor.hardware.residual import residual_records
+from held_out import HeldOut, error_range, held_out_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-BLOCK = re.compile(r"(<!-- accuracy: [^\n]*-->\n).*?(<!-- /accuracy -->)", re.DOTALL)
-GPUS = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
-COLUMNS = {
-    "bf16": ("bf16", "gemm.bf16"),
-    "fp8": ("fp8", "gemm.fp8"),
-    "fp8 block": ("fp8_block", "gemm.fp8_block"),
-    "nvfp4": ("nvfp4", "gemm.nvfp4"),
-    "attention prefill": ("context", "attention.prefill"),
-    "decode": ("generation", "attention.decode"),
-    "encoder": ("encoder", ""),
-    "all-reduce etc.": ("", "collective"),
-}
-"""Heading -> part of the learned correction, part of the formula's calibration."""
-EXPERTS = ("experts, whose kernels told", "not told")
-"""Whole models (their shapes of experts) held out; the mean over families of kernels, by their rows."""
-STEPS = ("16-bit NVIDIA", "fp8, fp4 or experts", "TPU")
+DEMO = ("advise", "examples/pythia-2.8b/config.json", "--gpu", "a100")
+DEMO_PARTS = 4
+"""The README shows the verdict, where the time goes, the totals and the findings; the table of shapes is longer."""
+
+SIXTEEN_BITS, GENERAL_CORES = ("bf16", "fp16"), ("fp32",)
+STEPS = {"16-bit NVIDIA": "training step, 16-bit on NVIDIA", "fp8, fp4 or experts": "training step, fp8, fp4 or MoE"}
+"""Group of runs in training.toml -> line of the table."""
 
 
-def accuracy_tables() -> str:
-    return "\n".join([*operators_table(), "", *training_table()])
+def accuracy_table() -> str:
+    """Held-out mean error per operator family, from the best to the worst GPU; of training steps, over sources."""
+    lines = ["Mean error on data the fit has not seen: unseen shapes for operators, unseen sources for training.", ""]
+    lines += ["| prediction | tested on | mean error |", "|---|---|---|"]
+    lines += [f"| {' | '.join(cells)} |" for cells in (*operator_lines(), *training_lines())]
+    return "\n".join(lines)
 
 
-def operators_table() -> Iterator[str]:
-    """Held-out mean (median) absolute error per device and operator family, as Markdown."""
-    yield "Operators: mean (median) absolute error on shapes the fit has not seen (whole weight shapes for products,"
-    yield "whole curves of sizes, whole models of experts), against medians over frameworks and versions, whose own"
-    yield "spread is 2 to 5%."
-    yield ""
-    yield f"| GPU | {' | '.join((*COLUMNS, *EXPERTS))} |"
-    yield f"|---|{'---|' * len((*COLUMNS, *EXPERTS))}"
-    learned = residual_records()
-    for gpu in GPUS:
-        provenance = load_calibration(load_gpu(gpu)).provenance
-        cells = [_error(learned.get(f"{gpu}.{part}", {}), provenance, key) for part, key in COLUMNS.values()]
-        cells += [_experts(learned, f"{gpu}.moe."), _error(learned.get(f"{gpu}.moe", {}), provenance, "grouped")]
-        yield f"| {gpu} | {' | '.join(cells)} |"
+def operator_lines() -> Iterator[tuple[str, str, str]]:
+    errors = held_out_errors()
+    gemm = [each for each in errors if each.family == "GEMM"]
+    narrow = [each for each in gemm if each.variant not in (*SIXTEEN_BITS, *GENERAL_CORES)]
+    yield _line("GEMM, bf16 and fp16", [each for each in gemm if each.variant in SIXTEEN_BITS])
+    yield _line("GEMM, fp8, int8, nvfp4, int4", narrow)
+    yield _line("GEMM, fp32", [each for each in gemm if each.variant in GENERAL_CORES])
+    for family in ("attention", "memory-bound kernels", "collectives", "MoE layer"):
+        yield _line(family, [each for each in errors if family.startswith(each.family)])
 
 
-def training_table() -> Iterator[str]:
-    """Held-out error of whole training steps, as Markdown."""
+def _line(name: str, errors: list[HeldOut]) -> tuple[str, str, str]:
+    gpus = len({each.gpu for each in errors})
+    return (name, f"{gpus} GPUs", error_range(errors))
+
+
+def training_lines() -> Iterator[tuple[str, str, str]]:
+    """Constants fitted without any run of the source they are tested on."""
     provenance = training_provenance()
-    yield f"Training steps, plan known: {provenance['rows']} published runs, each predicted by constants fitted without"
-    yield "any run of its device, of its model, or of its source (docs/concepts/training-accuracy.md)."
-    yield ""
-    yield "| runs | held out | runs | mean error | 90% within | bias | inside the 80% interval |"
-    yield "|---|---|---|---|---|---|---|"
-    for group in STEPS:
-        for held in ("device", "model", "source"):
-            errors = provenance[f"{held}_held_out"][group]
-            cells = (
-                f"{errors['mape']:.1%}",
-                f"{errors['p90']:.1%}",
-                f"{errors['bias']:+.1%}",
-                f"{errors['coverage_80']:.0%}",
-            )
-            yield f"| {group} | by {held} | {errors['rows']} | {' | '.join(cells)} |"
+    for group, name in STEPS.items():
+        errors = provenance["source_held_out"][group]
+        yield (name, f"{int(errors['rows'])} runs", f"{errors['mape']:.1%} (90% within {errors['p90']:.1%})")
 
 
 def training_provenance() -> Mapping[str, Any]:
@@ -81,22 +64,24 @@ def training_provenance() -> Mapping[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))["provenance"]
 
 
-def _error(learned: Mapping[str, Any], provenance: Mapping[str, Any], key: str) -> str:
-    """Of the prediction that ships: with the learned correction where there is one, of the formula elsewhere."""
-    family, _, part = key.partition(".")
-    section = provenance.get(key) or provenance.get(family, {}).get(part or "held_out") or {}
-    held = learned.get("held_out") or section.get("held_out") or (section if "mape" in section else None)
-    return f"{100 * held['mape']:.1f}% ({100 * held['median']:.1f}%)" if held else ""
-
-
-def _experts(learned: Mapping[str, Any], prefix: str) -> str:
-    held = [record["held_out"] for name, record in learned.items() if name.startswith(prefix)]
-    rows = sum(each["rows"] for each in held)
-    return f"{100 * sum(each['rows'] * each['mape'] for each in held) / rows:.1f}%"
+def demo_output() -> str:
+    """The first parts of what ``make demo`` prints."""
+    command = [sys.executable, "-m", "sartor", *DEMO]
+    ran = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, check=True
+    )
+    parts = "\n".join(line.rstrip() for line in ran.stdout.splitlines()).split("\n\n")
+    return "\n".join(["```text", "\n\n".join(parts[:DEMO_PARTS]), "...", "```"])
 
 
 def refreshed(text: str) -> str:
-    return BLOCK.sub(lambda match: f"{match[1]}{accuracy_tables()}\n{match[2]}", text)
+    """The README with both blocks as they are now."""
+    return _replaced(_replaced(text, "accuracy", accuracy_table()), "demo", demo_output())
+
+
+def _replaced(text: str, name: str, content: str) -> str:
+    block = re.compile(rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    return block.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text)
 
 
 def main() -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,11 +13,9 @@ from measure.made_tables import gemm_rows, write_parquet
 
 
 @pytest.fixture
-def tool(repo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def tool(repo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(repo_dir / "tools")
-    yield importlib.import_module("accuracy_docs")
-    for name in ("accuracy_docs", "held_out"):
-        sys.modules.pop(name)
+    return importlib.import_module("accuracy_docs")
 
 
 def test_the_page_is_made_from_the_tables_and_calibration_files(repo_dir: Path, tool: ModuleType) -> None:
