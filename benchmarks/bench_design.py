@@ -16,17 +16,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from sartor.designs.bounds import lower_models
+from sartor.designs.candidates import Candidates, candidates_of
+from sartor.designs.options import options_of
+from sartor.designs.point import Point, ScheduleStore, evaluate_point
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.search import search_design
+from sartor.designs.space import published_space
 from sartor.model.zoo import load_model
 from sartor.schedule.from_graph import schedule_problem
 from sartor.schedule.problem import ScheduleProblem
 from sartor.schedule.solve import solve
-from sartor.search.accelerator_space import published_space
-from sartor.search.joint import search_design
-from sartor.search.joint_bounds import lower_models
-from sartor.search.joint_candidates import Candidates, candidates_of
-from sartor.search.joint_options import options_of
-from sartor.search.joint_point import Point, ScheduleStore, evaluate_point
-from sartor.search.joint_question import DesignModel, DesignQuestion
 
 SEQ_LEN = {"gpt3-175b": 2048, "bert-large": 512}
 POINTS, CHIPS, PROOF_S = 3, 4, 2.0

@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.result import JointResult
+from sartor.designs.search import search_design
+from sartor.designs.space import AcceleratorSpace, space_from
+from sartor.designs.tasks import Result, Task, run_task
 from sartor.engine.run import run_design
 from sartor.model.zoo import load_model
-from sartor.search.accelerator_space import AcceleratorSpace, space_from
-from sartor.search.joint import search_design
-from sartor.search.joint_question import DesignModel, DesignQuestion
-from sartor.search.joint_result import JointResult
-from sartor.search.joint_tasks import Result, Task, run_task
 
 FINE = {
     "name": "fine",

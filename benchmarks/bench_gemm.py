@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from sartor.cost.gemm import gemm_costs
-from sartor.cost.residual import without_residuals
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.network import without_residuals
+from sartor.cost.gpu.gemm import gemm_costs
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm
 

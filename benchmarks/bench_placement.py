@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from sartor.interop.placement_json import read_placement
 from sartor.placement.check_terms import price_with_terms
 from sartor.placement.pipeline import resync_s_per_byte, slots
 from sartor.placement.plain import solve
@@ -28,6 +27,7 @@ from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, W
 from sartor.placement.tabulate import find_states, tabulate
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.placement.with_terms import solve_with_terms
+from sartor.read.placement_json import read_placement
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "placement"
 NAIVE_LIMIT = 100

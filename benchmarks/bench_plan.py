@@ -20,8 +20,8 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
-from sartor.training.footprint import footprint
-from sartor.training.step import step
+from sartor.step.footprint import footprint
+from sartor.step.step import step
 
 DEVICES, BATCH = 512, 1536
 LEAST_PER_S = 100_000

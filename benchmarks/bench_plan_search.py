@@ -17,10 +17,10 @@ import numpy as np
 
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.zoo import load_model
-from sartor.search.plan_conditions import structures, with_switches
-from sartor.search.plan_space import chunks, plan_at, plan_space, size_of
-from sartor.search.plans import make_pricer, search_plans
-from sartor.training.question import training_job
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.search import make_pricer, search_plans
+from sartor.plans.space import chunks, plan_at, plan_space, size_of
+from sartor.step.question import training_job
 
 QUESTIONS = (("gpt3-175b", "dgx-a100", 512, 1536, 2048), ("deepseek-v3", "dgx-h100", 2048, 15360, 4096))
 SAMPLE = 40

@@ -19,11 +19,11 @@ from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
-from sartor.search.evaluate import Evaluator
-from sartor.search.near import build_space
-from sartor.search.quality import QualityGuard
-from sartor.search.shapes import search_shapes
-from sartor.search.space import same_size
+from sartor.shapes.evaluate import Evaluator
+from sartor.shapes.near import build_space
+from sartor.shapes.quality import QualityGuard
+from sartor.shapes.search import search_shapes
+from sartor.shapes.space import same_size
 
 SAMPLE = 200
 """Shapes priced one at a time."""

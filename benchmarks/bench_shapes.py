@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.estimate import estimate
-from sartor.cost.gemm import gemm_cost, gemm_costs
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
 from sartor.hardware.catalog import load_gpu
 from sartor.model.edit import edit
 from sartor.model.lower import lower

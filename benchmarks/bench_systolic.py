@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.area import published_grid
-from sartor.cost.operator_latency import operator_latencies
-from sartor.cost.systolic import Product, product_time_s
+from sartor.cost.chip.area import published_grid
+from sartor.cost.chip.operator_latency import operator_latencies
+from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.lower import lower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sartor.cost.systolic import Product
+from sartor.cost.chip.systolic import Product
 from sartor.hardware.accelerator import Accelerator, Dataflow
 
 TPU = Accelerator.from_template(num_tensor_cores=8, num_vector_cores=2, width=128, depth=128, global_buffer_mib=128)

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from sartor.designs.bounds import splits
+from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.search import candidates_of
+from sartor.designs.space import AcceleratorSpace, space_from
 from sartor.model.edit import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.model.zoo import load_model
-from sartor.search.accelerator_space import AcceleratorSpace, space_from
-from sartor.search.joint import candidates_of
-from sartor.search.joint_bounds import splits
-from sartor.search.joint_point import Option, Point, ScheduleStore, evaluate_point
-from sartor.search.joint_question import DesignModel, DesignQuestion
 
 SMALL_CONFIG = {
     "model_type": "gpt2",

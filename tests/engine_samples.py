@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from design_samples import TWO, question, small_space
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import JointResult
+from sartor.designs.tasks import PointTask, Result, Task, run_task
 from sartor.engine.run import run_search
 from sartor.engine.store import open_study
 from sartor.engine.submitting import OnDone
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import JointResult
-from sartor.search.joint_tasks import PointTask, Result, Task, run_task
 
 ASKED = question(models=TWO, microbatch_sizes=(4,))
 SPACE = small_space(num_tensor_cores=[1, 2, 3, 4, 5, 6, 8], array_rows=[8, 16, 24, 32, 48], array_cols=[16, 32, 48])

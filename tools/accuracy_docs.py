@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from held_out import error_range, held_out_errors
-from sartor.hardware.training_calibration import packaged_training_table
+from sartor.cost.correction.training_calibration import packaged_training_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.measure.accuracy import Group, validate_operators
-from sartor.measure.tables import TableKind, kind_of
+from sartor.records.tables import TableKind, kind_of
+from sartor.validate.accuracy import Group, validate_operators
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "tests" / "golden" / "measured"

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sartor.measure.accuracy import Accuracy, Group, groups_of, validate_operators
-from sartor.measure.inference import inference_body, validate_inference
-from sartor.measure.predictions import Predicted
-from sartor.measure.training_accuracy import training_body, validate_training
+from sartor.validate.accuracy import Accuracy, Group, groups_of, validate_operators
+from sartor.validate.inference import inference_body, validate_inference
+from sartor.validate.predictions import Predicted
+from sartor.validate.training_accuracy import training_body, validate_training
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "lab" / "tables"

@@ -1,6 +1,6 @@
 """Holds sartor's counts against the truth of transformers, config by config, and writes the conformance page.
 
-python tools/conformance.py compare /tmp/oracle/out [model_type ...]    # what tools/transformers_truth.py generated
+python tools/conformance.py compare /tmp/oracle/out [model_type ...]    # what lab/transformers_truth.py generated
 python tools/conformance.py golden /tmp/oracle/out /tmp/oracle/heads       # tests/golden/conformance.*, verified.json
 python tools/conformance.py tables /tmp/oracle/tables /tmp/oracle/out    # writes tensor_tables.json
 python tools/conformance.py page                                         # writes docs/conformance.md and its table
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.interop.families import readers
-from sartor.interop.huggingface import read_model
 from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
+from sartor.read.families import readers
+from sartor.read.huggingface import read_model
 
 ESSENTIAL = ("hidden_size", "num_hidden_layers", "vocab_size", "d_model", "n_embd", "n_layer", "num_layers", "dim")
 """Fields no published file omits; without them the reader refuses on purpose."""
@@ -91,11 +91,11 @@ def compare(folder: Path, model_types: list[str]) -> None:
 
 
 def tables(learnt: Path, folder: Path) -> None:
-    """tensor_tables.json from what tools/tensor_tables.py learnt: of each type whose reader alone is not exact.
+    """tensor_tables.json from what lab/tensor_tables.py learnt: of each type whose reader alone is not exact.
 
     Only what is missing is kept, and only where the polynomials held for the configs they were checked with.
     """
-    target = ROOT / "src/sartor/interop/tensor_tables.json"
+    target = ROOT / "src/sartor/read/tensor_tables.json"
     target.write_text('{"source":"","model_types":{}}')
     lines = []
     for file in sorted(learnt.glob("*.json")):
@@ -123,7 +123,7 @@ def tables(learnt: Path, folder: Path) -> None:
         entry["defaults"] = {k: v for k, v in entry["defaults"].items() if k in names}
         lines.append(f"{json.dumps(file.stem)}:{json.dumps(entry, separators=(',', ':'))}")
     source = "sizes of the tensors of transformers 5.23.0's classes (Apache-2.0; sizes are facts) on the meta device, "
-    source += "made by tools/tensor_tables.py, 2026-11-21"
+    source += "made by lab/tensor_tables.py, 2026-11-21"
     text = ",\n".join(lines)
     target.write_text(f'{{"source":{json.dumps(source)},\n"model_types":{{\n{text}\n}}}}\n', encoding="utf-8")
     print(len(lines), "types")
@@ -156,7 +156,7 @@ NOT_SETTLED: dict[str, dict[str, str]] = {
     "zamba": {"*": "with tie_word_embeddings false the class unties the shared block as well"},
     "zamba2": {"*": "with tie_word_embeddings false the class unties the shared block as well"},
 }
-SOURCE = "transformers 5.23.0, torch 2.13.0, meta device, made by tools/transformers_truth.py, 2026-11-21"
+SOURCE = "transformers 5.23.0, torch 2.13.0, meta device, made by lab/transformers_truth.py, 2026-11-21"
 
 
 def golden(folders: list[Path]) -> None:
@@ -203,7 +203,7 @@ def golden(folders: list[Path]) -> None:
 
 
 DIFFERS = "a config among those compared differs"
-VERIFIED = ROOT / "src/sartor/interop/verified.json"
+VERIFIED = ROOT / "src/sartor/read/verified.json"
 
 
 def on_purpose(error: Exception) -> bool:

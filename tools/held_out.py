@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sartor.hardware.calibration_tables import calibration_files
-from sartor.hardware.residual import residual_records
+from sartor.cost.correction.network_data import residual_records
+from sartor.cost.correction.tables import calibration_files
 
 ATTENTION = {"context": "prefill", "generation": "decode", "encoder": "encoder"}
 """Phase of the learned correction -> phase as people say it; the formula has no fit for encoders of their own."""

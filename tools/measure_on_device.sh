@@ -5,15 +5,15 @@
 #   5  studies waves decode models            6  layer, one whole model, parity
 #
 # PARTS is one part or several with commas (1,2). Parts together take about 46 minutes; SHARE=50 gives each suite and
-# study half of its time, for a machine that is lent for less. Records go to DIR (default: src/sartor/measure/records/new);
+# study half of its time, for a machine that is lent for less. Records go to DIR (default: src/sartor/bench/records/new);
 # ARCHIVE=FILE.tgz packs DIR after each of them, so that what was measured survives a part that is cut off. A part that
 # was cut off goes on where it stopped. Needs a python3 (PYTHON=...) with torch, numpy, typer and rich, and this checkout,
 # not installed; no network; no setting of the device is changed.
-# Afterwards: move DIR to src/sartor/measure/records/NAME and run  python tools/records_docs.py
+# Afterwards: move DIR to src/sartor/bench/records/NAME and run  python tools/records_docs.py
 set -u
 parts=${1:?"usage: tools/measure_on_device.sh PARTS [DIR] [DEVICE]"}
 root=$(cd "$(dirname "$0")/.." && pwd)
-dir=${2:-$root/src/sartor/measure/records/new}
+dir=${2:-$root/src/sartor/bench/records/new}
 device=${3:-cuda}
 share=${SHARE:-100}
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

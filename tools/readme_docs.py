@@ -60,7 +60,7 @@ def training_lines() -> Iterator[tuple[str, str, str]]:
 
 
 def training_provenance() -> Mapping[str, Any]:
-    path = ROOT / "src" / "sartor" / "hardware" / "calibration" / "training.toml"
+    path = ROOT / "src" / "sartor" / "cost" / "correction" / "data" / "training.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))["provenance"]
 
 

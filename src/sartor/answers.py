@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, Source
 from sartor.cost.estimate import Estimate
-from sartor.cost.gemm import GemmAlternative
-from sartor.hardware.calibration import Calibration
+from sartor.cost.gpu.gemm import GemmAlternative
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
@@ -17,21 +17,21 @@ from sartor.operators import Collective, Gemm, OperatorGraph, Part
 from sartor.units import Floats
 
 if TYPE_CHECKING:
+    from sartor.designs.front import ProvedFront
+    from sartor.designs.question import DesignQuestion
+    from sartor.designs.result import JointResult, Ranked
+    from sartor.designs.shapes import ShapeDesign
+    from sartor.designs.space import AcceleratorSpace
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob
+    from sartor.plans.next import NextStep
+    from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
-    from sartor.search.accelerator_space import AcceleratorSpace
-    from sartor.search.joint_front import ProvedFront
-    from sartor.search.joint_question import DesignQuestion
-    from sartor.search.joint_result import JointResult, Ranked
-    from sartor.search.joint_shapes import ShapeDesign
-    from sartor.search.plan_next import NextStep
-    from sartor.search.plan_result import PlanSearch, PricedPlan
-    from sartor.search.shapes import ShapeSearch
-    from sartor.training.run_cost import RunCost
-    from sartor.training.stage_table import StageRow
-    from sartor.training.waterfall import Waterfall
+    from sartor.shapes.search import ShapeSearch
+    from sartor.step.run_cost import RunCost
+    from sartor.step.stage_table import StageRow
+    from sartor.step.waterfall import Waterfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class PlanAnswer:
     @property
     def front(self) -> tuple[PricedPlan, ...]:
         """Plans of all searches that no other beats in step time, memory and devices at once, fastest first."""
-        from sartor.search.plan_front import front_over_devices
+        from sartor.plans.front import front_over_devices
 
         return front_over_devices(self.searches)
 
@@ -193,6 +193,6 @@ class DesignAnswer:
         """The proved front; without one, evaluated points that no other beats in objective, area and power at once."""
         if self.proved_front is not None:
             return self.proved_front.points
-        from sartor.search.joint_front import not_dominated
+        from sartor.designs.front import not_dominated
 
         return not_dominated(self.result.ranked)

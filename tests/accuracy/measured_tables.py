@@ -13,7 +13,7 @@ LABELS = {"bf16": "bfloat16", "int8": "sq"}
 
 
 def gemm_targets(shared: Path, gpu: str, dtype: str) -> dict[str, Any]:
-    """m, n, k, seconds and whether the weight (n, k) belongs to the held-out fifth (the hash of tools/fit_gemm.py)."""
+    """m, n, k, seconds and whether the weight (n, k) belongs to the held-out fifth (the hash of lab/fit_gemm.py)."""
     name = "gemm_fp16_bf16.parquet" if dtype == "bf16" else "gemm_lowbit.parquet"
     wanted = (pc.field("gpu") == gpu) & (pc.field("dtype") == LABELS.get(dtype, dtype)) & (pc.field("flag") == 0)
     table = pq.read_table(shared / "data" / "measured" / name, columns=["m", "n", "k", "latency_us"], filters=wanted)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from accuracy.measured_tables import gemm_targets, sweep
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.cost import Z80
-from sartor.cost.gemm import gemm_cost
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
 

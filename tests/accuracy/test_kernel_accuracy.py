@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.measured_tables import medians
-from sartor.cost.collective import collective_cost
-from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Collective, CollectiveKind, MemoryBound, MemoryBoundKind
 

@@ -16,7 +16,7 @@ LIMITED = ("attention", "collectives")
 @pytest.fixture(scope="module")
 def told(shared_dir: Path) -> list[Any]:
     """Every measured device of two families, by what it would borrow; intervals by the other devices."""
-    tools = str(Path(__file__).resolve().parents[2] / "tools")
+    tools = str(Path(__file__).resolve().parents[2] / "lab")
     sys.path.insert(0, tools)
     try:
         import interval_docs

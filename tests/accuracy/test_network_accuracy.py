@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.measured_tables import medians
-from sartor.cost.collective import collective_cost
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
-from sartor.hardware.calibration import load_calibration
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.measure.predictions import predict
-from sartor.measure.tables import read_tables
-from sartor.measure.targets import targets_of
 from sartor.operators import Collective, CollectiveKind
+from sartor.records.tables import read_tables
+from sartor.records.targets import targets_of
+from sartor.validate.predictions import predict
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sartor.hardware.training_calibration import packaged_training_table
-from sartor.measure.training_accuracy import training_body, validate_training
+from sartor.cost.correction.training_calibration import packaged_training_table
+from sartor.validate.training_accuracy import training_body, validate_training
 
 MARKS: list[tuple[str, str, dict[str, float]]] = [
     ("source_held_out", "16-bit NVIDIA", {"mape": 0.08, "p90": 0.18, "bias": 0.035}),
@@ -42,7 +42,7 @@ def test_the_model_says_today_what_its_constants_were_recorded_with(shared_dir: 
     body = training_body(validate_training(shared_dir / "data" / "end_to_end", worst=0))
     recorded, now = packaged_training_table()["provenance"]["in_sample"]["all"], body["overall"]
     assert now["targets"] == recorded["rows"]
-    assert now["mape"] == pytest.approx(recorded["mape"], abs=0.004), "run: python tools/fit_training.py --write"
+    assert now["mape"] == pytest.approx(recorded["mape"], abs=0.004), "run: python lab/fit_training.py --write"
     assert now["memory_mape"] <= 0.05
     assert now["oom_correct"] == 1
     assert now["pair_accuracy"] >= 0.84

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from accuracy.measured_tables import gemm_targets
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
 from sartor.cost.cost import Z80
-from sartor.cost.gemm import gemm_cost
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.coefficients import GemmCoefficients
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType, Gemm
 
 HELD_OUT = tomllib.loads(
-    (Path(__file__).resolve().parents[2] / "tools" / "joint_held_out.toml").read_text(encoding="utf-8")
+    (Path(__file__).resolve().parents[2] / "lab" / "joint_held_out.toml").read_text(encoding="utf-8")
 )
 BF16 = [(generation, gpu) for generation, entry in HELD_OUT.items() for gpu in entry["bf16"]["errors"]]
 SAMPLE = 1500

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sartor.cost.collective import collective_cost
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.operators import Collective, CollectiveKind
 

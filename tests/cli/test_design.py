@@ -12,8 +12,9 @@ import pytest
 
 from design_samples import SMALL_CONFIG
 from sartor import api
-from sartor.search import joint_baselines, joint_chips
-from sartor.search.joint_result import Baseline, Progress
+from sartor.designs import baselines as joint_baselines
+from sartor.designs import chips as joint_chips
+from sartor.designs.result import Baseline, Progress
 
 Call = Callable[..., Any]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import sartor
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
-from sartor.measure.predictions import cost_of
-from sartor.measure.whole_models import model_work
 from sartor.operators import DType, MemoryBound
+from sartor.records.whole_models import model_work
+from sartor.validate.predictions import cost_of
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "v100", "mi210"])

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sartor.cost.residual import without_residuals
-from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.network import without_residuals
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import (

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
-from sartor.cost.area import (
+from sartor.cost.chip.area import (
     GLOBAL_BUFFER_UM2,
     SCALE_45_TO_22NM,
     SRAM_UM2,
@@ -25,8 +25,8 @@ from sartor.cost.area import (
     published_area_mm2,
     published_grid,
 )
-from sartor.cost.die_cost import RETICLE_MM2, die_cost
-from sartor.cost.technology import logic_scale, mac_area_um2_45nm, sram_scale
+from sartor.cost.chip.die_cost import RETICLE_MM2, die_cost
+from sartor.cost.chip.technology import logic_scale, mac_area_um2_45nm, sram_scale
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.operators import DType

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sartor.hardware.calibration import load_calibration
-from sartor.hardware.calibration_tables import calibration_files, table_of
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.network_data import find_residual, residual_records
+from sartor.cost.correction.tables import calibration_files, table_of
 from sartor.hardware.catalog import gpu_names, load_gpu
-from sartor.hardware.residual import find_residual, residual_records
 from sartor.operators import DType
 
 FILES = calibration_files()

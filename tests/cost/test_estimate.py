@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80, Source
 from sartor.cost.estimate import PASS_LOG_SIGMA, RHO, compare, estimate
-from sartor.hardware.calibration import load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
 

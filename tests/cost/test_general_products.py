@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.cost.gemm import gemm_cost, roofline_s
-from sartor.cost.residual import without_residuals
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.network import without_residuals
+from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.cost.grouped import NARROW_LOG_SIGMA, grouped_cost, grouped_terms
-from sartor.cost.grouped_residual import grouped_columns, grouped_features, walked_rows
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.coefficients import GroupedCoefficients
+from sartor.cost.correction.grouped import grouped_columns, grouped_features, walked_rows
+from sartor.cost.gpu.grouped import NARROW_LOG_SIGMA, grouped_cost, grouped_terms
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.coefficients import GroupedCoefficients
 from sartor.operators import DType, GroupedGemm
 
 B200 = load_gpu("b200_sxm")

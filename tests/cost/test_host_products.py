@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sartor.cost.gemm import AS_IT_LIES, gemm_cost
-from sartor.hardware.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.coefficients import FRESH_BYTES
+from sartor.cost.gpu.gemm import AS_IT_LIES, gemm_cost
 from sartor.hardware.catalog import gpu_from
-from sartor.hardware.coefficients import FRESH_BYTES
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost.cost_samples import gpus
-from sartor.cost.attention import attention_cost
-from sartor.cost.collective import collective_cost
-from sartor.cost.gemm import gemm_cost
-from sartor.cost.memory_bound import memory_bound_cost
-from sartor.cost.residual import without_residuals
-from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.coefficients import CollectiveCoefficients, MemoryBoundCoefficients
+from sartor.cost.correction.network import without_residuals
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.coefficients import CollectiveCoefficients, MemoryBoundCoefficients
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, Pass
 
 PREFILL = Attention(

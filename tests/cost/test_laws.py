@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost.cost_samples import GPUS, calibration_of, dtype_of, faster_gpu, gemms, gpus, operators, quicker
+from sartor.cost.correction.calibration import Clock
 from sartor.cost.estimate import estimate
-from sartor.cost.gemm import gemm_alternatives, gemm_cost, roofline_s
-from sartor.hardware.calibration import Clock
+from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost, roofline_s
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout, Operator, OperatorGraph

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.cost.collective import collective_cost
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
+from sartor.cost.collective.tiers import local_coefficients, network_time_s
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.estimate import estimate
-from sartor.cost.network import local_coefficients, network_time_s
 from sartor.errors import InputError
-from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import cluster_names, load_cluster
-from sartor.hardware.network import NetworkCoefficients, network_coefficients
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary, DType, Gemm, OperatorGraph
 
 Kind = CollectiveKind

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.cost.attention import attention_cost
-from sartor.cost.gemm import gemm_cost
-from sartor.cost.grouped import grouped_cost
-from sartor.cost.power import LongRun, lasting_s, long_run
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import PowerCoefficients
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.gpu.grouped import grouped_cost
+from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.coefficients import PowerCoefficients
 from sartor.operators import Attention, DType, Gemm, GroupedGemm
 
 H200 = load_gpu("h200_sxm")

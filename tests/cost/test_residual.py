@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.cost.attention import attention_cost
-from sartor.cost.gemm import gemm_cost, gemm_costs, roofline_s
-from sartor.cost.gemm_residual import table_length
-from sartor.cost.grouped import grouped_cost
-from sartor.cost.residual import applicable, without_residuals
-from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.gemm import table_length
+from sartor.cost.correction.network import applicable, without_residuals
+from sartor.cost.correction.network_data import find_residual, fingerprint, residual_records
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import gemm_cost, gemm_costs, roofline_s
+from sartor.cost.gpu.grouped import grouped_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.residual import find_residual, fingerprint, residual_records
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, Pass
 
 H200, A100, H100 = load_gpu("h200_sxm"), load_gpu("a100_sxm"), load_gpu("h100_sxm")
@@ -38,8 +38,8 @@ def factor(gemm: Gemm, gpu: Gpu = H200) -> Any:
 
 @pytest.mark.parametrize("key", residual_records())
 def test_every_residual_fits_the_coefficients_that_ship(key: str) -> None:
-    """After a refit of a calibration: python tools/fit_residual.py SHARED <gpu>.<dtype or part>, or of expert layers
-    tools/fit_moe_residual.py SHARED <gpu>."""
+    """After a refit of a calibration: python lab/fit_residual.py SHARED <gpu>.<dtype or part>, or of expert layers
+    lab/fit_moe_residual.py SHARED <gpu>."""
     record = residual_records()[key]
     gpu, part, family = record["gpu"], record.get("part", ""), key.partition(".moe.")[2]
     dtype = None if part else DType(key.rsplit(".", 1)[1])
@@ -172,7 +172,7 @@ def test_what_was_held_out_is_met_better_than_by_the_formula(key: str) -> None:
 
 
 def test_all_residuals_together_take_less_than_three_megabytes() -> None:
-    folder = resources.files("sartor.hardware").joinpath("calibration").joinpath("residual")
+    folder = resources.files("sartor.cost.correction").joinpath("data").joinpath("residual")
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 3e6
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators, products
-from sartor.cost.systolic import Product, product_cost, product_of, product_time_s
+from sartor.cost.chip.systolic import Product, product_cost, product_of, product_time_s
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import DType, Gemm, GroupedGemm, Pass

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from engine_samples import ASKED, SPACE, Scripted, evaluations, facts, run_search, search
+from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.executors import Local, make_executor, start_pool
 from sartor.engine.run import run_design
 from sartor.engine.study import read_study
 from sartor.engine.submitting import Submitting, run_elsewhere
 from sartor.errors import InputError
-from sartor.search.joint_result import DesignStatus, JointResult, Progress
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_word_that_names_no_executor_is_refused() -> None:
 
 
 def test_a_worker_with_another_sartor_is_refused() -> None:
-    from sartor.search.joint_state import SearchState
+    from sartor.designs.state import SearchState
 
     state = SearchState(ASKED, SPACE, 0.0, None, 0.0, 1.0)
     with pytest.raises(InputError, match="worker must have sartor"):

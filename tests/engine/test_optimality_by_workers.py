@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from design_samples import TWO, every_option, question, small_space
+from sartor.designs.baselines import alone
+from sartor.designs.candidates import candidates_of
+from sartor.designs.point import Point, ScheduleStore, evaluate_point
+from sartor.designs.question import Budgets, DesignQuestion, Objective
+from sartor.designs.result import DesignStatus, JointResult, Ranked
+from sartor.designs.search import run_here, search_design
+from sartor.designs.tasks import Result, Task
 from sartor.engine.executors import start_pool
 from sartor.engine.run import Remembering
 from sartor.engine.submitting import Submitting
-from sartor.search.joint import run_here, search_design
-from sartor.search.joint_baselines import alone
-from sartor.search.joint_candidates import candidates_of
-from sartor.search.joint_point import Point, ScheduleStore, evaluate_point
-from sartor.search.joint_question import Budgets, DesignQuestion, Objective
-from sartor.search.joint_result import DesignStatus, JointResult, Ranked
-from sartor.search.joint_tasks import Result, Task
 
 SPACE = small_space(num_tensor_cores=[1, 2, 4], num_vector_cores=[2], array_rows=[32], hbm_gb=[0.02, 0.2])
 ONE = question(microbatch_sizes=(1,))

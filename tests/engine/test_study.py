@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 
 from design_samples import question, small_space
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, search
+from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.codec import outcome_dict, outcome_from
 from sartor.engine.export import export_study
 from sartor.engine.run import run_design
 from sartor.engine.store import open_study
 from sartor.engine.study import read_study
 from sartor.errors import InputError
-from sartor.search.joint_result import DesignStatus, JointResult, Progress
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,12 @@ import pytest
 
 from design_samples import question, small_shape, small_space
 from engine_samples import CutError
+from sartor.designs import baselines as joint_baselines
+from sartor.designs.baselines import compare
+from sartor.designs.chips import known_chips
+from sartor.designs.question import DesignModel
+from sartor.designs.result import Progress
+from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.engine import whole as engine_whole
 from sartor.engine.export import export_study
 from sartor.engine.records import from_text, to_text
@@ -26,12 +32,6 @@ from sartor.engine.study import read_study
 from sartor.engine.whole import Beside, Whole, run_whole
 from sartor.errors import InputError, MissingExtraError
 from sartor.model.training import Recompute
-from sartor.search import joint_baselines
-from sartor.search.joint_baselines import compare
-from sartor.search.joint_chips import known_chips
-from sartor.search.joint_question import DesignModel
-from sartor.search.joint_result import Progress
-from sartor.search.joint_shapes import ShapeVariant, search_design_shapes
 
 MODEL = DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(1,))
 ASKED = question(models=(MODEL,), microbatch_sizes=(4,), recomputes=(Recompute.NONE,))

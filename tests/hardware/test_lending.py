@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sartor.cost.gemm import gemm_cost, roofline_s
-from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import MemoryBoundCoefficients
+from sartor.cost.correction.lending import per_sm, told_apart, within_power
+from sartor.cost.gpu.gemm import gemm_cost, roofline_s
+from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
-from sartor.hardware.coefficients import MemoryBoundCoefficients
-from sartor.hardware.lending import per_sm, told_apart, within_power
 from sartor.operators import DType, Gemm, Layout, MemoryBound, MemoryBoundKind
 
 A100, A40, T4, H100 = (load_gpu(name) for name in ("a100_sxm", "a40", "t4", "h100_sxm"))

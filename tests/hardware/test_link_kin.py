@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.link_kin import OTHER_LINKS, SAME_LINKS, SAME_LINKS_OTHER_NODE, nearest_links, nearest_rate
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.link_kin import OTHER_LINKS, SAME_LINKS, SAME_LINKS_OTHER_NODE, nearest_links, nearest_rate
 
 LENDERS = ("a100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
 

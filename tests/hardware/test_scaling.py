@@ -9,15 +9,15 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
 from sartor.cost.estimate import estimate
-from sartor.cost.gemm import gemm_cost, roofline_s
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.coefficients import GemmCoefficients
-from sartor.hardware.scaling import REFERENCE, Rates, rescaled
 from sartor.operators import DType, Gemm, OperatorGraph
 
-FILES = resources.files("sartor.hardware").joinpath("calibration")
+FILES = resources.files("sartor.cost.correction").joinpath("data")
 JOINT, LENT = (tomllib.loads(FILES.joinpath(name).read_text(encoding="utf-8")) for name in ("joint.toml", "lent.toml"))
 WARP = "bf16_warp"
 BORROWERS = ("l40s", "l4", "rtx_4090", "rtx_6000_ada", "a40", "a10", "rtx_3090")

@@ -12,16 +12,27 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
 
 FLOORS = {
-    "ground": {"units", "errors", "operators"},
+    "ground": {"units", "errors", "operators", "pareto"},
     "describe": {"model", "hardware"},
     "predict": {"cost"},
-    "predict a job": {"training"},
+    "predict a job": {"step"},
     "solve": {"schedule", "placement"},
-    "decide": {"rules", "search"},
+    "decide": {"rules", "shapes", "plans"},
+    "decide jointly": {"designs"},
     "answer": {"answers"},
 }
 CORE = [room for rooms in FLOORS.values() for room in rooms]
-EDGE = {"interop", "measure", "engine", "report"}
+EDGE = {
+    "read": set(),
+    "launch": {"read"},
+    "records": set(),
+    "calibrate": {"records"},
+    "bench": {"records", "calibrate"},
+    "validate": {"records"},
+    "engine": set(),
+    "report": set(),
+}
+"""Each edge and the edges it may lean on: a launch file names a model, tables of measurements have one reader."""
 ORDER = list(FLOORS)
 
 
@@ -52,10 +63,10 @@ def may_import(room: str) -> set[str]:
         below = {r for f in ORDER[: ORDER.index(floor)] for r in FLOORS[f]}
         return below | {room} | (FLOORS["ground"] if floor == "ground" else set()) | {"__version__"}
     if room in EDGE:
-        return {*CORE, room, "__version__"}
+        return {*CORE, *EDGE[room], room, "__version__"}
     if room == "api":
-        # The journeys start at a file a user names (interop) and a long one runs on workers and a study file (engine).
-        return {*CORE, "api", "interop", "engine", "__version__"}
+        # The journeys start at a file that a user names (read, launch); a long one runs on workers (engine).
+        return {*CORE, "api", "read", "launch", "engine", "__version__"}
     return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
 
 

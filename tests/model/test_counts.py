@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.errors import InputError
-from sartor.interop.huggingface import read_model
 from sartor.model.counts import (
     AttentionSquare,
     count_params,
@@ -24,6 +23,7 @@ from sartor.model.counts import (
 from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm
 from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.read.huggingface import read_model
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

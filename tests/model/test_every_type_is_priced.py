@@ -9,9 +9,9 @@ import pytest
 
 from sartor.cost.estimate import estimate
 from sartor.hardware.catalog import load_gpu
-from sartor.interop.huggingface import read_model
 from sartor.model.lower import lower
 from sartor.model.workload import Phase, Workload
+from sartor.read.huggingface import read_model
 
 CONFIGS = Path(__file__).resolve().parents[1] / "golden" / "configs.jsonl"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sartor.interop.huggingface import read_model
 from sartor.model.lower import lower
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.operators import Gemm, GroupedGemm, OperatorGraph, Pass
+from sartor.read.huggingface import read_model
 
 Products = dict[str, Counter[tuple[int, int]]]
 

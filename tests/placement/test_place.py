@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from placement.brute_force import best_time
 from placement.instances import random_chain, random_graph, uniform_chain
-from sartor.interop.placement_json import read_placement
 from sartor.placement.check import price
 from sartor.placement.place import place
 from sartor.placement.plain import solve
 from sartor.placement.plan import Status
 from sartor.placement.problem import PlacementProblem
+from sartor.read.placement_json import read_placement
 
 CLOSE = 1e-9
 SETTINGS = settings(max_examples=60, deadline=None)

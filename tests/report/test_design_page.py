@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from design_samples import SMALL_CONFIG
 from sartor import api
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import area_parts, model_detail
+from sartor.designs.result import Baseline, DesignStatus
+from sartor.designs.space import space_from
 from sartor.report.charts import draw
 from sartor.report.design_points import CoreBars, design_points
 from sartor.report.design_words import headline, memory_text, notes_of
@@ -21,9 +24,6 @@ from sartor.report.die_points import FloorPlan, squarified
 from sartor.report.page_design import design_page, design_pngs
 from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import Convergence
-from sartor.search.accelerator_space import space_from
-from sartor.search.joint_detail import area_parts, model_detail
-from sartor.search.joint_result import Baseline, DesignStatus
 
 AXES = {"num_tensor_cores": [1, 4], "num_vector_cores": [2], "array_rows": [16, 32], "array_cols": 32}
 

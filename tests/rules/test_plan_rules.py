@@ -16,7 +16,7 @@ from sartor.model.zoo import load_model
 from sartor.rules.plan.catalog import PLAN_RULES
 from sartor.rules.plan.lint import lint_plan
 from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
-from sartor.training.footprint import footprint, usable_bytes
+from sartor.step.footprint import footprint, usable_bytes
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = TrainingJob(shape=load_model("llama-3.1-70b"), seq_len=4096, global_batch_size=256)

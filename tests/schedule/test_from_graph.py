@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelerators import TPU
-from sartor.cost.operator_latency import Fused, one_core, operator_time_s
+from sartor.cost.chip.operator_latency import Fused, one_core, operator_time_s
 from sartor.errors import InputError
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims

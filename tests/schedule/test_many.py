@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelerators import accelerators
-from sartor.cost.area import published_grid
+from sartor.cost.chip.area import published_grid
+from sartor.designs.space import taken
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.edit import edit_fields
 from sartor.model.lower.layer_graph import lower_layer
@@ -18,7 +19,6 @@ from sartor.model.zoo import load_model
 from sartor.schedule.from_graph import UNIT_S, schedule_problem, schedule_problems
 from sartor.schedule.many import makespan_bounds, makespan_floors
 from sartor.schedule.solve import solve
-from sartor.search.accelerator_space import taken
 from strategies import shapes
 
 

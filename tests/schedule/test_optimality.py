@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from sartor.interop.schedule_json import read_schedule_problem
+from sartor.read.schedule_json import read_schedule_problem
 from sartor.schedule import Solver, Status, solve
 from schedule.instances import best_by_enumeration, problem, problems, random_problem
 

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from design_samples import question, small_space
+from sartor.designs.question import DesignQuestion
 from sartor.engine.run import run_design
 from sartor.engine.study import read_study
 from sartor.errors import InputError
-from sartor.search.joint_question import DesignQuestion
 from sartor.web.study_view import study_body, uploaded_body
 from sartor.web.study_winner import question_of
 

@@ -30,7 +30,7 @@ def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
 
 
 def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sartor.search.sweep as sweeps
+    import sartor.shapes.sweep as sweeps
 
     calls, real = [], sweeps.estimates
     monkeypatch.setattr(sweeps, "estimates", lambda *a, **k: calls.append(len(a[0])) or real(*a, **k))

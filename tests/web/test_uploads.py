@@ -26,7 +26,7 @@ def asked(route: str, body: dict[str, Any]) -> tuple[int, Any]:
 @pytest.fixture(scope="module")
 def calibration() -> str:
     """What the package knows of the A100, as a file of one's own with another launch."""
-    text = (Path(api.__file__).parent.parent / "hardware" / "calibration" / "a100_sxm.bf16.toml").read_text()
+    text = (Path(api.__file__).parent.parent / "cost" / "correction" / "data" / "a100_sxm.bf16.toml").read_text()
     return 'gpu = "a100_sxm"\ndtype = "bf16"\n' + text
 
 

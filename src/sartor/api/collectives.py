@@ -6,10 +6,10 @@ import math
 
 from sartor.answers import CollectiveAnswer
 from sartor.api.words import ClusterLike, GpuLike, device_of, size_of, word_of
-from sartor.cost.collective import collective_cost
-from sartor.cost.network import members
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.collective.tiers import members
+from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
-from sartor.hardware.calibration import load_calibration
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary

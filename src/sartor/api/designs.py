@@ -17,13 +17,13 @@ from sartor.model.reading import ModelReading
 from sartor.units import GIB
 
 if TYPE_CHECKING:
-    from sartor.search.accelerator_space import AcceleratorSpace
-    from sartor.search.joint_chips import NamedChip
-    from sartor.search.joint_front import NamedSearch
-    from sartor.search.joint_keep import Keep
-    from sartor.search.joint_question import DesignQuestion
-    from sartor.search.joint_result import Progress as DesignProgress
-    from sartor.search.joint_shapes import ShapeDesign
+    from sartor.designs.chips import NamedChip
+    from sartor.designs.front import NamedSearch
+    from sartor.designs.keep import Keep
+    from sartor.designs.question import DesignQuestion
+    from sartor.designs.result import Progress as DesignProgress
+    from sartor.designs.shapes import ShapeDesign
+    from sartor.designs.space import AcceleratorSpace
 
 
 def design(
@@ -62,9 +62,9 @@ def design(
     energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
     ``InputError``; "no point fits" is an answer.
     """
+    from sartor.designs.front import check_axes
     from sartor.engine.whole import Beside, run_whole
-    from sartor.interop.space_file import load_space
-    from sartor.search.joint_front import check_axes
+    from sartor.read.space_file import load_space
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
@@ -106,7 +106,7 @@ def _asked(
     words: Mapping[str, Any],
 ) -> tuple[DesignQuestion, tuple[str, ...]]:
     """The question, and what was assumed of its models."""
-    from sartor.search.joint_ask import design_models, design_question
+    from sartor.designs.ask import design_models, design_question
 
     devices = size_of("num_devices", words["num_devices"], 1)
     shapes = [reading.shape for reading in readings]
@@ -123,8 +123,8 @@ def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:
 
 def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
     """Accelerators that are there already, with their weights. Raises ``InputError``."""
+    from sartor.designs.chips import NamedChip
     from sartor.hardware.accelerator_catalog import load_accelerator
-    from sartor.search.joint_chips import NamedChip
 
     chips = []
     for name, weight in fleet.items():
@@ -144,7 +144,7 @@ def _by_shape(
     keep: Keep,
 ) -> ShapeDesign:
     """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
-    from sartor.search.joint_shapes import search_design_shapes, shape_variants
+    from sartor.designs.shapes import search_design_shapes, shape_variants
 
     model = question.models[0]
     gpus = [load_gpu(name) for name in ("a100_sxm", "h100_sxm")]

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sartor.interop.graph_json import is_graph, not_traced, read_traced
-from sartor.interop.hub import fetch_config
-from sartor.interop.huggingface import read_model
 from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
+from sartor.read.graph_json import is_graph, not_traced, read_traced
+from sartor.read.hub import fetch_config
+from sartor.read.huggingface import read_model
 
 Model = str | Path | ModelReading
 

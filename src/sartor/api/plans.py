@@ -15,11 +15,11 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 
 if TYPE_CHECKING:
-    from sartor.interop.launch_plan import LaunchFiles, LaunchReading
+    from sartor.launch.plan import LaunchFiles, LaunchReading
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingPlan
-    from sartor.search.plan_result import PricedPlan
-    from sartor.search.plans import Progress
+    from sartor.plans.result import PricedPlan
+    from sartor.plans.search import Progress
 
 
 def plan(
@@ -44,11 +44,11 @@ def plan(
     costed. Further words are those of ``training.question.training_job``: dtype, framework, optimizer, attention,
     context_parallel, routing_skew. Raises ``InputError``; where nothing fits, the answer says what would.
     """
-    from sartor.search.plan_next import next_steps, roomier
-    from sartor.search.plans import make_pricer, search_plans
-    from sartor.training.question import training_job
-    from sartor.training.run_cost import run_cost
-    from sartor.training.stage_table import stage_table
+    from sartor.plans.next import next_steps, roomier
+    from sartor.plans.search import make_pricer, search_plans
+    from sartor.step.question import training_job
+    from sartor.step.run_cost import run_cost
+    from sartor.step.stage_table import stage_table
 
     reading = read(model, set)
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
@@ -95,8 +95,8 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
 
     Raises ``InputError`` where no plan of the answer can be told, with the reason of the best one.
     """
-    from sartor.interop.launch import launch_files, launch_kind
-    from sartor.search.plan_variants import fallback
+    from sartor.launch.files import launch_files, launch_kind
+    from sartor.plans.variants import fallback
 
     word, best, reasons = launch_kind(kind), answer.best, list[InputError]()
     if best is None:
@@ -128,7 +128,7 @@ NO_DEGREE = {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}
 
 def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]:
     """The best plans with degrees ``absent`` at 1, of each ZeRO stage, as trainers differ in which they have."""
-    from sartor.search.plans import search_plans
+    from sartor.plans.search import search_plans
 
     asked = answer.search
     if any(asked.fixed.get(name, 1) != 1 for name in absent) or not absent:
@@ -159,14 +159,14 @@ def lint_launch(
     where it does not say them (given ones win); ``search`` compares with the best plan of as many devices. Raises
     ``InputError``.
     """
-    from sartor.interop.launch import read_launch
+    from sartor.launch.files import read_launch
+    from sartor.plans.result import PricedPlan
+    from sartor.plans.search import search_plans
     from sartor.rules.plan.lint import lint_plan
     from sartor.rules.plan.rule import PlanContext, best_remedy
-    from sartor.search.plan_result import PricedPlan
-    from sartor.search.plans import search_plans
-    from sartor.training.footprint import usable_bytes
-    from sartor.training.recipes import check_recipe
-    from sartor.training.waterfall import waterfall
+    from sartor.step.footprint import usable_bytes
+    from sartor.step.recipes import check_recipe
+    from sartor.step.waterfall import waterfall
 
     shape = None if model is None else read(model).shape
     reading = read_launch(path, num_devices=num_devices or 0, shape=shape)

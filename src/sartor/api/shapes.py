@@ -11,17 +11,17 @@ from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
 from sartor.api.questions import ask
 from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, size_of, word_of
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.estimate import estimate as estimate_graph
-from sartor.cost.gemm import gemm_alternatives, gemm_cost
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost
 from sartor.hardware.gpu import Gpu
-from sartor.interop.graph_json import not_traced
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.operators import Gemm, Layout
+from sartor.read.graph_json import not_traced
 
 if TYPE_CHECKING:
-    from sartor.search.quality import QualityGuard
+    from sartor.shapes.quality import QualityGuard
 
 
 def estimate(model: Model, gpu: GpuLike = "h100_sxm", *, eager: bool = False, **question: Any) -> ModelEstimate:
@@ -115,7 +115,7 @@ def advise(
     ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
     first is the one estimated in detail; candidates carry a speedup on each. Raises ``InputError``.
     """
-    from sartor.search.shapes import search_shapes
+    from sartor.shapes.search import search_shapes
 
     names = [gpu] if isinstance(gpu, (str, Path, Gpu)) else list(gpu)
     if objective is not None:

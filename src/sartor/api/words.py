@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.cost import Source
 from sartor.errors import InputError
-from sartor.hardware.calibration import Calibration, load_calibration
-from sartor.hardware.calibration_file import load_own_calibration, read_calibration_file
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu

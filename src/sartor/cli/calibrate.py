@@ -11,7 +11,7 @@ from sartor.cli import common as c
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
-    from sartor.hardware.calibration_file import CalibrationFile
+    from sartor.cost.correction.calibration_file import CalibrationFile
 
 
 def register(app: typer.Typer) -> None:
@@ -65,9 +65,9 @@ def calibrate(
 def _fit(
     records: Path, gpu: str | None, words: dict[str, Any], compare: Path | None, json: bool, out: Path | None
 ) -> None:
-    from sartor.hardware.calibration_file import CalibrationFile
-    from sartor.measure.calibrate import calibrate as fit_records
-    from sartor.measure.calibration_toml import as_body, as_toml
+    from sartor.calibrate.calibration_toml import as_body, as_toml
+    from sartor.calibrate.fit_file import calibrate as fit_records
+    from sartor.cost.correction.calibration_file import CalibrationFile
 
     found = fit_records(records, gpu, **words)
     made = {"date": found.date, **found.made_with}
@@ -92,9 +92,9 @@ def _fit(
 def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path | None) -> None:
     if gpu is None:
         raise InputError("--gpu", "nothing", "must name the device that --plan is for")
+    from sartor.calibrate.plan import as_csv, plan_body, plan_samples
     from sartor.hardware.catalog import load_gpu
-    from sartor.measure.plan import as_csv, plan_body, plan_samples
-    from sartor.measure.rows import Unexpressed, dtype_of
+    from sartor.records.rows import Unexpressed, dtype_of
 
     device = load_gpu(gpu)
     try:
@@ -117,7 +117,7 @@ def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path 
 def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool) -> None:
     if compare is None:
         raise InputError("RECORDS", str(path), "is a calibration; --compare OTHER.toml says what to compare it with")
-    from sartor.hardware.calibration_file import read_calibration_file
+    from sartor.cost.correction.calibration_file import read_calibration_file
 
     changed = _changed(compare, read_calibration_file(path), str(path), gpu)
     c.answer("calibrate", {"compared": changed}, as_json=json, out=None)
@@ -128,9 +128,9 @@ def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool
 
 
 def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) -> dict[str, Any]:
-    from sartor.hardware.calibration_file import read_calibration_file
+    from sartor.calibrate.calibration_toml import change_body, compare_calibrations
+    from sartor.cost.correction.calibration_file import read_calibration_file
     from sartor.hardware.catalog import load_gpu
-    from sartor.measure.calibration_toml import change_body, compare_calibrations
 
     before = read_calibration_file(compare)
     try:

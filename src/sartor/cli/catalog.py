@@ -69,7 +69,7 @@ def _accelerators(name: str | None) -> list[dict[str, Any]]:
 
 
 def _spaces(name: str | None) -> list[dict[str, Any]]:
-    from sartor.interop.space_file import space_entry, space_names
+    from sartor.read.space_file import space_entry, space_names
 
     return [space_entry(name)] if name else [space_entry(each) for each in space_names()]
 

@@ -57,7 +57,7 @@ def advise(
     """
     from sartor import api
     from sartor.report import contract
-    from sartor.search.quality import QualityGuard
+    from sartor.shapes.quality import QualityGuard
 
     found = api.advise(
         model,

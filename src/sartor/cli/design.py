@@ -19,7 +19,7 @@ from sartor.errors import InputError
 
 if TYPE_CHECKING:
     from sartor.answers import DesignAnswer
-    from sartor.search.joint_result import Progress
+    from sartor.designs.result import Progress
 
 
 def register(app: typer.Typer) -> None:

@@ -58,8 +58,8 @@ def extract(
 
     Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
     """
-    from sartor.interop.extract import extract as trace
-    from sartor.interop.graph_json import graph_body
+    from sartor.read.extract import extract as trace
+    from sartor.read.graph_json import graph_body
 
     found = trace(
         model,

@@ -10,7 +10,7 @@ from sartor.errors import InputError
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-    from sartor.search.plan_result import PricedPlan
+    from sartor.plans.result import PricedPlan
 
 GRADES = ("info", "warn", "error")
 TRAINERS = {"megatron": "megatron", "torchtitan": "torchtitan", "deepspeed": "deepspeed", "accelerate": "fsdp"}
@@ -25,7 +25,7 @@ def trainer_of(kind: str | None) -> str | None:
 def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, overwrite: bool) -> PricedPlan:
     """Write the best plan's launch files; which plan they hold, and what they leave to say, goes to stderr."""
     from sartor import api
-    from sartor.interop.launch import save_files
+    from sartor.launch.files import save_files
 
     made, priced = api.launch(answer, kind)
     for path in save_files(made, folder, overwrite=overwrite):

@@ -86,7 +86,7 @@ def measure(
     if context.invoked_subcommand is not None:
         return
     _check_model(suite, model)
-    from sartor.measure.bench.torch_device import import_torch, open_device
+    from sartor.bench.torch_device import import_torch, open_device
 
     import_torch()
     found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
@@ -123,9 +123,9 @@ def _run(
     model: str | None,
     question: dict[str, Any],
 ) -> dict[str, Any]:
-    from sartor.hardware.calibration_file import load_own_calibration
-    from sartor.measure.bench.journey import measure as run_suite
-    from sartor.measure.bench.journey import measured_body
+    from sartor.bench.journey import measure as run_suite
+    from sartor.bench.journey import measured_body
+    from sartor.cost.correction.calibration_file import load_own_calibration
     from sartor.report.files import write_atomic
 
     graph = _graph(model, device, question) if model else None
@@ -207,13 +207,13 @@ def run_study(
     threads: int | None,
 ) -> dict[str, Any]:
     """The JSON of a study, run now or taken up where its records end."""
-    from sartor.hardware.calibration_file import load_own_calibration
+    from sartor.bench.journey import measure_cases, measured_body
+    from sartor.bench.machine import stand_in
+    from sartor.bench.studies import Size, study
+    from sartor.bench.study_result import study_body, study_results
+    from sartor.bench.torch_device import open_device
+    from sartor.cost.correction.calibration_file import load_own_calibration
     from sartor.hardware.catalog import load_gpu
-    from sartor.measure.bench.journey import measure_cases, measured_body
-    from sartor.measure.bench.machine import stand_in
-    from sartor.measure.bench.studies import Size, study
-    from sartor.measure.bench.study_result import study_body, study_results
-    from sartor.measure.bench.torch_device import open_device
 
     if size not in ("", *Size):
         raise InputError("--size", size, "must be full or toy", "toy")
@@ -239,8 +239,8 @@ def run_study(
 
 
 def _known_gpu(device: Any, scale: Any, stand_in: Callable[[Any], Any]) -> Any:
+    from sartor.bench.machine import is_catalogued
     from sartor.hardware.catalog import load_gpu
-    from sartor.measure.bench.machine import is_catalogued
 
     return load_gpu(device.facts.gpu) if is_catalogued(device.facts) else stand_in(scale)
 
@@ -259,7 +259,7 @@ def _proposer(gpu: Any, calibration: Path | None, size: Any) -> Callable[[str], 
 
 
 def _collector(device: Any, suite: str) -> Callable[[Any, str], Any]:
-    from sartor.measure.bench.collectives import run_collectives
+    from sartor.bench.collectives import run_collectives
 
     ranks = max(2, device.facts.num_devices)
     return lambda cases, date: run_collectives(cases, device.facts, ranks, date=date, suite=suite)
@@ -275,7 +275,7 @@ def machine_of(found: Any, written: Path | None) -> Any:
 def _graph(model: str, device: Any, question: dict[str, Any]) -> Any:
     """The operators ``sartor estimate`` prices; sizes are of the catalogue's device or of any (they do not differ)."""
     from sartor import api
-    from sartor.measure.bench.machine import is_catalogued
+    from sartor.bench.machine import is_catalogued
     from sartor.model.lower import lower
 
     gpu = device.facts.gpu if is_catalogued(device.facts) else "h100_sxm"
@@ -294,8 +294,8 @@ def _gpu_name(word: str) -> str:
     """A catalogue name spelt properly, the name inside a TOML file, or the word itself."""
     if not word:
         return ""
+    from sartor.bench.torch_device import slug
     from sartor.hardware.catalog import load_gpu
-    from sartor.measure.bench.torch_device import slug
 
     try:
         return load_gpu(word).name

@@ -38,9 +38,9 @@ def parity(
 
     Example: `sartor measure parity --device cpu --heads 8,4 --seeds 3`
     """
-    from sartor.measure.bench.parity import compare_shapes, made_text, parity_body, proxies
-    from sartor.measure.bench.torch_device import import_torch, open_device
-    from sartor.measure.bench.torch_train import Recipe, trainer
+    from sartor.bench.parity import compare_shapes, made_text, parity_body, proxies
+    from sartor.bench.torch_device import import_torch, open_device
+    from sartor.bench.torch_train import Recipe, trainer
 
     torch = import_torch()
     found_on = open_device(device, threads=threads)

@@ -43,7 +43,7 @@ def schedule(
 
     Example: `sartor schedule examples/schedule/decoder_backward.json --time-limit 5`
     """
-    from sartor.interop.schedule_json import read_schedule_problem
+    from sartor.read.schedule_json import read_schedule_problem
     from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
     from sartor.schedule.result import Solver
     from sartor.schedule.solve import solve

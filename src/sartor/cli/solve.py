@@ -36,8 +36,8 @@ def place(
 
     Example: `sartor place examples/placement/encoder_decoder.json`
     """
-    from sartor.interop.placement_json import read_placement, read_terms
     from sartor.placement.place import place as solve
+    from sartor.read.placement_json import read_placement, read_terms
     from sartor.report.placement import placement_body, placement_view
 
     found = solve(read_placement(instance), read_terms(terms) if terms else None)

@@ -50,8 +50,8 @@ def operators(
 
     Example: `sartor validate operators --data measured/ --group-by gpu,dtype,size`
     """
-    from sartor.measure.accuracy import validate_operators
-    from sartor.measure.answer import accuracy_body, error_rows, scatter_rows
+    from sartor.validate.accuracy import validate_operators
+    from sartor.validate.answer import accuracy_body, error_rows, scatter_rows
 
     found = validate_operators(
         data,
@@ -82,7 +82,7 @@ def inference(
 
     Example: `sartor validate inference --data end_to_end/inference.csv --group-by mode,gpu`
     """
-    from sartor.measure.inference import inference_body, inference_charts, validate_inference
+    from sartor.validate.inference import inference_body, inference_charts, validate_inference
 
     found = validate_inference(data, group_by=_columns(group_by), worst=worst)
     _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
@@ -109,7 +109,7 @@ def training(
 
     Example: `sartor validate training --data end_to_end/training.csv --group-by source,precision --shots 3`
     """
-    from sartor.measure.training_accuracy import training_body, training_charts, validate_training
+    from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
     found = validate_training(data, group_by=_columns(group_by), shots=shots, worst=worst, calibration=calibration)
     _answer(training_body(found), training_charts(found) if html else [], html, json, out)
@@ -134,8 +134,8 @@ def _columns(words: str | None) -> tuple[str, ...]:
 
 
 def _clock(word: str) -> Any:
+    from sartor.cost.correction.calibration import Clock
     from sartor.errors import InputError
-    from sartor.hardware.calibration import Clock
 
     if word not in {clock.value for clock in Clock}:
         raise InputError("--clock", word, "must be boost or sustained", "boost")

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.attention import attention_cost
-from sartor.cost.collective import collective_cost
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Z80, Cost, Source
-from sartor.cost.gemm import gemm_costs, peak_flops_per_s
-from sartor.cost.grouped import grouped_cost
-from sartor.cost.memory_bound import memory_bound_cost
-from sartor.hardware.calibration import Calibration, Clock, load_calibration
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.grouped import grouped_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import (

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Cost
 from sartor.cost.estimate import Estimate, operator_costs, total_s
-from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 

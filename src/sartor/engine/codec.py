@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from sartor.designs.parts import Split
+from sartor.designs.point import LayerTime, ModelOutcome, Option
+from sartor.designs.question import DesignQuestion
+from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.model.training import Recompute
 from sartor.placement.plan import Plan, Stage
-from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint_parts import Split
-from sartor.search.joint_point import LayerTime, ModelOutcome, Option
-from sartor.search.joint_question import DesignQuestion
 
 MOST_VALUES = 24
 """Values of an axis that are listed; of longer ones the number and the ends."""

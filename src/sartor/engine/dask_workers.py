@@ -8,10 +8,10 @@ from concurrent.futures import CancelledError, Executor
 from dataclasses import dataclass
 from typing import Any
 
+from sartor.designs.question import DesignQuestion
+from sartor.designs.tasks import Result, Task
 from sartor.engine.submitting import OnDone, Submitting
 from sartor.errors import InputError, MissingExtraError
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_tasks import Result, Task
 
 REACH_S = 10.0
 """Seconds to wait for a scheduler, and for its first worker."""

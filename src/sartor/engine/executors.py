@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from sartor.designs.question import DesignQuestion
+from sartor.designs.search import in_time
+from sartor.designs.tasks import Result, Task, run_task
 from sartor.engine.submitting import OnDone, Submitting
 from sartor.errors import InputError
-from sartor.search.joint import in_time
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_tasks import Result, Task, run_task
 
 ALONE_S = 4.0
 """Work done here before processes are started: they take a second to load, which a small question is not worth."""

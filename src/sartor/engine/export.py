@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sartor.designs.result import Ranked
 from sartor.engine.codec import architecture_dict, outcome_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
-from sartor.search.joint_result import Ranked
 
 SUFFIXES = (".csv", ".parquet")
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from sartor.designs.parts import Split
+from sartor.designs.point import Evaluation, LayerTime, ModelOutcome, Option, Point
+from sartor.designs.result import Baseline, Ranked
 from sartor.engine.codec import dumps
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.memory import Memory
 from sartor.model.training import Recompute
 from sartor.operators import DType
 from sartor.placement.plan import Plan, Stage
-from sartor.search.joint_parts import Split
-from sartor.search.joint_point import Evaluation, LayerTime, ModelOutcome, Option, Point
-from sartor.search.joint_result import Baseline, Ranked
 
 RECORDS = (Accelerator, Baseline, Evaluation, LayerTime, ModelOutcome, Option, Plan, Point, Ranked, Stage)
 WORDS = (Dataflow, DType, Memory, Recompute)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.search import search_design
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.tasks import Result, Task
 from sartor.engine.executors import Workers, make_executor
 from sartor.engine.store import SearchStore, Store, StudyFullError, open_study
 from sartor.engine.study import MAIN
-from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint import search_design
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import DesignStatus, JointResult, Progress
-from sartor.search.joint_tasks import Result, Task
 
 
 def run_design(

@@ -17,6 +17,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor import __version__
+from sartor.designs.baselines import alone
+from sartor.designs.point import Evaluation, Point
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Progress
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.tasks import Evaluated, PlanTask, PointTask, Result, Task, WorkTask
 from sartor.engine.codec import (
     architecture_dict,
     dumps,
@@ -31,12 +37,6 @@ from sartor.engine.records import from_text, to_text
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
-from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint_baselines import alone
-from sartor.search.joint_point import Evaluation, Point
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import Progress
-from sartor.search.joint_tasks import Evaluated, PlanTask, PointTask, Result, Task, WorkTask
 
 T = TypeVar("T")
 

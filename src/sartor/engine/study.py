@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sartor.designs.result import Baseline
 from sartor.engine.records import from_text
 from sartor.engine.schema import cannot, connect
 from sartor.errors import InputError
-from sartor.search.joint_result import Baseline
 
 MAIN = "main"
 """The search of the question itself; others of a study are named for what they are for."""

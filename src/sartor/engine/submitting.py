@@ -9,10 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from sartor import __version__
+from sartor.designs.question import DesignQuestion
+from sartor.designs.search import in_time
+from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
-from sartor.search.joint import in_time
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_tasks import Result, Task, run_task
 
 OnDone = Callable[[Task, Result], None]
 

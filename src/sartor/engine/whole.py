@@ -7,18 +7,18 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sartor.designs.baselines import compare
+from sartor.designs.front import NamedSearch, ProvedFront, proved_front
+from sartor.designs.keep import Keep, afresh
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline, JointResult, Progress
+from sartor.designs.shapes import ShapeDesign
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.why import reasons
 from sartor.engine.executors import Workers, make_executor
 from sartor.engine.run import ending_of, run_search
 from sartor.engine.store import Store, open_study
 from sartor.engine.study import MAIN
-from sartor.search.accelerator_space import AcceleratorSpace
-from sartor.search.joint_baselines import compare
-from sartor.search.joint_front import NamedSearch, ProvedFront, proved_front
-from sartor.search.joint_keep import Keep, afresh
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import Baseline, JointResult, Progress
-from sartor.search.joint_shapes import ShapeDesign
-from sartor.search.joint_why import reasons
 
 LONGEST_BASELINE_S = 300.0
 """Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""

@@ -15,7 +15,7 @@ from sartor.operators import Gemm, Part, Pass
 def traced_shape(traced: TracedModel) -> TransformerShape:
     """The shape that stands for a traced model.
 
-    >>> from sartor.interop.graph_json import read_graph                      # doctest: +SKIP
+    >>> from sartor.read.graph_json import read_graph                      # doctest: +SKIP
     >>> traced_shape(read_graph(Path("graph.json"))).num_layers               # doctest: +SKIP
     """
     table = traced.vocab_size * traced.hidden_size

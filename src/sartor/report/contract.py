@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEstimate
+from sartor.cost.collective.ring import volume
 from sartor.cost.cost import Cost
-from sartor.cost.ring import volume
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
 from sartor.units import Floats
 

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import DesignAnswer
-from sartor.hardware.accelerator_catalog import accelerator_fields
-from sartor.model.training import Recompute
-from sartor.report.contract import plain, record
-from sartor.report.design_shapes import shapes_body
-from sartor.report.design_words import why_texts
-from sartor.search.joint_detail import (
+from sartor.designs.detail import (
     SOURCE,
     ModelDetail,
     area_parts,
@@ -20,9 +15,14 @@ from sartor.search.joint_detail import (
     plan_fields,
     power_parts,
 )
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import Baseline, Progress, Ranked
-from sartor.search.joint_why import Reason
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline, Progress, Ranked
+from sartor.designs.why import Reason
+from sartor.hardware.accelerator_catalog import accelerator_fields
+from sartor.model.training import Recompute
+from sartor.report.contract import plain, record
+from sartor.report.design_shapes import shapes_body
+from sartor.report.design_words import why_texts
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
 

@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Ranked
 from sartor.model.training import PipelineSchedule
 from sartor.report.design_shapes import regret_points
 from sartor.report.design_words import (
@@ -22,10 +25,7 @@ from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.result import Mode, ScheduleResult
-from sartor.search.joint_detail import ModelDetail, layer_schedule, model_detail
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import Ranked
-from sartor.training.simulation import PipelineTimes, simulate
+from sartor.step.simulation import PipelineTimes, simulate
 from sartor.units import format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]

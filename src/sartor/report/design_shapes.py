@@ -12,6 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sartor.designs.chips import NamedChip
+from sartor.designs.shapes import ShapeDesign
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
@@ -20,8 +22,6 @@ from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_ch
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import printable
-from sartor.search.joint_chips import NamedChip
-from sartor.search.joint_shapes import ShapeDesign
 from sartor.units import format_share
 
 

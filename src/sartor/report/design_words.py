@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import ModelDetail, StepTime, plan_fields
+from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
+from sartor.designs.result import DesignStatus, Ranked
+from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
 from sartor.report.words import printable
-from sartor.search.joint_detail import ModelDetail, StepTime, plan_fields
-from sartor.search.joint_question import AreaModel, DesignQuestion, Mean, Objective
-from sartor.search.joint_result import DesignStatus, Ranked
-from sartor.search.joint_why import AGAINST, Reason
 from sartor.units import GIB, GIGA, MIB, format_share
 
 STEP_WORDS = {

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import area_parts
 from sartor.report.design_words import (
     AREA_WORDS,
 )
 from sartor.report.words import printable
-from sartor.search.joint_detail import area_parts
 from sartor.units import format_share
 
 Numbers = npt.NDArray[np.float64]

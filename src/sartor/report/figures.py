@@ -18,7 +18,7 @@ from sartor.units import format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.search.shapes import Candidate, ShapeSearch
+    from sartor.shapes.search import Candidate, ShapeSearch
 
 
 def advice_points(advice: Advice) -> dict[str, Any]:

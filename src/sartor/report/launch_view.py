@@ -15,7 +15,7 @@ from sartor.report.plan_words import bound_text, devices_text, plan_words, step_
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import interval_text, printable
 from sartor.rules.rule import Grade
-from sartor.training.waterfall import StageMemory
+from sartor.step.waterfall import StageMemory
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import ModelDetail, area_parts, model_detail, power_parts
+from sartor.designs.result import DesignStatus, Ranked
 from sartor.report.charts import FILE, Frame, draw, to_png
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import shapes_section
@@ -29,8 +31,6 @@ from sartor.report.files import write_atomic
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_sections import bullets, figure
-from sartor.search.joint_detail import ModelDetail, area_parts, model_detail, power_parts
-from sartor.search.joint_result import DesignStatus, Ranked
 from sartor.units import format_bytes, format_seconds, format_share
 
 LINKS = (("search", "Search"), ("others", "Others"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sartor.hardware.calibration import load_calibration
+from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.report.html import Markup, element, join
 

@@ -22,12 +22,12 @@ from sartor.report.plan_words import (
     recompute_text,
     step_parts,
 )
-from sartor.training.footprint import usable_bytes
+from sartor.step.footprint import usable_bytes
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-    from sartor.training.stage_table import StageRow
+    from sartor.step.stage_table import StageRow
 
 LINKS = (("time", "Time"), ("memory", "Memory"), ("pipeline", "Pipeline"), ("plans", "Plans"), ("why-not", "Why not"),
          ("cost", "Cost"), ("reading", "How to read this"))  # fmt: skip

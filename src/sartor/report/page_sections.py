@@ -27,7 +27,7 @@ from sartor.units import format_seconds, format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.search.quality import Quality
+    from sartor.shapes.quality import Quality
 
 
 def figure(records: Mapping[str, Any], name: str, note: str = "") -> Markup:

@@ -8,9 +8,9 @@ from typing import Any
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
+from sartor.plans.result import PlanSearch, PricedPlan, Relaxation, Tightest
 from sartor.report.contract import plain, record
-from sartor.search.plan_result import PlanSearch, PricedPlan, Relaxation, Tightest
-from sartor.training.mixed import devices_of_pools
+from sartor.step.mixed import devices_of_pools
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
 TIME = (

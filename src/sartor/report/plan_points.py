@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from sartor.model.training import TrainingPlan
 from sartor.report.plan_words import PART_WORDS, plan_words
-from sartor.training.footprint import usable_bytes
-from sartor.training.timeline import Timeline, timeline
-from sartor.training.waterfall import StageMemory, Waterfall, waterfall
+from sartor.step.footprint import usable_bytes
+from sartor.step.timeline import Timeline, timeline
+from sartor.step.waterfall import StageMemory, Waterfall, waterfall
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-    from sartor.search.plan_result import PricedPlan
+    from sartor.plans.result import PricedPlan
 
 Numbers = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.report.plan_words import plan_words
 from sartor.report.trace import Counter, Span, trace_json
 from sartor.report.words import printable
-from sartor.training.timeline import Timeline, timeline
+from sartor.step.timeline import Timeline, timeline
 from sartor.units import GIB
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.report.words import interval_text, printable
-from sartor.training.footprint import usable_bytes
-from sartor.training.mixed import devices_of_pools
+from sartor.step.footprint import usable_bytes
+from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
     from sartor.hardware.cluster import Cluster
-    from sartor.search.plan_result import PricedPlan
+    from sartor.plans.result import PricedPlan
 
 PART_WORDS = {
     "compute_s": "compute",

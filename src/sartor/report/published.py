@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sartor.cost.gemm import gemm_costs
-from sartor.hardware.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.gpu.gemm import gemm_costs
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm
 from sartor.report.points import Published, published_points

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.answers import DesignAnswer
+from sartor.designs.pareto import value_of
+from sartor.designs.result import Ranked
 from sartor.report.design_words import (
     UNITS,
     against_text,
@@ -16,8 +18,6 @@ from sartor.report.design_words import (
     short_chip,
 )
 from sartor.report.words import printable
-from sartor.search.joint_pareto import value_of
-from sartor.search.joint_result import Ranked
 from sartor.units import GIGA, format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]

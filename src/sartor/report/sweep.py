@@ -14,7 +14,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.report.points import Sawtooth
-from sartor.search.sweep import sweep
+from sartor.shapes.sweep import sweep
 from sartor.units import format_share
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sartor.units import format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.search.shapes import Candidate, ShapeSearch
+    from sartor.shapes.search import Candidate, ShapeSearch
 
 GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
 

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.answers import DesignAnswer
+from sartor.designs.detail import ModelDetail, area_parts, model_detail
+from sartor.designs.result import DesignStatus, Ranked
 from sartor.report.design_shapes import shapes_view
 from sartor.report.design_words import (
     AREA_WORDS,
@@ -27,8 +29,6 @@ from sartor.report.design_words import (
 )
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import printable
-from sartor.search.joint_detail import ModelDetail, area_parts, model_detail
-from sartor.search.joint_result import DesignStatus, Ranked
 from sartor.units import format_bytes, format_seconds, format_share
 
 BAR = 24

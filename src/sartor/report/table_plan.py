@@ -26,8 +26,8 @@ from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-    from sartor.search.plan_result import PlanSearch, PricedPlan
-    from sartor.training.stage_table import StageRow
+    from sartor.plans.result import PlanSearch, PricedPlan
+    from sartor.step.stage_table import StageRow
 
 BAR = 24
 REASONS = 8

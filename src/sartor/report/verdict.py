@@ -12,7 +12,7 @@ from sartor.units import format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.search.shapes import Candidate
+    from sartor.shapes.search import Candidate
 
 WORTH = 0.002
 """Least gain of a single edit that is worth a sentence."""

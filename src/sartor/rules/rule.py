@@ -12,10 +12,10 @@ from dataclasses import field as default
 from enum import Enum
 from typing import Any, TypeAlias
 
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.estimate import Estimate, estimate
 from sartor.hardware.alignment import Alignment, alignment_of
-from sartor.hardware.calibration import Calibration, load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims

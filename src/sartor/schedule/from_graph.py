@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.operator_latency import Fused, operator_latencies
+from sartor.cost.chip.operator_latency import Fused, operator_latencies
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.operator_floor import operator_floor
+from sartor.cost.chip.operator_floor import operator_floor
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedule.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies

@@ -65,7 +65,7 @@ def report(body: Body) -> Reply:
 
 
 def _advice(body: Body) -> Any:
-    from sartor.search.quality import QualityGuard
+    from sartor.shapes.quality import QualityGuard
 
     return api.advise(
         model_of(body),
@@ -110,15 +110,15 @@ def _planned(body: Body) -> Any:
 
 
 def place(body: Body) -> Reply:
-    from sartor.interop.placement_json import parse_placement
     from sartor.placement.place import place as solve
+    from sartor.read.placement_json import parse_placement
     from sartor.report.placement import placement_body
 
     return answered("place", placement_body(solve(parse_placement(dict(body["instance"])), None)))
 
 
 def schedule(body: Body) -> Reply:
-    from sartor.interop.schedule_json import schedule_problem
+    from sartor.read.schedule_json import schedule_problem
     from sartor.report.schedule import schedule_body
     from sartor.schedule.result import Solver
     from sartor.schedule.solve import solve

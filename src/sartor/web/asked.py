@@ -10,10 +10,10 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.interop.config_text import parse_config
-from sartor.interop.huggingface import read_model
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
+from sartor.read.config_text import parse_config
+from sartor.read.huggingface import read_model
 from sartor.web.uploads import own_cluster, own_gpu, plain_name
 
 WORDS = (

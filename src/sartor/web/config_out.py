@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.interop.config_text import parse_config
-from sartor.interop.huggingface import read_model
 from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
 from sartor.model.shape import TransformerShape
+from sartor.read.config_text import parse_config
+from sartor.read.huggingface import read_model
 from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from sartor import api
 from sartor.answers import Lint, ModelEstimate, Question
+from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.hardware.calibration import Calibration
 from sartor.hardware.gpu import Gpu
 from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
@@ -22,7 +22,7 @@ from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
 from sartor.rules.lint import run_rules
 from sartor.rules.rule import Context
-from sartor.search.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
+from sartor.shapes.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.units import largest_power_of_two_dividing
 from sartor.web.asked import device_of, model_of, question_of
 from sartor.web.uploads import question_key

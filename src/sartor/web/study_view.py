@@ -11,8 +11,8 @@ import numpy as np
 
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
+from sartor.pareto import is_pareto
 from sartor.report.contract import plain
-from sartor.search.pareto import is_pareto
 
 MOST_POINTS = 3000
 MOST_STEPS = 600

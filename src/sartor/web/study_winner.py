@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from sartor.designs.detail import area_parts, model_detail, power_parts
+from sartor.designs.point import Evaluation, Point
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Ranked
 from sartor.engine.codec import outcome_from
 from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
@@ -15,10 +19,6 @@ from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.memory import Memory
 from sartor.report.contract import plain, record
 from sartor.report.design_points import layer_bars, pipeline_bars
-from sartor.search.joint_detail import area_parts, model_detail, power_parts
-from sartor.search.joint_point import Evaluation, Point
-from sartor.search.joint_question import DesignQuestion
-from sartor.search.joint_result import Ranked
 
 Key = tuple[str, int, float]
 _LAST: dict[Key, dict[str, Any]] = {}

@@ -47,7 +47,7 @@ def warm_up() -> None:
     """Load what the first question would wait for."""
     import sartor.api
     import sartor.rules.catalog
-    import sartor.search.shapes
+    import sartor.shapes.search
     import sartor.web.answers  # noqa: F401
 
 

@@ -16,7 +16,7 @@ stage, a larger degree of model parallelism.
 
 ## Source
 
-``sartor.training.footprint``; its accuracy against published peaks is in docs/accuracy.md.
+``sartor.step.footprint``; its accuracy against published peaks is in docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Iterator
 
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
-from sartor.training.changes import what_to_change
-from sartor.training.footprint import usable_bytes
+from sartor.step.changes import what_to_change
+from sartor.step.footprint import usable_bytes
 from sartor.units import format_bytes
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.rules.plan.catalog import without
 from sartor.rules.plan.rule import PlanContext, PlanFinding, PlanRule, PlanSuspicion, Remedy
-from sartor.training.footprint import footprint, usable_bytes
-from sartor.training.step import step as step_of
+from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.step import step as step_of
 
 LEAST_GAIN = 0.01
 """Share of the step a remedy must save for an opportunity to be said; smaller ones are within the model's error."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import Any
 
-from sartor.hardware.calibration import Calibration
+from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
-from sartor.training.footprint import footprint, usable_bytes
-from sartor.training.results import Footprint, StepEstimate
-from sartor.training.step import step as step_of
+from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.results import Footprint, StepEstimate
+from sartor.step.step import step as step_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ The best plan; ``sartor plan MODEL --write`` makes its launch files.
 
 ## Source
 
-``sartor.search.plans``: every plan of the grid priced, the best of those that fit.
+``sartor.plans.search``: every plan of the grid priced, the best of those that fit.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy, changed
 from sartor.rules.rule import Grade
-from sartor.training.stage_table import stage_table
+from sartor.step.stage_table import stage_table
 from sartor.units import format_share
 
 MUCH = 0.03

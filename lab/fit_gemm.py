@@ -1,0 +1,418 @@
+"""Fit the GEMM formula to measured tables and write ``cost/correction/data/<gpu>.<dtype>.toml``.
+
+Development only (scipy, pandas, pyarrow, the shared data): ``python lab/fit_gemm.py SHARED [gpu.dtype ...]``.
+What is fitted is the formula itself (``cost.gpu.tiles``), not a copy. Weights of a table (n, k) are dealt into five
+parts by a hash: four are fitted on (a sample of them), the fifth is held out and its errors are written down.
+Sweeps of codesign_measured.csv are cut into ten contiguous blocks each; blocks 2, 3 and 7 are held out. The
+coefficients written are refitted on all rows once the held-out errors are known.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
+from sartor.cost.correction.scaling import HOST_WAIT
+from sartor.cost.gpu import gemm as cost_gemm
+from sartor.cost.gpu.tiles import Problems, evaluate
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType, Gemm, Layout
+
+OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data"
+
+TILES_TABLE = (
+    (128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (16, 64), (192, 128), (128, 192), (256, 256), (256, 192), (192, 256), (128, 96), (64, 192),
+    (64, 96),
+)  # fmt: skip
+TILES_AMPERE_TABLE = (
+    (128, 256), (256, 128), (128, 128), (64, 256), (256, 64), (64, 128), (128, 64), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (16, 64), (16, 32), (64, 96), (96, 128),
+)  # fmt: skip
+TILES_GENERAL = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
+"""Tiles in the names of sgemm kernels of gemm_fp32_kernels.parquet, and their transposes."""
+TILES_AMPERE = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32),
+                (64, 32))  # fmt: skip
+TILES_VOLTA = ((256, 128), (128, 64), (64, 64), (64, 32))
+TILES_CDNA2 = ((160, 128), (256, 128), (64, 128), (64, 64), (128, 64), (32, 32))
+
+# name: start, least, greatest. Bounds keep the coefficients physical.
+SCALARS: dict[str, tuple[float, float, float]] = {
+    "feed_bytes_per_clock": (64, 8, 400),
+    "step_s": (1e-7, 1e-8, 4e-6),
+    "wave_s": (5e-7, 1e-8, 8e-6),
+    "tile_s": (5e-7, 1e-8, 8e-6),
+    "launch_s": (2.5e-6, 3e-7, 3e-5),
+    "split_s": (2e-6, 1e-7, 2e-5),
+    "split_rate": (3, 0.3, 30),
+    "write_cost": (1.3, 1, 4),
+    "hbm_share": (0.85, 0.3, 1.0),
+    "overlap": (0.25, 0.005, 1),
+    "l2_share": (0.1, 0.001, 1),
+    "max_split": (16, 2, 64),
+}
+THROTTLE: dict[str, tuple[float, float, float]] = {"throttle": (0.08, 1e-3, 0.6), "throttle_s": (1e-3, 5e-5, 2e-2)}
+QUANTIZE: dict[str, tuple[float, float, float]] = {
+    "quantize_s": (1e-6, 1e-8, 2e-5),
+    "quantize_bytes": (3, 0.01, 60),
+}
+CACHED: dict[str, tuple[float, float, float]] = {"l2_rate": (0.3, 0.02, 1.0)}
+"""Where short runs find weights in L2."""
+COPIES = {("blackwell_rtx", DType.BF16): 5.0, ("blackwell_rtx", DType.FP8): 5.0}
+"""Of the weights, which the tables' collector turns through (data/measured, README), where L2 is large and fast over
+memory and knowing it helped on unseen weights (nvfp4 and block-scaled fp8: 13.3 and 15.2% against 13.3 and 15.5%)."""
+EFFICIENCY = ((0.9, 0.3, 1.1), (10, 0.1, 200), (10, 0.1, 200))
+"""Share of peak of a tile: e * m/(m + a) * n/(n + b), times a factor of its own that is pulled towards 1."""
+PENALTIES = ((1.2, 1e-3, 2), (0.43, 1e-3, 2), (0.06, 1e-4, 1), (0.03, 1e-4, 1), (0.01, 1e-4, 0.5), (0.15, 1e-4, 1))
+"""Input at 2, 4-8, 16, 32, 64 bytes; output below 16 bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One fit: rows with m, n, k, batch, layout, us, weight and held_out."""
+
+    gpu: Gpu
+    dtype: DType
+    rows: pd.DataFrame
+    tiles: tuple[tuple[int, int], ...]
+    pull: float = 0.3
+    scale: float = 0.05
+    penalties: bool = False
+    starts: int = 1
+    quantizes: bool = False
+    fixed: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    note: str = ""
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    for name in wanted or DEFAULT:
+        gpu, dtype = name.rsplit(".", 1)
+        job = _job(shared, gpu, DType(dtype))
+        held = job.rows.held_out.to_numpy()
+        trial, _ = fit(replace(job, rows=job.rows[~held]), 40)
+        final, tiles = fit(job, 40 if job.penalties else 25, trial)
+        errors = {"held_out": score(job, trial, held), "all": score(job, final, held | True)}
+        path = OUT / f"{name}.toml"
+        path.write_text(as_toml(job, final, errors, sigmas(job, trial, held)), encoding="utf-8")
+        print(name, {key: round(value, 4) for key, value in errors["held_out"].items()}, len(tiles), flush=True)
+
+
+def _job(shared: Path, gpu: str, dtype: DType) -> Job:
+    if dtype is DType.FP16:
+        return sweep_job(shared, gpu)
+    return fp32_job(shared, gpu) if dtype is DType.FP32 else table_job(shared, gpu, dtype)
+
+
+def fp32_job(shared: Path, gpu: str) -> Job:
+    """fp32 kernels on general cores: linear layers (TN) and batched products (NN) of random sizes, eager PyTorch."""
+    name = "gemm_fp32_kernels.parquet"
+    table = pd.read_parquet(shared / "data" / "measured" / name)
+    table = table[(table.gpu == gpu) & (table.flag == 0)]
+    keys = ["op", "batch", "m", "n", "k"]
+    rows = table.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
+    part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
+    rows = rows.assign(layout=np.where(rows.op == "linear", "TN", "NN"), weight=1.0, held_out=part == 0)
+    return Job(
+        gpu=load_gpu(gpu),
+        dtype=DType.FP32,
+        rows=rows,
+        tiles=TILES_GENERAL,
+        penalties=True,
+        starts=2,
+        fixed={"throttle": 0.0},
+        source=f"data/measured/{name} (NeuSight, MIT), {gpu}",
+        note="Eager PyTorch without TF32, sizes at random, linear layers TN, batched products NN.",
+    )
+
+
+def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
+    """Rows of data/measured: one target per shape, the median over frameworks and versions of rows with flag 0."""
+    name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
+    columns = ["gpu", "dtype", "m", "n", "k", "latency_us", "flag"]
+    table = pd.read_parquet(shared / "data" / "measured" / name, columns=columns)
+    label = {DType.BF16: "bfloat16", DType.INT8: "sq"}.get(dtype, dtype.value)
+    table = table[(table.gpu == gpu) & (table.dtype == label) & (table.flag == 0)]
+    generation = load_gpu(gpu).generation
+    copies = COPIES.get((generation, dtype))
+    fixed = _PENALTY[generation] | ({"weight_copies": copies} if copies else {})
+    if dtype is DType.FP8_BLOCK:
+        whole = (table.n >= SCALE_BLOCK) & (table.k >= SCALE_BLOCK)
+        fixed |= sub_block(table[~whole & (table.m <= 4096)], HOST_WAIT.get(load_gpu(gpu).host, 1.0))
+        table = table[whole]
+    rows = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
+    part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
+    rows = rows.assign(batch=1, layout="TN", weight=1.0, held_out=part == 0)
+    return Job(
+        gpu=load_gpu(gpu),
+        dtype=dtype,
+        rows=rows,
+        tiles=TILES_AMPERE_TABLE if generation == "ampere" else TILES_TABLE,
+        quantizes=dtype is not DType.BF16 and not dtype.weight_only,
+        fixed=fixed,
+        source=f"data/measured/{name} (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0), {gpu} {label}",
+        note="TN layout, graph replay, boost clock. Alignment is assumed: the table holds no n or k off 32."
+        + ("" if dtype is DType.BF16 or dtype.weight_only else " Times include quantizing the activation."),
+    )
+
+
+def sub_block(table: pd.DataFrame, wait: float) -> dict[str, float]:
+    """Rows with n or k of 32 and 64, which one framework runs, and the host bounds: medians and spreads of its kernels,
+    as with an x86 host, over which this one takes ``wait`` times as long."""
+    us = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
+    half, few = (us.k >= SCALE_BLOCK) & (us.n >= SCALE_BLOCK / 2), us.m < 32
+    found: dict[str, float] = {}
+    for kernel, parts in (
+        ("sub_block", {"_s": us[~half]}),
+        ("half_block", {"_s": us[half & ~few], "_few_s": us[half & few]}),
+    ):
+        missed = [np.abs(np.log(part.us / part.us.median())) for part in parts.values()]
+        found |= {f"{kernel}{end}": 1e-6 * part.us.median() / wait for end, part in parts.items() if len(part)}
+        if sum(map(len, missed)):
+            found[f"{kernel}_log_sigma"] = max(float(np.quantile(np.concatenate(missed), 0.8)) / 1.2816, 0.02)
+    return found
+
+
+_AMPERE = {"input_penalty": [1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0],
+           "output_penalty": [0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
+_HOPPER = {"input_penalty": [2.0, 2.0, 0.8, 0.8, 0.05, 0.02, 0.01, 0.0],
+           "output_penalty": [1.2, 1.2, 0.5, 0.5, 0.01, 0.0, 0.0, 0.0]}  # fmt: skip
+_PENALTY: dict[str, dict[str, Any]] = {
+    "ampere": _AMPERE, "ada": _AMPERE, "blackwell_rtx": _AMPERE, "hopper": _HOPPER, "blackwell": _HOPPER,
+    "battlemage": _AMPERE,
+}  # fmt: skip
+"""Ampere: the A100 sweeps' steps. Hopper and Blackwell, assumed: without 16-byte strides the copy engine (TMA) cannot
+be used and older kernels run, which costs more; one published point agrees (10922-wide SwiGLU on H100, 273 TFLOP/s)."""
+
+
+def sweep_job(shared: Path, gpu: str) -> Job:
+    """Sweeps of codesign_measured.csv (fp16). The plain sweeps weigh most: they carry the waves and alignment steps."""
+    device = {"a100_sxm": "a100", "v100_sxm": "v100", "mi250x": "mi250x"}[gpu]
+    table = pd.read_csv(shared / "reference" / "codesign_measured.csv")
+    table = table[(table.device == device) & table.kind.isin(["gemm", "bmm", "layer_op"]) & (table.tflops > 0)].copy()
+    linear = table.op.isin(["qkv", "proj", "mlp_up", "mlp_down", "score"]) | (table.sweep == "logit_v_sweep")
+    table["layout"] = np.where(linear, "TN", "NN")
+    table["us"] = 2e-6 * table.batch * table.M * table.K * table.N / table.tflops
+    table["set"] = table.sweep.where(~table.sweep.isin(["h_sweep", "h_sweep_old"]), table.op)
+    weights = {"mm_ksweep_high": 20.0, "mm_ksweep_low": 8.0, "mm_m_sweep": 2.0, "logit_v_sweep": 2.0}
+    weights |= {"bmm_msweep": 0.3, "bmm_bsweep": 0.3}
+    if device == "a100":
+        weights |= {"mm_ksweep_high": 30.0, "mm_ksweep_low": 5.0, "qkv": 0.12, "proj": 0.12, "mlp_up": 0.12}
+        weights |= {"mlp_down": 0.12, "score": 0.05, "aov": 0.05}
+    if device == "mi250x":
+        weights |= {"mm_ksweep_low": 3.0}
+    table["weight"] = table.set.map(weights)
+    table = table.rename(columns={"M": "m", "K": "k", "N": "n"}).reset_index(drop=True)
+    held = np.zeros(len(table), dtype=bool)
+    for _, sweep in table.groupby(["set", "batch", "t"], dropna=False):
+        order = sweep.sort_values(["m", "n", "k"]).index
+        held[order[np.isin(np.arange(len(order)) * 10 // len(order), [2, 3, 7])]] = True
+    rows = table.assign(held_out=held).astype({"m": int, "n": int, "k": int, "batch": int})
+    kind = {"a100": TILES_AMPERE, "v100": TILES_VOLTA, "mi250x": TILES_CDNA2}[device]
+    return Job(
+        gpu=load_gpu(gpu),
+        dtype=DType.FP16,
+        rows=rows,
+        tiles=kind,
+        pull=2.0 if device == "a100" else 0.05,
+        scale=0.2 if device == "mi250x" else 0.05,
+        penalties=True,
+        starts=8 if device == "a100" else 16,
+        fixed={"throttle": 0.0, "stream_rows": 1.0},  # the sweeps hold none under 32 rows
+        source=f"reference/codesign_measured.csv, device {device} (authors' raw logs of arXiv 2401.14489, 2023)",
+        note="Eager PyTorch, so launches are long and clocks sustained; plain and batched products NN, layers TN.",
+    )
+
+
+def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[GemmCoefficients, list[Any]]:
+    """Least squares of ln(predicted/measured) with a robust loss, on at most 4,000 rows."""
+    rows = job.rows
+    if len(rows) > 4000:
+        plain = (
+            rows[rows.get("kind", pd.Series("layer_op", index=rows.index)) != "layer_op"] if job.penalties else rows[:0]
+        )
+        rest = rows.drop(plain.index).sample(4000 - min(len(plain), 2000), random_state=0)
+        rows = pd.concat([plain, rest])
+    tiles = [(m, n) for m, n, _ in start.tiles] if start else list(job.tiles)
+    spans = _spans(job, len(tiles))
+    low, high = np.log([s[1] for s in spans]), np.log([s[2] for s in spans])
+    first = np.clip(_vector(job, start, tiles) if start else np.log([s[0] for s in spans]), low + 1e-6, high - 1e-6)
+    predict = predictor(job, rows)
+    weight, target = np.sqrt(rows.weight.to_numpy()), rows.us.to_numpy() * 1e-6
+    count = len(_scalars(job)) + 3
+
+    def residual(x: Any) -> Any:
+        error = weight * np.log(predict(_coefficients(job, x, tiles)) / target)
+        return np.concatenate([error, job.pull * x[count : count + len(tiles)]])
+
+    starts = [first]
+    if job.penalties and start is None:  # few rows, many valleys: start from several places
+        widths = np.where(np.arange(len(first)) < len(_scalars(job)), 0.7, 0.15)
+        shifts = np.random.default_rng(0).normal(0, 1, (job.starts - 1, len(first))) * widths
+        starts += [np.clip(first + shift, low + 1e-6, high - 1e-6) for shift in shifts]
+    options = {"loss": "soft_l1", "f_scale": job.scale, "diff_step": 2e-3, "max_nfev": most, "bounds": (low, high)}
+    found = min((least_squares(residual, each, **options) for each in starts), key=lambda result: result.cost)
+    fitted = _coefficients(job, found.x, tiles)
+    if start is None and not job.penalties:
+        fitted = _prune(job, rows, fitted)
+    _MEMORY[id(fitted)] = (found.x, tiles)
+    return fitted, list(fitted.tiles)
+
+
+_MEMORY: dict[int, Any] = {}
+
+
+def _scalars(job: Job) -> dict[str, tuple[float, float, float]]:
+    cached = CACHED if "weight_copies" in job.fixed else {}
+    return SCALARS | ({} if job.penalties else THROTTLE) | (QUANTIZE if job.quantizes else {}) | cached
+
+
+def _spans(job: Job, tiles: int) -> list[tuple[float, float, float]]:
+    ampere = job.gpu.generation == "ampere"
+    penalties = [(start if ampere else min(start, 0.05), low, high) for start, low, high in PENALTIES]
+    penalties = penalties if job.penalties else []
+    return [
+        *_scalars(job).values(),
+        *EFFICIENCY,
+        *[(1.0, 0.4, 1.5) if job.penalties else (0.97, 0.4, 1.0)] * tiles,
+        *penalties,
+    ]
+
+
+def _vector(job: Job, start: GemmCoefficients, tiles: list[Any]) -> Any:
+    """The fitted vector of ``start`` with the factors of pruned tiles left out."""
+    x, before = _MEMORY[id(start)]
+    head = len(_scalars(job)) + 3
+    factors = [x[head + before.index(tile)] for tile in tiles]
+    return np.concatenate([x[:head], factors, x[head + len(before) :]])
+
+
+def _coefficients(job: Job, x: Any, tiles: list[Any]) -> GemmCoefficients:
+    values = np.exp(x)
+    names = list(_scalars(job))
+    head = len(names)
+    e, a, b = values[head : head + 3]
+    factors = values[head + 3 : head + 3 + len(tiles)]
+    menu = tuple(
+        (m, n, min(1.1, float(e * m / (m + a) * n / (n + b) * f))) for (m, n), f in zip(tiles, factors, strict=True)
+    )
+    known: dict[str, Any] = dict(zip(names, map(float, values[:head]), strict=True)) | job.fixed
+    if job.penalties:
+        p = values[head + 3 + len(tiles) :]
+        odd = p[0] if job.gpu.generation == "ampere" else 1.5 * p[1]  # the other sweeps hold no odd lengths: assumed
+        steps = np.array([odd, odd, p[1], p[1], p[2], p[3], p[4], 0.0])
+        known["input_penalty"] = tuple(float(v) for v in np.maximum.accumulate(steps[::-1])[::-1])
+        written = float(p[5])  # odd outputs were not swept: as much worse than even ones as inputs are
+        known["output_penalty"] = (*[written * float(odd / p[1])] * 2, written, written, written / 12, 0.0, 0.0, 0.0)
+    return GemmCoefficients(tiles=menu, **known)
+
+
+def _prune(job: Job, rows: pd.DataFrame, c: GemmCoefficients) -> GemmCoefficients:
+    """Without the tiles that fewer than one product in 150 takes."""
+    used = predictor(job, rows, details=True)(c)
+    taken = pd.Series(list(zip(used["tile_m"], used["tile_n"], strict=True))).value_counts(normalize=True)
+    kept = tuple(t for t in c.tiles if taken.get((t[0], t[1]), 0.0) >= 1 / 150)
+    return replace(c, tiles=kept)
+
+
+def predictor(job: Job, rows: pd.DataFrame, details: bool = False) -> Callable[[GemmCoefficients], Any]:
+    """Seconds of each row as a function of the coefficients, in the order of the rows."""
+    groups = [(np.flatnonzero(rows.layout == layout), Layout(layout)) for layout in sorted(set(rows.layout))]
+    parts = []
+    for where, layout in groups:
+        part = rows.iloc[where]
+        sizes = {key: part[key].to_numpy(dtype=np.int64) for key in ("m", "n", "k", "batch")}
+        parts.append((where, Gemm(name="fit", dtype=job.dtype, layout=layout, **sizes)))
+
+    def predict(c: GemmCoefficients) -> Any:
+        machine = cost_gemm._machine(job.gpu, job.dtype, c, Clock.BOOST)
+        out: dict[str, Any] = {}
+        for where, gemm in parts:
+            arrays, shape = cost_gemm._problem(gemm, c)
+            flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
+            for key, value in evaluate(flat, machine, c, details).items():
+                out.setdefault(key, np.empty(len(rows)))[where] = value
+        return out if details else out["time_s"]
+
+    return predict
+
+
+def score(job: Job, c: GemmCoefficients, where: Any) -> dict[str, float]:
+    rows = job.rows[where]
+    ratio = predictor(job, rows)(c) * 1e6 / rows.us.to_numpy()
+    error = np.abs(ratio - 1)
+    out = {"rows": len(rows), "mape": error.mean(), "median": np.median(error), "p90": np.quantile(error, 0.9)}
+    out["bias"] = np.median(ratio)
+    large = ((rows.m >= 512) & (rows.n >= 512) & (rows.k >= 512)).to_numpy()
+    if large.any():
+        out["mape_512"] = error[large].mean()
+    if "set" in rows:
+        out |= {f"mape_{name}": error[(rows.set == name).to_numpy()].mean() for name in sorted(set(rows.set))}
+    return {key: float(value) for key, value in out.items()}
+
+
+def sigmas(job: Job, c: GemmCoefficients, where: Any) -> tuple[float, float]:
+    """Half-widths that cover 80% of held-out rows, long and short against the launch, as standard deviations."""
+    rows = job.rows[where]
+    if "set" in rows:
+        rows = rows[rows.set.isin(["mm_ksweep_high", "mm_ksweep_low", "qkv", "proj", "mlp_up", "mlp_down"])]
+    time = predictor(job, rows)(c)
+    error = np.abs(np.log(time * 1e6 / rows.us.to_numpy()))
+    small = time < 8 * c.launch_s
+    widths = [np.quantile(error[part], 0.8) / 1.2816 if part.sum() > 20 else np.nan for part in (~small, small)]
+    return tuple(float(w) if np.isfinite(w) else float(np.nanmax(widths)) for w in widths)  # type: ignore[return-value]
+
+
+def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], sigma: tuple[float, float]) -> str:
+    lines = [
+        "# Written by lab/fit_gemm.py. Seconds end in _s; shares are of the datasheet's rates.",
+        "# Symbols: docs/concepts/gemm.md.",
+        "[provenance.gemm]",
+        f'source = "{job.source}"',
+        f'note = "{job.note}"',
+        f'date = "{datetime.date.today().isoformat()}"',
+        *(['launched = "host"'] if job.dtype is DType.FP16 else []),
+        f"rows = {len(job.rows)}",
+    ]
+    lines += [f"{part} = {{ {', '.join(f'{k} = {_number(v)}' for k, v in e.items())} }}" for part, e in errors.items()]
+    lines += ["", "[gemm]", "# tile_m, tile_n, share of peak in the main loop", "tiles = ["]
+    lines += [f"  [{m}, {n}, {share:.3f}]," for m, n, share in c.tiles]
+    lines += ["]"]
+    names = [*_scalars(job), *(("input_penalty", "output_penalty") if job.penalties else ()), *job.fixed]
+    lines += [f"{name} = {_number(getattr(c, name))}" for name in names]
+    lines += [f"log_sigma = {sigma[0]:.4f}", f"log_sigma_small = {sigma[1]:.4f}"]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_number(v) for v in value) + "]"
+    text = f"{value:.4g}"
+    return text if any(c in text for c in ".en") or isinstance(value, int) else text + ".0"
+
+
+DEFAULT = [
+    "a100_sxm.fp16", "v100_sxm.fp16", "mi250x.fp16", "a100_sxm.bf16", "h200_sxm.bf16", "b200_sxm.bf16", "gb200.bf16",
+    "b300_sxm.bf16", "gb300.bf16", "rtx_pro_6000_server.bf16", "arc_pro_b60.bf16",
+    "h200_sxm.fp8", "b200_sxm.fp8", "gb200.fp8", "b300_sxm.fp8", "gb300.fp8", "rtx_pro_6000_server.fp8",
+    "h200_sxm.fp8_block", "b200_sxm.fp8_block", "gb200.fp8_block", "b300_sxm.fp8_block", "gb300.fp8_block",
+    "rtx_pro_6000_server.fp8_block", "b200_sxm.nvfp4", "gb200.nvfp4", "b300_sxm.nvfp4", "gb300.nvfp4",
+    "rtx_pro_6000_server.nvfp4", "a100_sxm.int8", "a100_sxm.int8_wo", "a100_sxm.int4_wo", "arc_pro_b60.fp8",
+    "a100_pcie_40gb.fp32", "a100_pcie_80gb.fp32", "l4.fp32", "mi100.fp32", "mi210.fp32", "p100_pcie_16gb.fp32",
+    "p4.fp32", "t4.fp32", "v100_pcie_32gb.fp32",
+]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

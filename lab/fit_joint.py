@@ -1,0 +1,255 @@
+"""Fit one set of GEMM coefficients to all generations at once and write ``cost/correction/data/joint.toml``.
+
+Development only (scipy, pandas, pyarrow, the shared data): ``python lab/fit_joint.py SHARED [bf16 | bf16.hopper]``.
+What a device nobody measured borrows. The formula is ``sartor.cost.gpu.tiles``, the rules from device to device
+``cost.correction.scaling``; every generation weighs the same. Each generation is also held out in turn, fit and all:
+those coefficients go to lab/joint_held_out.toml (for lab/kin_docs.py), their errors on the generation they never
+saw into joint.toml, and the interval is as wide as they show it must be.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import tomllib
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fit_gemm
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType
+
+JOINT = fit_gemm.OUT / "joint.toml"
+HELD_OUT = Path(__file__).resolve().parent / "joint_held_out.toml"
+DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
+"""NVIDIA devices with tensor cores whose tables hold products of a linear layer."""
+WARP = ("a100_sxm", "rtx_pro_6000_server")
+"""Those whose warps feed their tensor cores from registers (mma.sync), as Ada's and Ampere's smaller dies do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One entry of joint.toml."""
+
+    dtype: DType
+    fitted: tuple[str, ...]
+    judged: tuple[str, ...]
+    """Devices whose generations are held out in turn."""
+    between: str = ""
+    """Entry whose coefficients are met half-way."""
+
+
+FITS = {
+    "bf16": Fit(dtype=DType.BF16, fitted=DEVICES, judged=DEVICES),
+    "fp8": Fit(dtype=DType.FP8, fitted=DEVICES[1:-1], judged=DEVICES[1:]),
+    "nvfp4": Fit(dtype=DType.NVFP4, fitted=DEVICES[2:], judged=DEVICES[2:]),
+    "bf16_warp": Fit(dtype=DType.BF16, fitted=WARP[1:], judged=WARP, between="bf16"),
+    "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=()),
+}
+"""``_warp`` is for devices of that kind. Narrow products of the two kinds differ by more than their rates: fitted
+together, both are further off (docs/concepts/gemm.md)."""
+ROWS, JUDGED, EVALUATIONS = 900, 6000, 11
+"""Rows of a generation that are fitted on, rows of a device that are judged, and steps of the fit."""
+COPIES = 5.0
+"""Of the weights, which the tables' collector turns through (data/measured, README)."""
+SCALARS = {
+    **fit_gemm.SCALARS,
+    "l2_rate": (0.3, 0.05, 1.0),
+    "throttle_s": fit_gemm.THROTTLE["throttle_s"],
+}
+TILES = fit_gemm.TILES_TABLE
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    for word in FITS:
+        each = FITS[word]
+        for left_out in [*dict.fromkeys(load_gpu(name).generation for name in each.judged), ""]:
+            if wanted and word not in wanted and f"{word}.{left_out}" not in wanted:
+                continue
+            path, key = (HELD_OUT, f"{left_out}.{word}") if left_out else (JOINT, word)
+            table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            pool = each.judged if each.between and left_out else each.fitted
+            c = fit(shared, [name for name in pool if load_gpu(name).generation != left_out], each.dtype)
+            if each.between:
+                c = half_way(c, (table[left_out] if left_out else table)[each.between]["gemm"])
+            _put(table, key, {"gemm": _as_dict(c)})
+            if left_out:
+                judged = [name for name in each.judged if load_gpu(name).generation == left_out]
+                _put(table, key, {"errors": {name: errors(shared, name, each.dtype, c) for name in judged}})
+                print(key, {n: e["mape"] for n, e in table[left_out][word]["errors"].items()}, flush=True)
+            path.write_text(_toml(table), encoding="utf-8")
+    finish(shared)
+
+
+def finish(shared: Path) -> None:
+    """What joint.toml says of its fits: rows, errors on generations held out, and the interval those need."""
+    table, held = (tomllib.loads(path.read_text(encoding="utf-8")) for path in (JOINT, HELD_OUT))
+    for word, entry in table.items():
+        dtype, fitted = FITS[word].dtype, FITS[FITS[word].between or word].fitted
+        judged = word if FITS[word].judged else dtype.value
+        found = [each[judged]["errors"] for each in held.values() if judged in each]
+        devices = {name: error for errors_ in found for name, error in errors_.items()}
+        means = {
+            key: float(np.mean([np.mean([e[key] for e in errors_.values()]) for errors_ in found]))
+            for key in ("mape", "median", "log_sigma", "log_sigma_small")
+        }
+        entry["gemm"] |= {key: round(means[key], 4) for key in ("log_sigma", "log_sigma_small")}
+        entry["provenance"] = {
+            "source": f"data/measured ({'gemm_fp16_bf16' if dtype is DType.BF16 else 'gemm_lowbit'}.parquet), "
+            + ", ".join(fitted),
+            "date": datetime.date.today().isoformat(),
+            "lender": "joint",
+            "rows": int(sum(len(rows_of(shared, name, dtype)) for name in fitted)),
+            "held_out": {key: round(means[key], 4) for key in ("mape", "median")},
+            "held_out_devices": {name: error["mape"] for name, error in devices.items()},
+        }
+    JOINT.write_text(_toml(table), encoding="utf-8")
+
+
+@cache
+def rows_of(shared: Path, gpu: str, dtype: DType) -> pd.DataFrame:
+    """One target per shape; without products narrower than a scale block, which wait for the host."""
+    name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
+    if not len(_table(shared, name, gpu, dtype)):
+        return pd.DataFrame()
+    return fit_gemm.table_job(shared, gpu, dtype).rows
+
+
+@cache
+def _table(shared: Path, name: str, gpu: str, dtype: DType) -> pd.DataFrame:
+    label = "bfloat16" if dtype is DType.BF16 else dtype.value
+    filters = [("gpu", "==", gpu), ("dtype", "==", label)]
+    return pd.read_parquet(shared / "data" / "measured" / name, columns=["m"], filters=filters)
+
+
+def half_way(c: GemmCoefficients, other: dict[str, Any]) -> GemmCoefficients:
+    """Each coefficient the geometric mean of two fits'."""
+    shares = {(m, n): share for m, n, share in other["tiles"]}
+    menu = tuple((m, n, round(float((share * shares[m, n]) ** 0.5), 3)) for m, n, share in c.tiles if (m, n) in shares)
+    scalars = {name: float(f"{(getattr(c, name) * other[name]) ** 0.5:.4g}") for name in SCALARS | {"throttle": ()}}
+    return replace(c, tiles=menu, **scalars)
+
+
+def fit(shared: Path, devices: list[str], dtype: DType) -> GemmCoefficients:
+    """Least squares of ln(predicted / measured) with a robust loss, each generation as many rows."""
+    parts = []
+    for name in devices:
+        peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
+        rows = rows_of(shared, name, dtype)
+        parts.append(_judge(name, dtype, rows.sample(min(len(rows), ROWS // peers), random_state=0)))
+    names, throttle = _names(dtype), _throttle(devices, dtype)
+    spans = [*names.values(), *fit_gemm.EFFICIENCY, *[(0.97, 0.4, 1.0)] * len(TILES)]
+    first, low, high = (np.log([span[i] for span in spans]) for i in range(3))
+    head = len(names) + 3
+
+    def residual(x: Any) -> Any:
+        c = _coefficients(x, dtype, throttle)
+        return np.concatenate([*(judge(c) for judge in parts), 0.3 * x[head:]])
+
+    first = np.clip(first, low + 1e-6, high - 1e-6)
+    options = {"loss": "soft_l1", "f_scale": 0.05, "diff_step": 2e-3, "max_nfev": EVALUATIONS, "bounds": (low, high)}
+    return _coefficients(least_squares(residual, first, **options).x, dtype, throttle)
+
+
+def _throttle(devices: list[str], dtype: DType) -> float:
+    """Of the reference device: the middle of what the devices' own fits say, over the operations of their joules. Left
+    free it was traded against the tiles' shares, which do not know of power."""
+    per_joule = []
+    for name in devices:
+        rates = Rates.of(load_gpu(name))
+        assert rates is not None
+        per_joule.append(
+            load_calibration(load_gpu(name), dtype).gemm[dtype].throttle
+            * REFERENCE.flops_per_joule
+            / rates.flops_per_joule
+        )
+    return float(np.median(per_joule))
+
+
+def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[str, float]:
+    rows = rows_of(shared, gpu, dtype)
+    rows = rows.sample(min(len(rows), JUDGED), random_state=1)
+    error = _judge(gpu, dtype, rows)(c)
+    short = rows.us.to_numpy() * 1e-6 * np.exp(error) < 8 * _on(gpu, c).launch_s
+    long, small = (float(np.quantile(np.abs(error[part]), 0.8) / 1.2816) for part in (~short, short))
+    relative = np.abs(np.exp(error) - 1)
+    found = {"mape": relative.mean(), "median": np.median(relative), "bias": np.median(np.exp(error))}
+    found |= {"log_sigma": long, "log_sigma_small": small}
+    return {key: round(float(value), 4) for key, value in found.items()}
+
+
+def _judge(gpu: str, dtype: DType, rows: pd.DataFrame) -> Any:
+    """ln(predicted / measured) of rows of one device, as a function of the joint coefficients."""
+    job = fit_gemm.Job(gpu=load_gpu(gpu), dtype=dtype, rows=rows, tiles=TILES)
+    predict, measured = fit_gemm.predictor(job, rows), rows.us.to_numpy() * 1e-6
+    return lambda c: np.log(predict(_on(gpu, c)) / measured)
+
+
+def _on(gpu: str, c: GemmCoefficients) -> GemmCoefficients:
+    rates = Rates.of(load_gpu(gpu))
+    assert rates is not None
+    moved: GemmCoefficients = rescaled(c, REFERENCE, rates)
+    return replace(moved, input_penalty=(0.0,) * 8, output_penalty=(0.0,) * 8)
+
+
+def _names(dtype: DType) -> dict[str, tuple[float, float, float]]:
+    return SCALARS | (fit_gemm.QUANTIZE if dtype is not DType.BF16 else {})
+
+
+def _coefficients(x: Any, dtype: DType, throttle: float) -> GemmCoefficients:
+    values, names = np.exp(x), list(_names(dtype))
+    e, a, b = values[len(names) : len(names) + 3]
+    factors = values[len(names) + 3 :]
+    menu = tuple(
+        (m, n, round(min(1.1, float(e * m / (m + a) * n / (n + b) * f)), 3))
+        for (m, n), f in zip(TILES, factors, strict=True)
+    )
+    scalars = {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=False)}
+    return GemmCoefficients(tiles=menu, weight_copies=COPIES, throttle=float(f"{throttle:.4g}"), **scalars)
+
+
+def _as_dict(c: GemmCoefficients) -> dict[str, Any]:
+    return {f.name: getattr(c, f.name) for f in fields(c) if getattr(c, f.name) != f.default}
+
+
+def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
+    for part in key.split("."):
+        table = table.setdefault(part, {})
+    table.update(values)
+
+
+def _toml(table: dict[str, Any], above: str = "") -> str:
+    """Tables of tables down to values; the last level of errors and rows stays on one line."""
+    lines = (
+        [] if above else ["# Written by lab/fit_joint.py. Coefficients of the reference device of hardware/scaling.py."]
+    )
+    for key, value in table.items():
+        name = f"{above}.{key}" if above else key
+        if isinstance(value, dict) and key in ("gemm", "provenance", "errors"):
+            lines += ["", f"[{name}]", *(f"{k} = {_value(v)}" for k, v in value.items())]
+        elif isinstance(value, dict):
+            lines.append(_toml(value, name))
+    return "\n".join(lines) + ("" if above else "\n")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,379 @@
+"""Fit the residuals on top of the GEMM and attention formulas and write ``cost/correction/data/residual/``.
+
+Development only (torch, pandas, pyarrow, the shared data):
+``python lab/fit_residual.py SHARED [gpu.dtype | gpu.part ...]``, a part being context, generation or encoder;
+``SHARED coverage`` adds the share inside held-out intervals where it was not recorded.
+Features and inference are ``sartor.cost``'s own. The rows and the held-out fifth of weights (n, k) are
+lab/fit_gemm.py's: a network is fitted on four fifths, its errors on the fifth are written down, and the network
+written is fitted on all rows. Leave-one-out: a device's rows against a relative's coefficients and residual, both
+fitted without that device. Seeded; two runs on one machine write the same bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from fit_gemm import table_job
+from fit_kernels import AIC, _attention_op
+from sartor.cost.correction import network_data as measured
+from sartor.cost.correction.attention import (
+    PARTS,
+    SHORTEST,
+    SIZES,
+    attention_features,
+    attention_floor_s,
+    launch_of,
+    windows_known,
+)
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.gemm import gemm_features, table_length
+from sartor.cost.correction.network import PANEL, forward, without_residuals
+from sartor.cost.correction.network_data import Residual, fingerprint, residual_records
+from sartor.cost.gpu import gemm as cost_gemm
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import peak_flops_per_s, roofline_s
+from sartor.cost.gpu.tiles import Problems, evaluate
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType, Gemm
+
+OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data" / "residual"
+WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 80, 3, 150, 512, 6e-3, 0.1
+SHORT = 8
+KIN = {"context": (8.0, 3.3)}
+"""How much wider a borrower's interval is where no relative was measured, long and short kernels: the median of 32
+cases on Blackwell is 2.0 for both; of prefill, whose kernels change most between devices, that of its own 12."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Measured kernels of one device, with the formula's time by someone's coefficients."""
+
+    sizes: pd.DataFrame
+    seconds: Any
+    held_out: Any
+    formula_s: Any
+    floor_s: Any
+    features: Any
+    """(features, rows)."""
+    large: Any
+    """m, n and k of 512 and more; attention: a million query-key pairs and more."""
+    launch_s: float
+    coefficients: Any
+    source: str
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    torch.set_num_threads(1)
+    OUT.mkdir(exist_ok=True)
+    table = {key: dict(value) for key, value in residual_records().items()}
+    trials: dict[str, Residual] = {}
+    for name in wanted or DEFAULT:
+        gpu, what = name.rsplit(".", 1)
+        rows = rows_of(shared, gpu, what, gpu)
+        trials[name] = fit(gpu, rows, ~rows.held_out)
+        table[name] = record_of(gpu, what, rows, trials[name])
+        save(name, fit(gpu, rows, np.ones_like(rows.held_out)))
+        write(table)
+        print(name, "formula", table[name]["formula"], "residual", table[name]["held_out"], flush=True)
+    for name, trial in trials.items():
+        table[name] |= borrowed(shared, name, trial, table)
+        write(table)
+
+
+def cover(shared: Path, wanted: list[str]) -> None:
+    """Coverage alone, of fits that were made before it was recorded: their trial again, which sees the same rows."""
+    torch.set_num_threads(1)
+    lacking = [name for name, record in residual_records().items() if "coverage" not in record and "moe" not in name]
+    for name in wanted or lacking:
+        gpu, what = name.rsplit(".", 1)
+        rows = rows_of(shared, gpu, what, gpu)
+        found = coverage(predict(fit(gpu, rows, ~rows.held_out), rows), rows)
+        measured._table.cache_clear()
+        table = {key: dict(value) for key, value in residual_records().items()}  # others may have written meanwhile
+        if table[name]["fingerprint"] == fingerprint(rows.coefficients):
+            table[name]["coverage"] = found
+            write(table)
+        print(name, found, flush=True)
+
+
+def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any]:
+    held, time_s, target = rows.held_out, predict(trial, rows), np.log(rows.seconds / rows.formula_s)
+    least, most = np.quantile(target, [0.001, 0.999])
+    return {
+        "gpu": gpu,
+        **({"part": what} if what in PARTS else {"dtype": what}),
+        "fingerprint": fingerprint(rows.coefficients),
+        "source": rows.source,
+        "date": datetime.date.today().isoformat(),
+        "rows": len(rows.sizes),
+        "formula": errors(rows.formula_s, rows, held),
+        "held_out": errors(time_s, rows, held),
+        "fitted_on": errors(time_s, rows, ~held),
+        "coverage": coverage(time_s, rows),
+        "least": round(float(least), 4),
+        "most": round(float(most), 4),
+        "formula_log_sigma": rows.coefficients.log_sigma,
+        **sigma_pair("", time_s, rows, held),
+        **{
+            f"kin_{key}": round(factor * value, 4)
+            for factor, (key, value) in zip(
+                KIN.get(what, (2.0, 2.0)), sigma_pair("", time_s, rows, held).items(), strict=True
+            )
+        },
+    }
+
+
+def windows_of(sizes: pd.DataFrame) -> Any:
+    """(head_dim, least, most) sliding window per head dimension that has any."""
+    spans = (
+        sizes.reindex(columns=["head_dim", "window"]).query("window > 0").groupby("head_dim").window.agg(["min", "max"])
+    )
+    return spans.reset_index().to_numpy(dtype=np.float32)
+
+
+def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
+    """Rows of ``gpu`` seen with the coefficients of ``owner``: its shares and seconds, the gpu's own datasheet."""
+    if what in PARTS:
+        return attention_rows(shared, gpu, what, owner)
+    return gemm_rows(shared, gpu, DType(what), owner)
+
+
+def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str) -> Rows:
+    job = job_of(shared, gpu, dtype)
+    device, lender = load_gpu(gpu), load_gpu(owner)
+    c = load_calibration(lender, dtype).gemm[dtype]
+    m, n, k = (job.rows[name].to_numpy(dtype=np.int64) for name in "mnk")
+    gemm = Gemm(name="fit", m=m, n=n, k=k, dtype=dtype)
+    machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
+    arrays, shape = cost_gemm._problem(gemm, c)
+    flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
+    columns = {"m": flat.m, "n": table_length(flat.n), "k": table_length(flat.k)}
+    return Rows(
+        sizes=job.rows[["m", "n", "k"]],
+        seconds=job.rows.us.to_numpy(dtype=np.float64) * 1e-6,
+        held_out=job.rows.held_out.to_numpy(),
+        formula_s=evaluate(flat, machine, c, False)["time_s"],
+        floor_s=roofline_s(gemm, device),
+        features=gemm_features(columns, machine, c, device),
+        large=(m >= 512) & (n >= 512) & (k >= 512),
+        launch_s=c.launch_s,
+        coefficients=c,
+        source=job.source,
+    )
+
+
+@cache
+def job_of(shared: Path, gpu: str, dtype: DType) -> Any:
+    return table_job(shared, gpu, dtype)
+
+
+KEYS = ["batch", "heads", "kv_heads", "head_dim", "window", "seq_q", "seq_kv"]
+
+
+def attention_rows(shared: Path, gpu: str, part: str, owner: str) -> Rows:
+    """One target per shape, the median over frameworks and versions of rows with flag 0. Whole curves (what is left
+    when the sequence is taken out) are held out, by lab/fit_kernels.py's hash."""
+    table = attention_table(shared)
+    table = table[(table.gpu == gpu) & (table.phase == part)]
+    rows = table.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
+    fits = rows.seq_kv > 1 if part == "generation" else rows.seq_q >= SHORTEST
+    rows = rows[fits].reset_index(drop=True)
+    curve = rows.heads * 7919 + rows.kv_heads * 104729 + rows.head_dim * 31 + rows.batch * 977 + rows.window
+    device = load_gpu(gpu)
+    lent = without_residuals(load_calibration(load_gpu(owner)))
+    c, peak = lent.attention, peak_flops_per_s(device, DType.BF16)
+    op = _attention_op(rows, part != "encoder")
+    columns = {name: np.asarray(getattr(op, name), dtype=np.float64) for name in SIZES}
+    return Rows(
+        sizes=rows[KEYS],
+        seconds=rows.us.to_numpy(dtype=np.float64) * 1e-6,
+        held_out=(curve % 5 == 0).to_numpy(),
+        formula_s=attention_cost(op, device, lent, clock=Clock.BOOST).time_s,
+        floor_s=attention_floor_s(part, columns, peak, device),
+        features=attention_features(part, columns, peak, device, c),
+        large=(1.0 * rows.batch * rows.heads * rows.seq_q * rows.seq_kv >= 1e6).to_numpy(),
+        launch_s=launch_of(part, c),
+        coefficients=c,
+        source=f"data/measured/attention.parquet {AIC}, {gpu} {part}",
+    )
+
+
+@cache
+def attention_table(shared: Path) -> pd.DataFrame:
+    columns = ["gpu", "phase", *KEYS, "latency_us", "flag"]
+    table = pd.read_parquet(shared / "data" / "measured" / "attention.parquet", columns=columns)
+    return table[table.flag == 0]
+
+
+def trained(z: Any, goal: Any, width: int, epochs: int) -> Any:
+    """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small."""
+    parts: list[Any] = []
+    for a, b in pairwise([z.shape[1], *[width] * LAYERS]):
+        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*parts, torch.nn.Linear(width, 1))
+    with torch.no_grad():
+        net[-1].weight.mul_(0.1)
+        net[-1].bias.zero_()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
+    steps = max(1, len(z) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.15)
+    for _ in range(epochs):
+        order = torch.randperm(len(z))
+        for i in range(steps):
+            batch = order[i * BATCH : (i + 1) * BATCH]
+            loss = torch.nn.functional.smooth_l1_loss(net(z[batch])[:, 0], goal[batch], beta=0.02)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return net
+
+
+def fit(gpu: str, rows: Rows, where: Any) -> Residual:
+    """Least absolute error (rounded off below 2%) of ln(measured / formula)."""
+    torch.manual_seed(0)
+    x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
+    mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
+    z = torch.tensor(((x - mean) / scale).T.copy())
+    target = torch.tensor(y, dtype=torch.float32)
+    net = trained(z, target, WIDTH, max(EPOCHS, min(400, 3000000 // len(z))))
+    linear = [part for part in net if isinstance(part, torch.nn.Linear)]
+    half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
+    seen = z.numpy().T
+    return Residual(
+        gpu=gpu,
+        mean=mean.astype(np.float32),
+        scale=scale.astype(np.float32),
+        low=seen.min(axis=1, keepdims=True),
+        high=seen.max(axis=1, keepdims=True),
+        layers=tuple(half),
+        least=float(np.quantile(y, 0.001)),
+        most=float(np.quantile(y, 0.999)),
+        formula_log_sigma=0.0,
+        log_sigma=0.0,
+        log_sigma_small=0.0,
+        kin_log_sigma=0.0,
+        kin_log_sigma_small=0.0,
+        windows=windows_of(rows.sizes[where]),
+    )
+
+
+def _half(values: Any) -> Any:
+    """As they are written: in 16 bits."""
+    return values.astype(np.float16).astype(np.float32)
+
+
+def predict(residual: Residual, rows: Rows) -> Any:
+    count = len(rows.seconds)
+    log_factor, trust = forward(residual, np.pad(rows.features, ((0, 0), (0, -count % PANEL)), mode="edge"))
+    factor = np.exp(log_factor * trust, dtype=np.float64)[:count]
+    if "window" in rows.sizes:
+        sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64) for name in ("head_dim", "window")}
+        factor = np.where(windows_known(residual, sizes), factor, 1.0)
+    return np.maximum(rows.formula_s * factor, rows.floor_s)
+
+
+def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
+    error = np.abs(time_s / rows.seconds - 1)
+    out = {"rows": int(where.sum()), "mape": error[where].mean(), "median": np.median(error[where])}
+    out |= {"p90": np.quantile(error[where], 0.9), "mape_large": error[where & rows.large].mean()}
+    return {key: value if key == "rows" else round(float(value), 4) for key, value in out.items()}
+
+
+def sigma_pair(prefix: str, time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
+    """Standard deviations that put 80% of rows inside, long and short against the launch."""
+    error = np.abs(np.log(time_s / rows.seconds))
+    small = rows.formula_s < SHORT * rows.launch_s
+    parts = [where & part if (where & part).sum() >= 30 else where for part in (~small, small)]
+    long, short = (np.quantile(error[part], 0.8) / 1.2816 for part in parts)
+    return {f"{prefix}log_sigma": round(float(long), 4), f"{prefix}log_sigma_small": round(float(short), 4)}
+
+
+def coverage(time_s: Any, rows: Rows) -> float:
+    """Share inside the 80% interval of held-out rows whose interval was made from the other half of them."""
+    half = pd.util.hash_pandas_object(rows.sizes.drop(columns=_SWEPT, errors="ignore"), index=False) % 2 == 0
+    small = rows.formula_s < SHORT * rows.launch_s
+    inside = np.zeros(len(rows.sizes), dtype=bool)
+    for side in (half.to_numpy(), ~half.to_numpy()):
+        long, short = sigma_pair("", time_s, rows, rows.held_out & ~side).values()
+        sigma = np.where(small, short, long)
+        inside |= side & (np.abs(np.log(time_s / rows.seconds)) <= 1.2816 * sigma)
+    return round(float(inside[rows.held_out].mean()), 3)
+
+
+_SWEPT = ["m", "seq_q", "seq_kv"]
+
+
+def borrowed(shared: Path, name: str, trial: Residual, table: dict[str, Any]) -> dict[str, Any]:
+    """How coefficients and residual of ``name`` do on devices of its generation, on weights it was not fitted on."""
+    gpu, what = name.rsplit(".", 1)
+    generation = load_gpu(gpu).generation
+    found: dict[str, Any] = {}
+    pairs = []
+    for other in sorted(table):
+        kin = other.rsplit(".", 1)[0]
+        if kin == gpu or not other.endswith(f".{what}") or load_gpu(kin).generation != generation:
+            continue
+        rows = rows_of(shared, kin, what, gpu)
+        time_s = predict(trial, rows)
+        before, after = errors(rows.formula_s, rows, rows.held_out), errors(time_s, rows, rows.held_out)
+        found[kin] = {"formula": before["mape"], "mape": after["mape"], "median": after["median"]}
+        pairs.append(sigma_pair("kin_", time_s, rows, rows.held_out))
+    if not pairs:
+        return {}
+    sigma = {key: round(float(np.median([pair[key] for pair in pairs])), 4) for key in pairs[0]}
+    print(name, "lent to", found, sigma, flush=True)
+    return sigma | {"lent": found}
+
+
+def save(name: str, residual: Residual) -> None:
+    arrays: dict[str, Any] = {key: getattr(residual, key) for key in ("mean", "scale", "low", "high")}
+    if residual.windows.size:
+        arrays["windows"] = residual.windows
+    for i, (weight, bias) in enumerate(residual.layers):
+        arrays |= {f"weight_{i}": weight.astype(np.float16), f"bias_{i}": bias.astype(np.float16)}
+    np.savez_compressed(OUT / f"{name}.npz", **arrays)
+
+
+def write(table: dict[str, dict[str, Any]]) -> None:
+    lines = ["# Written by lab/fit_residual.py. docs/concepts/residual.md says how each figure was made."]
+    for name in sorted(table):
+        lines += ["", f'["{name}"]', *(f"{key} = {_toml(value)}" for key, value in table[name].items())]
+    (OUT / "residuals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server", "arc_pro_b60")
+
+DEFAULT = [
+    *(f"{gpu}.bf16" for gpu in DEVICES),
+    *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
+      if (gpu, dtype) != ("h200_sxm", "nvfp4")),
+    "a100_sxm.int8", "arc_pro_b60.fp8",
+    *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
+      if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
+]  # fmt: skip
+
+
+if __name__ == "__main__":
+    if sys.argv[2:3] == ["coverage"]:
+        cover(Path(sys.argv[1]), sys.argv[3:])
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])

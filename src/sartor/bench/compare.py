@@ -1,0 +1,154 @@
+"""Predicted beside measured: what the cost model says of cases that were timed.
+
+A case of an operator is priced alone, at the clock of its mode; a stack as ``sartor.model.lower`` lowers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.bench.cases import Case, Mode, StackRun, StepPart
+from sartor.bench.record import Row
+from sartor.bench.records_file import row_key
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.estimate import Estimate, estimate
+from sartor.hardware.gpu import Gpu
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
+from sartor.model.lower import lower
+from sartor.model.lower.kernels import Kernels
+from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.workload import Phase, Workload
+from sartor.operators import OperatorGraph, Part, Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One case, predicted and measured."""
+
+    case: Case
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float
+    source: str
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted_s / self.measured_s
+
+
+def pairs(
+    cases: Iterable[Case], rows: Sequence[Mapping[str, Any]], gpu: Gpu, calibration: Calibration | None
+) -> list[Pair]:
+    """Cases that were measured, with their predictions; a case timed several times counts by its median."""
+    measured: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        measured.setdefault(row_key(row), []).append(float(row["latency_us"]) * 1e-6)
+    found = []
+    for case in cases:
+        if (times := measured.get(case.key)) and (priced := predict(case, gpu, calibration)) is not None:
+            found.append(
+                Pair(
+                    case=case,
+                    predicted_s=float(priced.time_s),
+                    low_s=float(priced.low_s),
+                    high_s=float(priced.high_s),
+                    measured_s=float(np.median(times)),
+                    source=priced.source.value,
+                )
+            )
+    return found
+
+
+def predict(case: Case, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
+    """The estimate of one case; None where the device has no such products."""
+    clock = Clock.SUSTAINED if case.mode is Mode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
+    graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
+    try:
+        return estimate(graph, gpu, calibration, clock=clock)
+    except ValueError:
+        return None
+
+
+def stack_graph(run: StackRun) -> OperatorGraph:
+    """What plain PyTorch runs of a stack: layers alone where it has no vocabulary, the optimizer where it steps."""
+    phases = {StepPart.FORWARD: Phase.PREFILL, StepPart.DECODE: Phase.DECODE}
+    workload = Workload(
+        shape=stack_shape(run),
+        phase=phases.get(run.part, Phase.TRAIN),
+        microbatch_size=run.batch,
+        seq_len=run.seq_len,
+        context_len=run.context_len,
+        dtype=run.dtype,
+    )
+    graph = lower(workload, kernels=Kernels(accumulates=False))
+    kept = tuple(
+        op
+        for op in graph.operators
+        if (run.vocab_size or op.part is Part.LAYER) and (run.part is StepPart.STEP or op.pass_ is not Pass.OPTIMIZER)
+    )
+    return OperatorGraph(operators=kept, tokens=graph.tokens)
+
+
+def stack_shape(run: StackRun) -> TransformerShape:
+    """A stack's model: equal pre-norm layers, a tied table where it has a vocabulary."""
+    mixer = AttentionMixer(
+        num_heads=run.num_heads, num_kv_heads=run.num_kv_heads, head_dim=run.head_dim, causal=run.causal
+    )
+    layer = Layer(
+        mixers=(mixer,),
+        ffn=DenseFfn(ffn_hidden_size=run.ffn_hidden_size, gated=run.gated),
+        norms=(Norm(name="norm1"), Norm(name="norm2")),
+    )
+    stack = Stack(
+        name="decoder",
+        hidden_size=run.hidden_size,
+        runs=(Run(layer=layer, count=run.num_layers),),
+        norms=(Norm(name="final"),) if run.vocab_size else (),
+    )
+    return TransformerShape(name=run.name, stacks=(stack,), vocab_size=max(run.vocab_size, 1))
+
+
+def summary(found: Sequence[Pair]) -> dict[str, Any]:
+    """Errors of |predicted / measured - 1|, per table and together."""
+    tables = ["all", *sorted({pair.case.table for pair in found})]
+    return {
+        table: _errors([pair.ratio for pair in found if table in ("all", pair.case.table)]) for table in tables if found
+    }
+
+
+def _errors(ratios: list[float]) -> dict[str, float]:
+    error = np.abs(np.asarray(ratios) - 1)
+    return {
+        "cases": len(ratios),
+        "mape": float(error.mean()),
+        "median_error": float(np.median(error)),
+        "p90_error": float(np.quantile(error, 0.9)),
+        "bias": float(np.median(ratios)),
+    }
+
+
+def pair_body(pair: Pair) -> dict[str, Any]:
+    """A pair in JSON."""
+    words = {name: value for name, value in pair.case.columns.items() if value != ""}
+    return {
+        "table": pair.case.table,
+        **words,
+        **dict(pair.case.tags),
+        "predicted_s": pair.predicted_s,
+        "low_s": pair.low_s,
+        "high_s": pair.high_s,
+        "source": pair.source,
+        "measured_s": pair.measured_s,
+        "ratio": pair.ratio,
+    }
+
+
+def rows_of(result_rows: Sequence[Row]) -> list[Mapping[str, Any]]:
+    """Rows just measured, as they would be read back."""
+    return [{name: str(value) for name, value in row.items()} for row in result_rows]

@@ -1,0 +1,227 @@
+"""One ``sartor measure``: a device, a suite, a file of records, and the machine's own datasheet."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sartor.bench.cases import Case
+from sartor.bench.collectives import collective_cases
+from sartor.bench.compare import Pair, pair_body, pairs, summary
+from sartor.bench.device import Device
+from sartor.bench.machine import is_catalogued, machine_toml, stand_in
+from sartor.bench.record import Row
+from sartor.bench.records_file import RecordsFile, row_key
+from sartor.bench.run import Progress, RunResult, Session, run
+from sartor.bench.scale import Scale, look, neighbours
+from sartor.bench.suites import BUDGET_S, suite
+from sartor.bench.timing import Policy
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.operators import OperatorGraph
+
+HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
+"""Samples shorter than a scheduler's turn, so that some are undisturbed on a host that others use."""
+
+GPU_POLICY = Policy(warmup_s=0.01, sample_s=0.004, samples=9, most_s=3.0, rest_s=0.004)
+
+
+LEAST_LOOK_S, SHARE_OF_FIRST = 0.1, 0.7
+"""No case is given up before so long; first visits together take this share of the budget at most, however busy the
+machine is: what scattered is looked at again in the rest."""
+
+
+def _policy(usual: Policy, budget_s: float, cases: int) -> Policy:
+    """The usual patience, or less where many cases share the budget."""
+    each = max(LEAST_LOOK_S, SHARE_OF_FIRST * budget_s / max(cases, 1))
+    return replace(usual, most_s=min(usual.most_s, each))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was done, and what the file now holds."""
+
+    scale: Scale
+    suite: str
+    result: RunResult
+    path: Path
+    rows: Sequence[Any]
+    cases: Sequence[Case]
+    machine: str = ""
+    """The machine's datasheet as TOML; empty where the catalogue has the device or rows do not suffice."""
+    no_machine: str = ""
+    """Why there is none, where the catalogue lacks the device."""
+
+    def gpu(self) -> Gpu:
+        """The device as the cost model knows it: the catalogue's, or as it was just measured."""
+        facts = self.scale.facts
+        return load_gpu(facts.gpu) if is_catalogued(facts) else stand_in(self.scale)
+
+    def pairs(self, gpu: Gpu, calibration: Calibration | None = None) -> list[Pair]:
+        """Predicted beside measured, case by case."""
+        return pairs(self.cases, self.rows, gpu, calibration)
+
+
+def measure(
+    device: Device,
+    suite_name: str,
+    out: str | Path,
+    *,
+    graph: OperatorGraph | None = None,
+    resume: bool = False,
+    budget_s: float | None = None,
+    rounds: int | None = None,
+    date: str = "",
+    progress: Callable[[Progress], None] = lambda _: None,
+    collect: Collect | None = None,
+) -> Measured:
+    """Run a suite on a device and append its rows to ``out``. Raises ``InputError``.
+
+    ``collect`` times collectives, where the suite has them and there are several devices (a host: two processes).
+    ``budget_s`` stops between cases (default: the suite's own); ``rounds`` is how often each case is visited (default:
+    twice on a host, once elsewhere).
+    """
+    if suite_name not in BUDGET_S:
+        raise InputError("--suite", suite_name, f"must be one of {', '.join(BUDGET_S)}", "quick")
+    return measure_cases(
+        device,
+        suite_name,
+        lambda scale: suite(suite_name, scale, graph),
+        out,
+        resume=resume,
+        budget_s=BUDGET_S[suite_name] if budget_s is None else budget_s,
+        rounds=rounds,
+        date=date,
+        progress=progress,
+        collect=collect if suite_name == "collectives" or _has_peers(device, suite_name) else None,
+    )
+
+
+Collect = Callable[[Sequence[Case], str], list[Row]]
+"""Times collectives in processes of their own; the date goes into the rows."""
+
+
+def _has_peers(device: Device, suite_name: str) -> bool:
+    return suite_name == "full" and device.facts.num_devices > 1
+
+
+def measure_cases(
+    device: Device,
+    name: str,
+    make: Callable[[Scale], Sequence[Case]],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    budget_s: float,
+    rounds: int | None = None,
+    date: str = "",
+    progress: Callable[[Progress], None] = lambda _: None,
+    collect: Collect | None = None,
+) -> Measured:
+    """The same for any cases, made once the device's scale is known; ``name`` is the rows' ``suite``."""
+    started = device.host_s()
+    on_host = device.facts.backend == "cpu"
+    with RecordsFile(out, device.facts, resume=resume) as records:
+        scale, cases = _begun(look(device), make, records, name)
+        left_s = budget_s - (device.host_s() - started)
+        session = Session(
+            device=device,
+            records=records,
+            suite=name,
+            date=date or datetime.date.today().isoformat(),
+            policy=_policy(HOST_POLICY if on_host else GPU_POLICY, left_s, len(cases)),
+            budget_s=left_s,
+            rounds=rounds or (2 if on_host else 1),
+            progress=progress,
+        )
+        result = run(cases, session)
+        if collect is not None:
+            _collectives(collect, session, result)
+    machine, why = _machine(records, session.date, device)
+    return Measured(
+        scale=scale,
+        suite=name,
+        result=result,
+        path=Path(out),
+        rows=records.rows,
+        cases=cases,
+        machine=machine,
+        no_machine=why,
+    )
+
+
+def _begun(
+    scale: Scale, make: Callable[[Scale], Sequence[Case]], records: RecordsFile, name: str
+) -> tuple[Scale, Sequence[Case]]:
+    """The cases of this scale, or those a file was begun with: a machine that looks a step faster or slower than it did
+    then goes on with the same ones."""
+    cases = make(scale)
+    there = {row_key(row) for row in records.rows if row.get("suite") == name}
+    if there <= {case.key for case in cases}:
+        return scale, cases
+
+    def in_file(other: Scale) -> int:
+        return sum(case.key in there for case in make(other))
+
+    begun = max(neighbours(scale), key=in_file)
+    return begun, make(begun)
+
+
+def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
+    """Collectives that are not in the file yet, all at once."""
+    facts = session.device.facts
+    on_host = facts.backend == "cpu"
+    cases = collective_cases(max(2, facts.num_devices), small=on_host)
+    due = [case for case in cases if not session.records.visits(case)]
+    rows = collect(due, session.date) if due else []
+    for row in rows:
+        session.records.append(row)
+    result.cases += len(cases)
+    result.kept += len(cases) - len(due)
+    result.measured += len(rows)
+    if len(rows) < len(due):
+        result.skipped["the library has no such collective"] = [case.label for case in due][: len(due) - len(rows)]
+
+
+def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]:
+    """The datasheet, or why there is none."""
+    if is_catalogued(device.facts):
+        return "", ""
+    try:
+        return machine_toml(records.rows, device.facts, date), ""
+    except InputError as error:
+        return "", f"records {error.must}"
+
+
+def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> dict[str, Any]:
+    """The JSON of ``sartor measure``."""
+    facts, result = found.scale.facts, found.result
+    tables: dict[str, int] = {}
+    for row in found.rows:
+        tables[row["table"]] = tables.get(row["table"], 0) + 1
+    return {
+        "device": {name: getattr(facts, name) for name in facts.__slots__},
+        "dtype": found.scale.dtype.value,
+        "suite": found.suite,
+        "file": str(found.path),
+        "machine_file": machine,
+        "no_machine_file": found.no_machine or None,
+        "stopped": result.stopped.value,
+        "cases": result.cases,
+        "measured": result.measured,
+        "kept": result.kept,
+        "again": result.again,
+        "left": result.left,
+        "skipped": [
+            {"reason": reason, "count": len(labels), "cases": labels[:10]} for reason, labels in result.skipped.items()
+        ],
+        "spent_s": round(result.spent_s, 3),
+        "rows": dict(sorted(tables.items())),
+        "compared": [pair_body(pair) for pair in compared],
+        "errors": summary(compared),
+    }

@@ -1,0 +1,116 @@
+"""A timing as a row: the columns of data/measured, plus the device, its software, clocks, power and date.
+
+Rows of all tables share one file; ``table`` says which a row belongs to (``sartor.records.tables`` takes them apart).
+``flag`` keeps rows that are no target of a prediction out of fits: a bit sum, 0 where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.bench.cases import Case, Mode
+from sartor.bench.device import DeviceFacts
+from sartor.bench.timing import Timing
+
+SUSTAINED, NOISY, RESIDENT, CHOSEN_KERNEL = 32, 64, 128, 256
+"""Bits of ``flag`` (1 to 16 are those of data/measured/README.md): timed after a second and more of work; spread above
+``NOISY_SPREAD`` or others took the cores; the same buffers each launch; a kernel asked for, not the library's own."""
+
+NOISY_SPREAD = 0.15
+"""(median - 10th percentile) / median above which a row is flagged and looked at again if time is left."""
+
+IDENTITY_COLUMNS = ("table", "gpu", "dtype")
+SIZE_COLUMNS = (
+    "op", "batch", "m", "n", "k", "layout", "kv_dtype", "phase", "heads", "kv_heads", "head_dim", "window", "seq_q",
+    "seq_kv", "causal", "rows", "cols", "bytes", "n_gpus", "gpus_per_node", "model", "seq", "layers", "hidden", "ffn",
+    "gated", "vocab", "tp", "part", "pass", "kernel", "library",
+)  # fmt: skip
+TIME_COLUMNS = (
+    "latency_us", "p10_us", "p90_us", "samples", "launches", "set_aside", "mode", "resident", "buffers", "timer",
+    "tflops", "gbps", "busbw_gbps", "flag",
+)  # fmt: skip
+DEVICE_COLUMNS = (
+    "clock_mhz", "memory_clock_mhz", "power_w", "power_limit_w", "temperature_c", "device", "backend", "driver",
+    "framework", "framework_version", "library_version", "threads", "suite", "date", "source",
+)  # fmt: skip
+COLUMNS = (*IDENTITY_COLUMNS, *SIZE_COLUMNS, *TIME_COLUMNS, *DEVICE_COLUMNS)
+"""Every column of a records file, in order."""
+
+
+def row_of(case: Case, timing: Timing, facts: DeviceFacts, *, sets: int, timer: str, suite: str, date: str) -> Row:
+    """One row, every value as it is to be written; columns that do not apply are left out."""
+    read = timing.reading
+    return {
+        **case.columns,
+        "table": case.table,
+        "gpu": facts.gpu,
+        "latency_us": _digits(timing.median_s * 1e6),
+        "p10_us": _digits(timing.p10_s * 1e6),
+        "p90_us": _digits(timing.p90_s * 1e6),
+        "samples": timing.samples,
+        "launches": timing.launches,
+        "set_aside": timing.set_aside,
+        "buffers": sets,
+        "timer": timer,
+        **_rates(case, timing),
+        "flag": _flag(case, timing),
+        "clock_mhz": _known(read.clock_hz / 1e6),
+        "memory_clock_mhz": _known(read.memory_clock_hz / 1e6),
+        "power_w": _known(read.power_w),
+        "power_limit_w": _known(read.power_limit_w),
+        "temperature_c": _known(read.temperature_c),
+        **device_columns(facts),
+        # "torch" alone means launches from the host one by one, as data/measured uses the word
+        "framework": "torch_cpu" if facts.backend == "cpu" else {"graph": "torch_graph"}.get(timer, "torch"),
+        "suite": suite,
+        "date": date,
+        "source": "sartor measure",
+    }
+
+
+Row = dict[str, Any]
+
+
+def device_columns(facts: DeviceFacts) -> dict[str, Any]:
+    """Columns that every row of one file has alike."""
+    return {
+        "gpu": facts.gpu,
+        "device": facts.device,
+        "backend": facts.backend,
+        "driver": facts.driver,
+        "framework_version": facts.torch,
+        "library_version": facts.library,
+        "threads": facts.threads or "",
+    }
+
+
+def _rates(case: Case, timing: Timing) -> dict[str, Any]:
+    seconds, work = timing.median_s, case.work
+    if case.table in ("gemm", "grouped_gemm", "attention"):
+        return {"tflops": _digits(float(work.flops) / seconds / 1e12, 4)}
+    if case.table == "memory_bound":
+        return {"gbps": _digits(case.columns["bytes"] / seconds / 1e9, 4)}
+    if case.table == "collectives":
+        n = int(work.group_size)  # type: ignore[union-attr]
+        factor = {"all_reduce": 2 * (n - 1) / n, "send_recv": 1.0}.get(case.columns["op"], (n - 1) / n)
+        return {"busbw_gbps": _digits(factor * case.columns["bytes"] / seconds / 1e9, 4), "gpus_per_node": n}
+    return {"tp": 1}
+
+
+def _flag(case: Case, timing: Timing) -> int:
+    noisy = not timing.quiet or timing.spread > NOISY_SPREAD
+    bits = (
+        (case.mode is Mode.SUSTAINED, SUSTAINED),
+        (noisy, NOISY),
+        (case.resident, RESIDENT),
+        (bool(case.kernel), CHOSEN_KERNEL),
+    )
+    return sum(bit for is_set, bit in bits if is_set)
+
+
+def _known(value: float) -> Any:
+    return _digits(value) if value > 0 else ""
+
+
+def _digits(value: float, digits: int = 5) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,185 @@
+"""The file that records are appended to, one whole row at a time, so that an interrupted run can go on.
+
+CSV is written as it comes. Parquet is written at the end from a CSV beside it (``NAME.parquet.part.csv``), which is
+also what an interrupted run leaves and the next one goes on with.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sartor.bench.cases import IDENTITY, Case, key_of
+from sartor.bench.device import DeviceFacts
+from sartor.bench.record import COLUMNS, NOISY, device_columns
+from sartor.errors import InputError, MissingExtraError
+
+AGREE = 0.15
+"""Two visits to a case that differ by more are worth a third."""
+
+SAME = ("gpu", "device", "driver", "framework_version", "threads")
+"""Columns that all rows of one file must share."""
+
+
+class RecordsFile:
+    """Rows of one device in one file.
+
+    Raises ``InputError`` where the file exists and ``resume`` is not asked for, is no records file, or holds rows of
+    another device or software.
+    """
+
+    def __init__(self, path: str | Path, facts: DeviceFacts, *, resume: bool = False) -> None:
+        self.path = Path(path)
+        if self.path.suffix.lower() not in (".csv", ".parquet"):
+            raise InputError("--out", str(path), "must end in .csv or .parquet", f"{self.path.stem}.csv")
+        self._parquet = self.path.suffix.lower() == ".parquet"
+        self._journal = self.path.with_name(self.path.name + ".part.csv") if self._parquet else self.path
+        if self._parquet:
+            _pyarrow()
+        self._begin(resume)
+        self.rows = read_rows(self._journal)
+        _check_same(self.rows, facts, self.path)
+        self._visits: dict[tuple[str, ...], list[float]] = {}
+        self._clean: dict[tuple[str, ...], list[float]] = {}
+        for row in self.rows:
+            self._count(row)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row: all of it reaches the file, or none."""
+        text = _line([row.get(name, "") for name in COLUMNS])
+        with self._journal.open("ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        words = {name: str(row.get(name, "")) for name in COLUMNS}
+        self.rows.append(words)
+        self._count(words)
+
+    def visits(self, case: Case) -> int:
+        """How often a case was timed."""
+        return len(self._visits.get(case.key, ()))
+
+    def is_settled(self, case: Case) -> bool:
+        """Whether a case was timed without noise, once or the same within ``AGREE`` twice."""
+        clean = sorted(self._clean.get(case.key, []))
+        return len(clean) == 1 or any(after <= (1 + AGREE) * before for before, after in pairwise(clean))
+
+    def _count(self, row: Mapping[str, str]) -> None:
+        key, latency = row_key(row), float(row.get("latency_us") or 0)
+        self._visits.setdefault(key, []).append(latency)
+        if not int(row.get("flag") or 0) & NOISY:
+            self._clean.setdefault(key, []).append(latency)
+
+    def close(self) -> None:
+        """Make the Parquet file, where one was asked for."""
+        if self._parquet and self.rows:
+            write_parquet(self._journal, self.path)
+            self._journal.unlink()
+
+    def __enter__(self) -> RecordsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, resume: bool) -> None:
+        there = [path for path in {self.path, self._journal} if path.exists()]
+        if there and not resume:
+            must = "exists; --resume goes on with it, or name another file"
+            raise InputError("--out", str(self.path), must, f"--out {self.path} --resume")
+        if self._parquet and self.path.exists() and not self._journal.exists():
+            self._journal.write_bytes(_lines(_parquet_rows(self.path)))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._journal.exists() or self._journal.stat().st_size == 0:
+                self._journal.write_bytes(_line(COLUMNS))
+            else:
+                _drop_part_line(self._journal)
+        except OSError as error:
+            raise InputError("--out", str(self.path), f"must be writable ({error.strerror})") from None
+
+
+def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The case a row is of."""
+    return key_of(row["table"], row) if row.get("table") in IDENTITY else ()
+
+
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """Rows of a records file as words. Raises ``InputError`` where it is none."""
+    path = Path(path)
+    if path.suffix.lower() == ".parquet":
+        return _parquet_rows(path)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            names = reader.fieldnames or []
+            missing = [name for name in ("table", "gpu", "latency_us") if name not in names]
+            if missing:
+                raise InputError("records", str(path), f"must be a file of sartor measure; it has no {missing[0]}")
+            return [dict(row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError("records", str(path), f"must be a CSV file that can be read ({reason})") from None
+
+
+def write_parquet(source: Path, target: Path) -> None:
+    """A records CSV as Parquet, numbers as numbers."""
+    _, pq = _pyarrow()
+    import pyarrow.csv as pc
+
+    table = pc.read_csv(source, convert_options=pc.ConvertOptions(strings_can_be_null=True))
+    part = target.with_name(f".{target.name}.part")
+    pq.write_table(table, part, compression="zstd")
+    part.replace(target)
+
+
+def _parquet_rows(path: Path) -> list[dict[str, str]]:
+    pa, pq = _pyarrow()
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError("records", str(path), f"must be a Parquet file that can be read ({error})") from None
+    return [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
+
+
+def _check_same(rows: Sequence[Mapping[str, str]], facts: DeviceFacts, path: Path) -> None:
+    ours = device_columns(facts)
+    for name in SAME:
+        others = {row.get(name, "") for row in rows} - {str(ours.get(name, ""))}
+        if others:
+            must = f"in {path} differs from this run's {ours.get(name, '') or 'none'}: one file holds one device and "
+            raise InputError(name, sorted(others)[0], must + "its software", "another --out")
+
+
+def _drop_part_line(path: Path) -> None:
+    """Cut what an interrupted write may have left after the last whole row."""
+    data = path.read_bytes()
+    if not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return b"".join([_line(COLUMNS), *(_line([row.get(name, "") for name in COLUMNS]) for row in rows)])
+
+
+def _line(values: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtraError("Parquet files", "data") from None
+    return pa, pq

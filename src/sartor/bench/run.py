@@ -1,0 +1,136 @@
+"""Run cases on a device within a time budget: every timing is written at once, what cannot run is said.
+
+A case already in the file is not run again. Cases whose samples scattered, or whose visits differ, are looked at again
+while time is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sartor.bench.cases import Case
+from sartor.bench.device import Device, OutOfMemoryOnDevice, UnsupportedCase
+from sartor.bench.record import Row, row_of
+from sartor.bench.records_file import RecordsFile
+from sartor.bench.timing import Policy, time_case
+
+
+class Stopped(StrEnum):
+    """Why a run ended."""
+
+    FINISHED = "finished"
+    BUDGET = "time budget"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run is."""
+
+    at: int
+    of: int
+    spent_s: float
+    label: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RunResult:
+    """What a run did."""
+
+    cases: int
+    measured: int = 0
+    kept: int = 0
+    """Already in the file."""
+    again: int = 0
+    """Further visits to cases timed before."""
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    """Reason -> the cases it kept from running."""
+    cannot: set[tuple[str, ...]] = field(default_factory=set)
+    """Keys of those."""
+    stopped: Stopped = Stopped.FINISHED
+    spent_s: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Cases not come to."""
+        return self.cases - self.measured - self.kept - sum(len(labels) for labels in self.skipped.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What all cases of one run share."""
+
+    device: Device
+    records: RecordsFile
+    suite: str
+    date: str
+    policy: Policy = field(default_factory=Policy)
+    budget_s: float = float("inf")
+    rounds: int = 1
+    """Visits to every case, minutes apart: a host's cores are shared with others."""
+    progress: Callable[[Progress], None] = lambda _: None
+
+
+def run(cases: Iterable[Case], session: Session) -> RunResult:
+    """Time every case that is not in the file yet; stop at the budget, or at an interrupt, keeping what is done."""
+    todo = list({case.key: case for case in cases}.values())
+    known = {case.key for case in todo if session.records.visits(case)}
+    result = RunResult(cases=len(todo), kept=len(known))
+    started = session.device.host_s()
+    try:
+        for visits in range(1, session.rounds + 1):
+            due = [case for case in todo if session.records.visits(case) < visits]
+            _pass(due, session, result, started)
+        for _ in range(MOST_LOOKS):
+            unsettled = [case for case in todo if session.records.visits(case) and not session.records.is_settled(case)]
+            _pass(unsettled, session, result, started)
+    except KeyboardInterrupt:
+        result.stopped = Stopped.INTERRUPTED
+    result.spent_s = session.device.host_s() - started
+    return result
+
+
+MOST_LOOKS = 2
+"""Further visits to cases whose samples scattered or whose visits differ, while time is left."""
+
+
+def _pass(due: Sequence[Case], session: Session, result: RunResult, started: float) -> None:
+    """Visit cases in turn until the budget is spent; those that cannot run are skipped for good."""
+    for i, case in enumerate(due):
+        spent = session.device.host_s() - started
+        if spent > session.budget_s:
+            if not session.records.visits(case):
+                result.stopped = Stopped.BUDGET
+            return
+        if case.key in result.cannot:
+            continue
+        again = session.records.visits(case) > 0
+        label = f"again: {case.label}" if again else case.label
+        session.progress(Progress(at=i, of=len(due), spent_s=spent, label=label))
+        if _one(case, session, result):
+            result.again += int(again)
+            result.measured += int(not again)
+
+
+def _one(case: Case, session: Session, result: RunResult) -> bool:
+    """Whether a case was timed and written."""
+    device = session.device
+    try:
+        loaded = device.load(case)
+        timing = time_case(device, loaded, case.mode, session.policy)
+    except (OutOfMemoryOnDevice, UnsupportedCase) as why:
+        reason = "out of memory" if isinstance(why, OutOfMemoryOnDevice) else str(why)
+        result.cannot.add(case.key)
+        result.skipped.setdefault(reason, []).append(case.label)
+        return False
+    finally:
+        device.free()
+    row = row_of(
+        case, timing, device.facts, sets=loaded.sets, timer=loaded.timer, suite=session.suite, date=session.date
+    )
+    session.records.append(row)
+    result.rows.append(row)
+    return True

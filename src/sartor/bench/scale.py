@@ -1,0 +1,112 @@
+"""How fast a device is, roughly: what suites size cases by, so that a laptop and an H200 take the same minutes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sartor.bench.cases import Case, Mode, Work
+from sartor.bench.device import Device, DeviceFacts, OutOfMemoryOnDevice, UnsupportedCase
+from sartor.bench.timing import Policy, time_case
+from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Rates found in a second of trying. Powers of two, so that an interrupted run finds the same cases again."""
+
+    facts: DeviceFacts
+    flops_per_s: Mapping[DType, float]
+    """Of types that have products of their own here: one that is not faster than fp32 on a host is left out."""
+    bytes_per_s: float
+
+    @property
+    def dtype(self) -> DType:
+        """The type most models run in here: bf16, else fp16, else fp32."""
+        return next(d for d in (DType.BF16, DType.FP16, DType.FP32, *self.flops_per_s) if d in self.flops_per_s)
+
+    @property
+    def small(self) -> bool:
+        """Whether the device is a host or as slow as one: suites then take small sizes."""
+        return self.flops_per_s[self.dtype] < 2e13
+
+    def seconds(self, work: Work) -> float:
+        """About how long one launch takes: half of the rate, and memory besides."""
+        dtype = getattr(work, "dtype", self.dtype)
+        rate = self.flops_per_s.get(dtype, min(self.flops_per_s.values()))
+        return float(work.flops) / (0.5 * rate) + float(getattr(work, "bytes_moved", 0.0)) / self.bytes_per_s
+
+    def fits(self, work: Work, most_s: float) -> bool:
+        """Whether a launch stays under ``most_s`` and its operands under a quarter of memory."""
+        held = float(getattr(work, "bytes_moved", 0.0))
+        return self.seconds(work) <= most_s and held <= 0.25 * self.facts.memory_bytes
+
+
+def neighbours(scale: Scale) -> list[Scale]:
+    """This scale first, then those a step (a factor of two) off: memory's rate, with all types' or with one type's."""
+    steps = (1.0, 0.5, 2.0)
+    every = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
+    single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
+    return [
+        replace(
+            scale,
+            flops_per_s={name: rate * each.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
+            bytes_per_s=scale.bytes_per_s * memory,
+        )
+        for each in (*every, *single)
+        for memory in steps
+    ]
+
+
+TRIED = (DType.FP32, DType.BF16, DType.FP16, DType.TF32, DType.FP8)
+TRIED_ON_HOSTS = (DType.FP32, DType.BF16, DType.FP16)
+"""Without units for it, an fp8 product on a host takes seconds."""
+
+WORTH = 1.1
+"""A narrow type must beat fp32 by this much on a host to count as one of its own."""
+
+
+def look(device: Device) -> Scale:
+    """Try one product of each type and one copy. Raises ``UnsupportedCase`` where not even fp32 runs."""
+    quick = Policy(warmup_s=0.02, sample_s=0.005, samples=5, most_s=1.0)
+    side = 768 if device.facts.backend == "cpu" else 4096
+    rates = {}
+    for dtype in TRIED_ON_HOSTS if device.facts.backend == "cpu" else TRIED:
+        work = Gemm(name="look", m=side, n=side, k=side, dtype=dtype)
+        if (seconds := _time(device, Case(work=work), quick)) is not None:
+            rates[dtype] = float(work.flops) / seconds
+    if DType.FP32 not in rates:
+        raise UnsupportedCase("not even a product in fp32 runs here")
+    if device.facts.backend == "cpu":
+        rates = {d: rate for d, rate in rates.items() if d is DType.FP32 or rate > WORTH * rates[DType.FP32]}
+    rows = 4096 if device.facts.backend == "cpu" else 65536
+    add = streamed("add", rows, 4096, 3.0, DType.FP32)
+    seconds = _time(device, Case(work=add), quick)
+    bandwidth = add.bytes_moved / seconds if seconds else 1e10
+    return Scale(
+        facts=device.facts,
+        flops_per_s={dtype: _power_of_two(rate) for dtype, rate in rates.items()},
+        bytes_per_s=_power_of_two(float(bandwidth)),
+    )
+
+
+def streamed(op: str, rows: int, cols: int, elements: float, dtype: DType) -> MemoryBound:
+    """A streaming kernel of the tables that moves ``elements`` per element of rows x cols."""
+    kinds = {"add": "residual", "rmsnorm": "norm", "layernorm": "norm", "gelu": "activation", "rope": "rotary"}
+    kind = MemoryBoundKind(kinds.get(op, "activation" if op == "silu_and_mul" else op))
+    moved = elements * rows * cols * dtype.bytes
+    return MemoryBound(name=op, kind=kind, kernel=op, rows=rows, cols=cols, bytes_moved=moved, dtype=dtype)
+
+
+def _time(device: Device, case: Case, policy: Policy) -> float | None:
+    try:
+        return time_case(device, device.load(case), Mode.BURST, policy).p10_s
+    except (UnsupportedCase, OutOfMemoryOnDevice):
+        return None
+    finally:
+        device.free()
+
+
+def _power_of_two(value: float) -> float:
+    return float(2.0 ** round(math.log2(value)))

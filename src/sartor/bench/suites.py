@@ -1,0 +1,210 @@
+"""Suites: which cases tell most about a device, in the time there is.
+
+Groups of a suite are dealt in turn, each from its most telling case on, so that a run cut short by its budget has seen
+a part of everything. Sizes follow ``Scale``: a launch of any case takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sartor.bench.cases import Case, Mode, StackRun, StepPart
+from sartor.bench.kernel_cases import attention, dealt, memory_sizes, streams
+from sartor.bench.machine import stand_in
+from sartor.bench.scale import Scale
+from sartor.calibrate.fit import Products
+from sartor.calibrate.samples import GRID_M, GRID_NK, GRID_RAGGED, choose
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Collective, DType, Gemm, Layout, OperatorGraph
+
+SUITES = ("quick", "full", "model", "alignment", "waves", "layer", "collectives")
+BUDGET_S = {
+    "quick": 105.0,
+    "full": 560.0,
+    "model": 300.0,
+    "alignment": 560.0,
+    "waves": 560.0,
+    "layer": 300.0,
+    "collectives": 300.0,
+}
+"""When nobody says: quick ends under two minutes with the start of PyTorch, the others under ten."""
+
+
+def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[Case]:
+    """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``; collectives
+    are no single device's and have cases of their own (``bench.collectives``)."""
+    if name == "model":
+        if graph is None:
+            raise InputError("--suite", name, "must name a model", "--suite model pythia-70m")
+        return model_cases(graph)
+    if name not in SUITES:
+        raise InputError("--suite", name, f"must be one of {', '.join(SUITES)}", "quick")
+    if name == "collectives":
+        return []
+    makers = {"quick": quick, "full": full, "alignment": alignment, "waves": waves, "layer": layer}
+    return list(makers[name](scale))
+
+
+def quick(scale: Scale) -> Iterator[Case]:
+    """Products of the device's main type, and a few of everything else; first what a datasheet needs."""
+    count, more = (150, 60) if scale.small else (150, 24)
+    others = [d for d in scale.flops_per_s if d is not scale.dtype]
+    first, *sizes = memory_sizes(scale)
+    yield first
+    yield from dealt(
+        sizes,
+        products(scale, scale.dtype, count, most_s=0.03),
+        *(products(scale, dtype, more, most_s=0.03) for dtype in others),
+        attention(scale, most_s=0.1)[:24],
+        streams(scale)[: 40 if scale.small else 24],
+    )
+
+
+def full(scale: Scale) -> Iterator[Case]:
+    """All types and kernels, batched and sustained, layers and training steps."""
+    count = 700 if scale.small else 500
+    others = [d for d in scale.flops_per_s if d is not scale.dtype]
+    chosen = products(scale, scale.dtype, count, most_s=0.1)
+    return dealt(
+        memory_sizes(scale),
+        chosen,
+        sustained(scale, chosen),
+        *(products(scale, dtype, 120, most_s=0.1) for dtype in others),
+        batched(scale),
+        attention(scale, most_s=0.3),
+        streams(scale),
+        list(layer(scale)),
+    )
+
+
+# ------------------------------------------------------------------------------------------- products
+
+
+def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[Case]:
+    """``count`` products that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
+    pool = _pool(scale, dtype, most_s)
+    chosen = pool.part(choose(pool, count))
+    sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
+    return [
+        Case(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=dtype, layout=_layout(i, m, dtype)))
+        for i, (m, n, k) in enumerate(sizes)
+    ]
+
+
+def _layout(i: int, m: int, dtype: DType) -> Layout:
+    """Three of five a forward; backward's only with rows that a training step has."""
+    if dtype is DType.FP8 or m < 64:
+        return Layout.TN
+    return (Layout.TN, Layout.TN, Layout.TN, Layout.NN, Layout.NT)[i % 5]
+
+
+LEAST_FLOPS = 1e6
+"""Smaller products are no part of any model, and libraries take other ways for them."""
+
+ODD = (1365, 2730, 5460)
+"""Lengths off 8 bytes (8h/3 of 512, 1024 and 2048), so that a calibration learns what misalignment costs here."""
+
+HOST_BYTES = 64e6
+"""Operands of a product on a host: more could not be rotated, and allocators hand out fresh pages for their copies."""
+
+
+def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
+    lengths = (64, *GRID_NK, *GRID_RAGGED, *ODD)
+    m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
+    one = Gemm(name="pool", m=m, n=n, k=k, dtype=dtype)
+    rate = scale.flops_per_s.get(dtype, min(scale.flops_per_s.values()))
+    seconds = one.flops / (0.5 * rate) + one.bytes_moved / scale.bytes_per_s
+    ragged = np.isin(n, GRID_RAGGED + ODD) & np.isin(k, GRID_RAGGED + ODD)
+    most_bytes = min(0.2 * scale.facts.memory_bytes, HOST_BYTES if scale.facts.backend == "cpu" else np.inf)
+    fits = (seconds <= most_s) & (np.asarray(one.bytes_moved) <= most_bytes) & (one.flops >= LEAST_FLOPS) & ~ragged
+    fits &= (n % 16 == 0) & (k % 16 == 0) if dtype is DType.FP8 else fits
+    m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
+    gpu: Gpu = stand_in(scale)
+    return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))
+
+
+def batched(scale: Scale) -> list[Case]:
+    """Products of unfused attention: score and over-value of a few heads."""
+    found = []
+    for batch in (8, 32, 64):
+        for s in (128, 512, 1024, 2048):
+            for d in (64, 80, 128):
+                for layout, n, k in ((Layout.TN, s, d), (Layout.NN, d, s)):
+                    work = Gemm(name="bmm", batch=batch, m=s, n=n, k=k, dtype=scale.dtype, layout=layout)
+                    found += [Case(work=work)] if scale.fits(work, 0.1) else []
+    return found
+
+
+def sustained(scale: Scale, chosen: Sequence[Case], count: int = 6) -> list[Case]:
+    """The heaviest of the chosen products again, after a second and more of the same."""
+    heavy = sorted(chosen, key=lambda case: -float(case.work.flops))[: 4 * count : 4]
+    return [replace(case, mode=Mode.SUSTAINED) for case in heavy]
+
+
+def alignment(scale: Scale) -> Iterator[Case]:
+    """m, n and k each from odd to a multiple of 128, in every layout, the other two well aligned."""
+    base = 512 if scale.small else 4096
+    lengths = sorted({base + step for step in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 127, 120)})
+    groups = []
+    for layout in Layout:
+        for axis in ("n", "k", "m"):
+            groups.append([_product(scale, layout, **{**dict.fromkeys("mnk", base), axis: x}) for x in lengths])
+    return dealt(*groups)
+
+
+def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> Case:
+    return Case(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=scale.dtype, layout=layout))
+
+
+def waves(scale: Scale) -> Iterator[Case]:
+    """Staircases: columns in steps of 64 at fixed rows, so that tiles fill one wave and start another."""
+    if scale.small:
+        heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
+    else:
+        heights, steps, k = (2304, 1024, 4096), range(64, 64 * 97, 64), 4096
+    return dealt(*([_product(scale, Layout.TN, m=m, n=n, k=k) for n in steps] for m in heights))
+
+
+# ------------------------------------------------------------------------------------------- layers and models
+
+
+def layer(scale: Scale) -> Iterator[Case]:
+    """Whole layers at several widths, forward and training, and whole steps of a small stack with its head."""
+    widths = ((256, 4), (512, 8), (768, 12)) if scale.small else ((1024, 16), (2048, 16), (4096, 32), (8192, 64))
+    batch, seq = (1, 256) if scale.small else (4, 2048)
+    runs = [
+        StackRun(
+            name=f"layer-h{h}",
+            hidden_size=h,
+            num_heads=a,
+            num_kv_heads=a if h < 4096 else 8,
+            head_dim=h // a,
+            ffn_hidden_size=4 * h if h < 4096 else 7 * h // 2,
+            gated=h >= 4096,
+            batch=batch,
+            seq_len=seq,
+            part=part,
+            dtype=scale.dtype,
+        )
+        for h, a in widths
+        for part in (StepPart.FORWARD, StepPart.TRAIN)
+    ]
+    h = widths[0][0]
+    stack = replace(runs[0], name=f"stack-h{h}", num_layers=4, vocab_size=50304 if not scale.small else 8192)
+    runs += [replace(stack, part=part) for part in (StepPart.FORWARD, StepPart.TRAIN, StepPart.STEP)]
+    runs.append(replace(stack, part=StepPart.DECODE, context_len=seq))
+    return (Case(work=run) for run in runs)
+
+
+def model_cases(graph: OperatorGraph) -> list[Case]:
+    """Every operator that ``sartor estimate`` prices, once; collectives aside (they need several devices)."""
+    singles: Iterable[Case] = (
+        Case(work=replace(op, name="model", count=1), tags={"name": op.name})
+        for op in graph.operators
+        if not isinstance(op, Collective)
+    )
+    return list({case.key: case for case in singles}.values())

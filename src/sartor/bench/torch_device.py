@@ -1,0 +1,303 @@
+"""Real devices through PyTorch: CUDA, ROCm (the same calls) and the host's own cores.
+
+Accelerators are timed by events around replays of a CUDA graph that holds launches on every set of buffers, or around
+the launches themselves where a graph can't hold them (autograd); the host by its clock around calls that return when
+the work is done.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import re
+import time
+from typing import Any
+
+from sartor.bench import probe
+from sartor.bench.cases import Case
+from sartor.bench.device import DeviceFacts, Loaded, OutOfMemoryOnDevice, Reading, UnsupportedCase
+from sartor.bench.torch_buffers import Buffers
+from sartor.bench.torch_kernels import Kernel
+from sartor.errors import InputError, MissingExtraError
+from sartor.hardware.catalog import canonical, load_gpu
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound
+from sartor.units import MIB
+
+DEVICES = ("cuda", "rocm", "cpu")
+
+HOST_ROTATE_BYTES = 96 * MIB
+"""What sets of operands exceed together on a host: beyond any core's own cache. A server's shared last cache (up to a
+gigabyte) is not rotated out: as much of it as the machine has left serves a model too."""
+
+GRAPH_S, MOST_GRAPHED = 2e-3, 256
+"""A graph holds launches for about this long, and at most so many."""
+
+
+def import_torch() -> Any:
+    """PyTorch. Raises ``MissingExtraError`` with the command that installs it."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("measuring needs PyTorch", "torch") from None
+    return torch
+
+
+def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> TorchDevice:
+    """The device of a word: cuda, rocm, cpu, or cuda:1 for the second; empty for an accelerator if there is one.
+
+    ``gpu`` is what to call it in the records; by default the catalogue's name, or one made of its own. Raises
+    ``InputError`` for a device that is not there, ``MissingExtraError`` without PyTorch.
+    """
+    torch = import_torch()
+    kind, _, number = word.partition(":")
+    kind = kind or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind not in DEVICES or (number and not number.isdigit()):
+        raise InputError("--device", word, "must be cuda, rocm or cpu, or cuda:N for one of several", "cpu")
+    if kind == "cpu" and number:
+        raise InputError("--device", word, "must be cpu alone; --threads says how many of its cores", "cpu")
+    if kind == "cpu":
+        return TorchDevice(torch, "cpu", _cpu_facts(torch, gpu, threads))
+    _check_there(torch, word, kind, int(number or 0))
+    name = f"cuda:{int(number or 0)}"
+    return TorchDevice(torch, name, _gpu_facts(torch, name, kind, gpu))
+
+
+def _check_there(torch: Any, word: str, kind: str, index: int) -> None:
+    is_rocm = bool(getattr(torch.version, "hip", None))
+    if not torch.cuda.is_available():
+        build = "ROCm" if is_rocm else ("CUDA" if torch.version.cuda else "CPU")
+        must = f"no such device: this PyTorch ({torch.__version__}, built for {build}) sees no accelerator here"
+        raise InputError("--device", word or kind, must, "cpu")
+    if (kind == "rocm") != is_rocm:
+        other = "rocm" if is_rocm else "cuda"
+        raise InputError("--device", word, f"no such device: this PyTorch is built for {other}", other)
+    if index >= torch.cuda.device_count():
+        must = f"no such device: {torch.cuda.device_count()} are here"
+        raise InputError("--device", word, must, f"{kind}:{torch.cuda.device_count() - 1}")
+
+
+class TorchDevice:
+    """A ``Device`` that PyTorch drives."""
+
+    def __init__(self, torch: Any, name: str, facts: DeviceFacts) -> None:
+        self.torch, self.name, self.facts = torch, name, facts
+        self.on_host = name == "cpu"
+        self._probe = probe.CpuProbe() if self.on_host else None
+        rotate = HOST_ROTATE_BYTES if self.on_host else 2.0 * facts.l2_bytes + 16 * MIB
+        self.buffers = Buffers(torch, name, rotate, facts.memory_bytes)
+        # One thread is timed by the time it ran, so others on its core do not count; several wait for each other.
+        self._clock = time.thread_time if facts.threads == 1 else time.perf_counter
+        self.waited_s = self._probe.waited_s if self._probe and facts.threads > 1 else _none_s
+        gc.freeze()  # what is loaded by now stays: collecting after each case looks at the case's own objects
+
+    def load(self, case: Case) -> Loaded:
+        """Buffers and kernel of a case, checked by one launch."""
+        self.buffers.begin()
+        if not self.on_host:
+            self.torch.cuda.set_device(self.name)
+        try:
+            kernel = _kernel(case, self.buffers)
+            with self.torch.enable_grad():
+                kernel.launch(0)
+            self._synchronise()
+            return self._graphed(kernel) if kernel.capturable and not self.on_host else self._plain(kernel)
+        except Exception as error:
+            raise self._said(error) from error
+
+    def launch_s(self, loaded: Loaded, launches: int) -> float:
+        """Seconds of one launch."""
+        try:
+            if self.on_host:
+                started = self._clock()
+                _call(loaded.launch, launches)
+                return (self._clock() - started) / launches
+            if loaded.replay is None:
+                return self._events_s(lambda: _call(loaded.launch, launches)) / launches
+            rounds = max(1, round(launches / loaded.graphed))
+            replay = loaded.replay.replay
+            return self._events_s(lambda: _call(lambda _: replay(), rounds)) / (rounds * loaded.graphed)
+        except Exception as error:
+            raise self._said(error) from error
+
+    def read(self) -> Reading:
+        if self._probe:
+            return self._probe.read()
+        index = self.torch.cuda.current_device()
+        return probe.read_amd(index) if self.facts.backend == "rocm" else probe.read_nvidia(index)
+
+    def host_s(self) -> float:
+        return time.perf_counter()
+
+    def pause(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+    def free(self) -> None:
+        self.buffers.trim()
+        gc.collect()
+        if not self.on_host:
+            self.torch.cuda.empty_cache()
+
+    # ------------------------------------------------------------------------------------------- accelerators
+
+    def _plain(self, kernel: Kernel) -> Loaded:
+        timer = ("thread" if self.facts.threads == 1 else "host") if self.on_host else "events"
+        return Loaded(launch=kernel.launch, sets=kernel.sets, set_bytes=kernel.set_bytes, timer=timer)
+
+    def _graphed(self, kernel: Kernel) -> Loaded:
+        """The kernel in a graph of whole rounds over its sets; launch by launch where capture is refused."""
+        torch = self.torch
+        one_s = self._events_s(lambda: _call(kernel.launch, 2)) / 2
+        rounds = max(1, min(MOST_GRAPHED, math.ceil(GRAPH_S / max(one_s, 1e-7))) // kernel.sets)
+        count = min(MOST_GRAPHED, kernel.sets * rounds)
+        try:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                kernel.launch(0)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                _call(kernel.launch, count)
+            graph.replay()
+            self._synchronise()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return self._plain(kernel)
+        return Loaded(
+            launch=kernel.launch,
+            sets=kernel.sets,
+            set_bytes=kernel.set_bytes,
+            timer="graph",
+            replay=graph,
+            graphed=count,
+        )
+
+    def _events_s(self, work: Any) -> float:
+        cuda = self.torch.cuda
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def _synchronise(self) -> None:
+        if not self.on_host:
+            self.torch.cuda.synchronize()
+
+    def _said(self, error: Exception) -> Exception:
+        """An error of PyTorch as what the runner knows."""
+        if isinstance(error, (UnsupportedCase, OutOfMemoryOnDevice)):
+            return error
+        text = " ".join(str(error).split())
+        lack = isinstance(error, (MemoryError, self.torch.OutOfMemoryError)) or "can't allocate memory" in text
+        if lack or "out of memory" in text:
+            return OutOfMemoryOnDevice(text[:120])
+        return UnsupportedCase(f"{type(error).__name__}: {text[:100]}")
+
+
+def _kernel(case: Case, buffers: Buffers) -> Kernel:
+    from sartor.bench.torch_attention import attention_kernel
+    from sartor.bench.torch_kernels import gemm_kernel, grouped_kernel, memory_bound_kernel
+    from sartor.bench.torch_stack import stack_kernel
+
+    work = case.work
+    if isinstance(work, Gemm):
+        return gemm_kernel(work, buffers, case.resident)
+    if isinstance(work, GroupedGemm):
+        return grouped_kernel(work, buffers)
+    if isinstance(work, Attention):
+        return attention_kernel(work, case.kernel, buffers, case.resident)
+    if isinstance(work, MemoryBound):
+        return memory_bound_kernel(work, buffers, case.resident)
+    if isinstance(work, Collective):
+        raise UnsupportedCase("collectives are run by processes of their own, one per device")
+    return stack_kernel(work, buffers)
+
+
+def _call(launch: Any, launches: int) -> None:
+    for i in range(launches):
+        launch(i)
+
+
+def _none_s() -> float:
+    return 0.0
+
+
+# ------------------------------------------------------------------------------------------- who it is
+
+
+def _cpu_facts(torch: Any, gpu: str, threads: int | None) -> DeviceFacts:
+    if threads is not None:
+        if threads > (
+            cores := len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        ):
+            raise InputError("--threads", threads, f"must be at most {cores}, the cores there are", str(cores))
+        torch.set_num_threads(threads)
+    used = torch.get_num_threads()
+    name = probe.cpu_name(probe._text("/proc/cpuinfo")) or os.uname().machine
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = re.search(r"MemAvailable:\s+(\d+)", probe._text("/proc/meminfo"))
+    math_library = re.search(r"Intel\(R\) oneAPI Math Kernel Library Version [\d.]+|OpenBLAS [\d.]+", _config(torch))
+    return DeviceFacts(
+        gpu=gpu or f"{slug(name)}_{used}t",
+        device=name,
+        backend="cpu",
+        driver=os.uname().release,
+        torch=str(torch.__version__),
+        library=math_library[0] if math_library else "",
+        num_sms=used,
+        memory_bytes=float(int(available[1]) * 1024 if available else memory),
+        l2_bytes=probe.last_cache_bytes() or 8.0 * MIB,
+        threads=used,
+    )
+
+
+def _config(torch: Any) -> str:
+    return str(torch.__config__.show())
+
+
+def _gpu_facts(torch: Any, name: str, kind: str, gpu: str) -> DeviceFacts:
+    properties = torch.cuda.get_device_properties(name)
+    device = str(properties.name)
+    return DeviceFacts(
+        gpu=gpu or catalogue_name(device),
+        device=device,
+        backend=kind,
+        driver=probe.nvidia_driver() if kind == "cuda" else str(torch.version.hip or ""),
+        torch=str(torch.__version__),
+        library=str(torch.version.cuda or torch.version.hip or ""),
+        num_sms=int(properties.multi_processor_count),
+        memory_bytes=float(properties.total_memory),
+        l2_bytes=float(getattr(properties, "L2_cache_size", 0) or 32 * MIB),
+        num_devices=int(torch.cuda.device_count()),
+    )
+
+
+_PARTS = re.compile(r"\b(NVIDIA|AMD|Instinct|Tesla|GeForce|Quadro|Radeon|\d+ ?GB|HBM\w*|SXM\d?|PCIe?|OAM|VF)\b", re.I)
+
+
+def catalogue_name(device: str) -> str:
+    """The catalogue's name of what a driver calls a device; a name of its own where the catalogue has none.
+
+    >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("NVIDIA A100-SXM4-40GB")
+    ('h100_sxm', 'a100_sxm_40gb')
+    """
+    core = " ".join(_PARTS.sub(" ", device.replace("-", " ")).split())
+    form = "pcie" if "pci" in device.lower() else "sxm"
+    memory = re.search(r"(\d+) ?GB", device.replace("-", " "))
+    size = f"_{memory[1]}gb" if memory else ""
+    for tried in (device, f"{core}_{form}{size}", f"{core}_{form}", core, f"{core}_server"):
+        try:
+            return load_gpu(canonical(tried)).name
+        except InputError:
+            continue
+    return slug(device)
+
+
+def slug(name: str) -> str:
+    """A name as one lower-case word."""
+    plain = re.sub(r"\((r|tm|c)\)", "", name.lower())
+    return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:48] or "device"

@@ -1,0 +1,232 @@
+"""Operators as PyTorch runs them: matrix products in every layout, batched, grouped and narrow, and streaming kernels.
+
+Each function gets the operator and ``Buffers`` and returns ``Kernel``: what to launch on the i-th set of operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sartor.bench.device import UnsupportedCase
+from sartor.bench.torch_buffers import Buffers, torch_dtype
+from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """``launch(i)`` runs it on set ``i``; ``capturable`` where a CUDA graph can hold it."""
+
+    launch: Callable[[int], Any]
+    sets: int
+    set_bytes: float
+    capturable: bool = True
+
+
+def gemm_kernel(op: Gemm, buffers: Buffers, resident: bool = False) -> Kernel:
+    """C[m,n] = A[m,k] B[k,n] with operands stored as the layout says; ``batch`` of them in one call."""
+    torch, (batch, m, n, k) = buffers.torch, (int(x) for x in (op.batch, op.m, op.n, op.k))
+    if op.dtype is DType.FP8:
+        return _fp8(op, buffers, resident)
+    dtype = _dtype(torch, op.dtype)
+    torch.set_float32_matmul_precision("high" if op.dtype is DType.TF32 else "highest")
+    lead = (batch,) if batch > 1 else ()
+    stored_a = (*lead, k, m) if op.layout is Layout.NT else (*lead, m, k)
+    stored_b = (*lead, n, k) if op.layout is Layout.TN else (*lead, k, n)
+    sets = buffers.sets(float(op.bytes_moved), resident)
+    a = [_turned(x, op.layout is Layout.NT) for x in buffers.random(stored_a, dtype, sets)]
+    b = [_turned(x, op.layout is Layout.TN) for x in buffers.random(stored_b, dtype, sets)]
+    out = buffers.empty((*lead, m, n), dtype)
+    product = torch.bmm if batch > 1 else torch.mm
+    return Kernel(
+        launch=lambda i: product(a[i % sets], b[i % sets], out=out), sets=sets, set_bytes=float(op.bytes_moved)
+    )
+
+
+def _turned(x: Any, turned: bool) -> Any:
+    return x.transpose(-1, -2) if turned else x
+
+
+def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
+    """Per-tensor scaled fp8 through ``torch._scaled_mm``: TN alone, as the hardware has it."""
+    torch, m, n, k = buffers.torch, int(op.m), int(op.n), int(op.k)
+    if not hasattr(torch, "_scaled_mm") or int(op.batch) > 1 or op.layout is not Layout.TN:
+        raise UnsupportedCase("fp8: torch._scaled_mm has single TN products only")
+    if k % 16 or n % 16:
+        raise UnsupportedCase("fp8: n and k must be multiples of 16")
+    dtype, sets = torch.float8_e4m3fn, buffers.sets(float(op.bytes_moved), resident)
+    a, b = buffers.random((m, k), dtype, sets), buffers.random((n, k), dtype, sets)
+    one = torch.ones((), device=buffers.device)
+
+    def launch(i: int) -> Any:
+        return torch._scaled_mm(a[i % sets], b[i % sets].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
+
+
+def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
+    """Experts' products: one ``torch._grouped_mm`` where there is one, else one product per expert."""
+    torch, groups, n, k = buffers.torch, int(op.groups), int(op.n), int(op.k)
+    if op.pass_ is Pass.WGRAD:
+        raise UnsupportedCase("grouped weight gradients: no single kernel in PyTorch")
+    rows, dtype = max(1, int(op.rows) // groups), _dtype(torch, op.dtype)
+    sets = buffers.sets(float(op.bytes_moved))
+    a = buffers.random((groups * rows, k), dtype, sets)
+    w = buffers.random((groups, n, k), dtype, sets)
+    if hasattr(torch, "_grouped_mm") and buffers.device != "cpu" and op.dtype is DType.BF16:
+        ends = torch.arange(1, groups + 1, device=buffers.device, dtype=torch.int32) * rows
+
+        def launch(i: int) -> Any:
+            return torch._grouped_mm(a[i % sets], w[i % sets].transpose(-1, -2), offs=ends)
+
+    else:
+
+        def launch(i: int) -> Any:
+            return torch.bmm(a[i % sets].view(groups, rows, k), w[i % sets].transpose(-1, -2))
+
+    return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
+
+
+# ------------------------------------------------------------------------------------------- streaming kernels
+
+
+def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = False) -> Kernel:
+    """The kernel that stands for a streaming operator: one call of PyTorch's own, forward or its autograd backward.
+
+    An operator's name in the tables (``op``) chooses it, else its kind.
+    """
+    word = op.kernel or op.kind.value
+    build = _STREAMS.get(word) or _STREAMS.get(op.kind.value)
+    if build is None:
+        raise UnsupportedCase(f"{word}: no PyTorch kernel stands for it")
+    moved = float(op.bytes_moved)
+    if op.kind is MemoryBoundKind.OPTIMIZER:
+        return _adam(int(op.rows) * int(op.cols), buffers, moved)
+    dtype, sets = _dtype(buffers.torch, op.dtype), buffers.sets(moved, resident)
+    rows, cols, back = int(op.rows), int(op.cols), op.pass_ is Pass.BACKWARD
+    inputs, function = build(buffers, rows, cols, dtype, sets)
+    if not back:
+        return Kernel(launch=lambda i: function(*inputs[i % sets]), sets=sets, set_bytes=moved)
+    return _backward(buffers.torch, inputs, function, sets, moved)
+
+
+def _backward(torch: Any, inputs: list[Any], function: Any, sets: int, moved: float) -> Kernel:
+    """Autograd's backward alone: graphs are kept, gradients are not accumulated."""
+    graphs = []
+    for arguments in inputs:
+        leaves = tuple(x.detach().requires_grad_() if _differentiable(x) else x for x in arguments)
+        out = function(*leaves)
+        wanted = tuple(x for x in leaves if _differentiable(x))
+        graphs.append((out, wanted, torch.randn_like(out)))
+
+    def launch(i: int) -> Any:
+        out, wanted, gradient = graphs[i % sets]
+        return torch.autograd.grad(out, wanted, gradient, retain_graph=True)
+
+    return Kernel(launch=launch, sets=sets, set_bytes=moved, capturable=False)
+
+
+def _differentiable(x: Any) -> bool:
+    return bool(getattr(x, "is_floating_point", lambda: False)())
+
+
+def _one_tensor(function: Callable[[Any], Callable[..., Any]]) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+        return [(x,) for x in buffers.random((rows, cols), dtype, sets)], function(buffers.torch)
+
+    return build
+
+
+def _two_tensors(function: Callable[[Any], Callable[..., Any]]) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+        first = buffers.random((rows, cols), dtype, sets)
+        second = buffers.random((rows, cols), dtype, sets)
+        return list(zip(first, second, strict=True)), function(buffers.torch)
+
+    return build
+
+
+def _norm(name: str) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+        torch = buffers.torch
+        weight = torch.ones(cols, dtype=dtype, device=buffers.device)
+        call = getattr(torch.nn.functional, name)
+        return [(x, weight) for x in buffers.random((rows, cols), dtype, sets)], lambda x, w: call(x, (cols,), w)
+
+    return build
+
+
+def _rotary(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    """Halves of every row turned against each other by its angles."""
+    torch, half = buffers.torch, max(1, cols // 2)
+    turn = torch.randn(rows, 1, device=buffers.device)
+    cos, sin = torch.cos(turn).to(dtype), torch.sin(turn).to(dtype)
+
+    def rotate(x: Any) -> Any:
+        a, b = x[:, :half], x[:, half : 2 * half]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=1)
+
+    return [(x,) for x in buffers.random((rows, cols), dtype, sets)], rotate
+
+
+def _embedding(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    torch = buffers.torch
+    table = buffers.random((min(50304, 4 * rows + 64), cols), dtype)[0]
+    tokens = [torch.randint(0, table.shape[0], (rows,), device=buffers.device) for _ in range(min(sets, 8))]
+    pairs = [(tokens[i % len(tokens)], table) for i in range(sets)]
+    return pairs, torch.nn.functional.embedding
+
+
+def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    torch = buffers.torch
+    labels = torch.randint(0, cols, (rows,), device=buffers.device)
+    return [(x, labels) for x in buffers.random((rows, cols), dtype, sets)], torch.nn.functional.cross_entropy
+
+
+def _cast(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    other = buffers.torch.float32 if dtype != buffers.torch.float32 else buffers.torch.bfloat16
+    return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(other)
+
+
+def _routing(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    order = buffers.torch.randperm(rows, device=buffers.device)
+    return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
+
+
+def _adam(params: int, buffers: Buffers, moved: float) -> Kernel:
+    """One fused AdamW step on fp32 weights, gradients and moments."""
+    torch = buffers.torch
+    weight = torch.nn.Parameter(torch.randn(params, device=buffers.device))
+    weight.grad = torch.randn(params, device=buffers.device)
+    step = torch.optim.AdamW([weight], lr=1e-4, fused=True).step
+    step()
+    return Kernel(launch=lambda _: step(), sets=1, set_bytes=moved, capturable=False)
+
+
+_STREAMS: dict[str, Any] = {
+    "rmsnorm": _norm("rms_norm"),
+    "layernorm": _norm("layer_norm"),
+    "norm": _norm("layer_norm"),
+    "softmax": _one_tensor(lambda torch: lambda x: torch.softmax(x, dim=-1)),
+    "gelu": _one_tensor(lambda torch: torch.nn.functional.gelu),
+    "relu": _one_tensor(lambda torch: torch.relu),
+    "activation": _one_tensor(lambda torch: torch.nn.functional.gelu),
+    "silu_and_mul": _two_tensors(lambda torch: lambda gate, up: torch.nn.functional.silu(gate) * up),
+    "add": _two_tensors(lambda torch: torch.add),
+    "residual": _two_tensors(lambda torch: torch.add),
+    "rope": _rotary,
+    "rotary": _rotary,
+    "embedding": _embedding,
+    "cross_entropy": _cross_entropy,
+    "cast": _cast,
+    "routing": _routing,
+    "optimizer": True,
+}
+
+
+def _dtype(torch: Any, dtype: DType) -> Any:
+    try:
+        return torch_dtype(torch, dtype)
+    except (KeyError, AttributeError):
+        raise UnsupportedCase(f"{dtype.value}: PyTorch has no such products here") from None

@@ -1,0 +1,1 @@
+"""From a user's measurements to a calibration file."""

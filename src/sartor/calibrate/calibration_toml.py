@@ -1,0 +1,208 @@
+"""A fit as the TOML that the cost model reads, as JSON, and one calibration against another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from sartor.calibrate.fit import seconds
+from sartor.calibrate.fit_file import SOFTWARE, CalibrationFit
+from sartor.calibrate.own_rows import factor_of
+from sartor.calibrate.samples import grid
+from sartor.cost.correction.calibration_file import CalibrationFile
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+
+
+def as_toml(found: CalibrationFit) -> str:
+    """The calibration file: where it is from, what it was fitted on, how well it did unseen, and the coefficients."""
+    left_out = sum(found.left_out.values())
+    lines = [
+        "# Written by sartor calibrate. Seconds end in _s; shares are of the datasheet's rates.",
+        "# Symbols: docs/concepts/gemm.md. Use it with --calibration FILE.",
+        f"gpu = {json.dumps(found.gpu.name)}",
+        f'dtype = "{found.dtype.value}"',
+        "",
+        "[provenance.gemm]",
+        f"source = {json.dumps(found.source)}",
+        f"date = {json.dumps(found.date)}",
+        *(f"{name} = {json.dumps(words)}" for name, words in found.made_with.items()),
+        f"start = {json.dumps(found.start)}",
+        f'over = "{found.over}"',
+        f"rows = {found.rows}",
+        f"left_out = {left_out}",
+        f"shapes = {found.shapes}",
+        f"samples = {found.samples}",
+        f"coverage_80 = {_number(found.coverage_80)}",
+        *(f"{name} = {_inline(getattr(found, name))}" for name in ("fit", "held_out", "before")),
+        "",
+        "[gemm]",
+        "# tile_m, tile_n, share of peak in the main loop",
+        "tiles = [",
+        *(f"  [{m}, {n}, {_number(share)}]," for m, n, share in found.coefficients.tiles),
+        "]",
+    ]
+    names = [each.name for each in fields(GemmCoefficients) if each.name != "tiles"]
+    lines += [f"{name} = {_number(getattr(found.coefficients, name))}" for name in names]
+    if found.own_rows:
+        lines += ["", "# ln of a factor on times: mean + sum of weight x closeness to a point (ln rows, ln n, ln k)"]
+        lines += ["[own_rows]"]
+        lines += [f"{each.name} = {_value(getattr(found.own_rows, each.name))}" for each in fields(found.own_rows)]
+    for section, fit in found.streams.items():
+        lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
+        lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
+        lines += [f"{each.name} = {_value(getattr(fit.coefficients, each.name))}" for each in fields(fit.coefficients)]
+    return "\n".join(lines) + "\n"
+
+
+def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
+    """The JSON of ``sartor calibrate``."""
+    c = found.coefficients
+    return {
+        "gpu": found.gpu.name,
+        "dtype": found.dtype.value,
+        "file": path,
+        "source": found.source,
+        "date": found.date or None,
+        "made_with": dict(found.made_with),
+        "start": found.start,
+        "over": found.over,
+        "own_rows": sum(weight != 0 for weight in found.own_rows.weights) if found.own_rows else 0,
+        "rows": found.rows,
+        "shapes": found.shapes,
+        "samples": found.samples,
+        "left_out": [{"reason": reason, "rows": count} for reason, count in found.left_out.items()],
+        "fit": dict(found.fit),
+        "held_out": dict(found.held_out),
+        "before": dict(found.before),
+        "catalogue": dict(found.catalogue),
+        "streams": [
+            {"section": name, "rows": fit.rows, "before": fit.before, "fit": fit.after}
+            for name, fit in found.streams.items()
+        ],
+        "coverage_80": found.coverage_80,
+        "coefficients": {f.name: getattr(c, f.name) for f in fields(c)},
+        "remarks": list(found.remarks),
+    }
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    return json.dumps(value) if isinstance(value, str) else _number(value)
+
+
+def _inline(errors: Mapping[str, float]) -> str:
+    return "{ " + ", ".join(f"{name} = {_number(value)}" for name, value in errors.items()) + " }"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_number(each) for each in value) + "]"
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.6g}"
+    return text if any(c in text for c in ".en") else text + ".0"
+
+
+# ------------------------------------------------------------------------------------------- one against another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """How predicted times of one region of products changed: after over before, and by how much at most."""
+
+    rows: str
+    """Of m: decode (to 64), short (to 1024), long."""
+    weights: str
+    """Of n x k: small (to 2^22 elements), large."""
+    products: int
+    ratio: float
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationChange:
+    """Two calibrations of one device and dtype."""
+
+    before: str
+    after: str
+    regions: tuple[Region, ...]
+    coefficients: Mapping[str, tuple[float, float]]
+    """Those that moved by more than 2%: before, after."""
+    made_with: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Date, driver and libraries that differ between the files: before, after."""
+
+
+def compare_calibrations(
+    before: CalibrationFile, after: CalibrationFile, gpu: Gpu, *, names: tuple[str, str]
+) -> CalibrationChange:
+    """What changed between two calibrations, over the products models are made of. Raises ``InputError`` when they are
+    of different devices or dtypes."""
+    for what in ("gpu", "dtype"):
+        old, new = getattr(before, what), getattr(after, what)
+        if old != new:
+            old, new = (getattr(each, "value", each) for each in (old, new))
+            raise InputError(what, old, f"of {names[0]} must be that of {names[1]}", str(new))
+    products = grid(gpu, after.dtype)
+    predict = seconds(products)
+    times = [
+        predict(each.gemm) * (factor_of(each.own_rows, products) if each.own_rows else 1) for each in (before, after)
+    ]
+    ratio = times[1] / times[0]
+    tall = np.digitize(products.m, [65, 1025])
+    heavy = (products.n * products.k > 2**22).astype(int)
+    found = []
+    for i, rows in enumerate(("decode", "short", "long")):
+        for j, weights in enumerate(("small", "large")):
+            part = ratio[(tall == i) & (heavy == j)]
+            if part.size:
+                middle, low, high = np.median(part), np.quantile(part, 0.1), np.quantile(part, 0.9)
+                found.append(
+                    Region(
+                        rows=rows,
+                        weights=weights,
+                        products=int(part.size),
+                        ratio=float(middle),
+                        least=float(low),
+                        greatest=float(high),
+                    )
+                )
+    return CalibrationChange(
+        before=names[0],
+        after=names[1],
+        regions=tuple(found),
+        coefficients=_moved(before.gemm, after.gemm),
+        made_with=_upgraded(before.provenance, after.provenance),
+    )
+
+
+def _upgraded(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    pairs = {name: (str(before.get(name, "")), str(after.get(name, ""))) for name in ("date", *SOFTWARE)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _moved(before: GemmCoefficients, after: GemmCoefficients) -> dict[str, tuple[float, float]]:
+    names = [f.name for f in fields(before) if isinstance(getattr(before, f.name), (int, float))]
+    pairs = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in names}
+    return {name: pair for name, pair in pairs.items() if abs(pair[1] - pair[0]) > 0.02 * max(abs(pair[0]), 1e-12)}
+
+
+def change_body(change: CalibrationChange) -> dict[str, Any]:
+    """The ``compared`` object of the JSON."""
+    regions = [{f.name: getattr(region, f.name) for f in fields(region)} for region in change.regions]
+    moved = [{"name": name, "before": old, "after": new} for name, (old, new) in change.coefficients.items()]
+    upgraded = [{"name": name, "before": old, "after": new} for name, (old, new) in change.made_with.items()]
+    return {
+        "before": change.before,
+        "after": change.after,
+        "made_with": upgraded,
+        "regions": regions,
+        "coefficients": moved,
+    }

@@ -1,0 +1,403 @@
+"""From a user's own measured products to a calibration file: read, choose, fit, and say how well it does unseen.
+
+Held-out errors come from four-fold cross-validation over contiguous regions of whole weights: each fold is fitted
+without the region and scored on all of the region's rows, chosen or not. The interval's width is the one that covers
+80% of those errors. What is tried is coefficients that leave their start by more or less, and a smooth factor
+(``sartor.calibrate.own_rows``) over these or over what the package predicts as it is; the one with the least held-out
+error is fitted on every chosen row and written. docs/howto/calibrate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.calibrate.fit import Array, Index, Products, fit, seconds
+from sartor.calibrate.fit_streams import StreamFit, fit_streams
+from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
+from sartor.calibrate.samples import choose
+from sartor.calibrate.trials import Trial, trials
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.network import applicable
+from sartor.cost.correction.network_data import fingerprint
+from sartor.cost.correction.own_rows_data import OwnRows
+from sartor.cost.cost import Z80
+from sartor.cost.gpu.gemm import gemm_cost, peak_flops_per_s
+from sartor.errors import InputError, MissingExtraError
+from sartor.hardware.catalog import canonical, load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType, Gemm, Layout
+from sartor.records.devices import known
+from sartor.records.rows import Unexpressed, dtype_of
+from sartor.records.tables import Table, read_table
+from sartor.records.targets import targets_of
+
+LEAST_ROWS = 10
+MOST_SAMPLES = 400
+"""Rows fitted on when nobody says; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
+
+ABOVE_PEAK = 1.1
+"""Clocks run above the datasheet's boost by this much at most; a faster rate is no measurement of that product."""
+
+FAR_OFF = 200.0
+"""A median time this many times what is predicted is in other units: nanoseconds, or a loop's total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The usable products of a file, one entry per shape (median of its rows)."""
+
+    source: str
+    products: Products
+    measured_s: Array
+    rows: int
+    """Rows of the file behind them."""
+    date: str
+    """The newest of the file's ``date`` column; empty where it has none."""
+    left_out: Mapping[str, int]
+    """Reason -> rows."""
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """What the file says of driver and libraries (`SOFTWARE`), several values joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFit:
+    """Coefficients, what they were made from, and their errors: rows, mape, median, p90, bias."""
+
+    gpu: Gpu
+    dtype: DType
+    coefficients: GemmCoefficients
+    start: str
+    """Whose coefficients the fit began at."""
+    source: str
+    date: str
+    rows: int
+    shapes: int
+    samples: int
+    left_out: Mapping[str, int]
+    fit: Mapping[str, float]
+    held_out: Mapping[str, float]
+    before: Mapping[str, float]
+    """Errors of the start on the same shapes."""
+    catalogue: Mapping[str, float]
+    """Errors of what sartor predicts without the file, residuals included."""
+    coverage_80: float
+    """Share of held-out errors inside the interval written."""
+    remarks: tuple[str, ...] = field(default=())
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """Driver and libraries of the records, as far as they say."""
+    streams: Mapping[str, StreamFit] = field(default_factory=dict)
+    """Sections beside the products that the file had rows for and the package no fit."""
+    over: str = "fit"
+    """What predicts: coefficients fitted to the rows (``fit``), or the package's as they are (``package``)."""
+    own_rows: OwnRows | None = None
+    """The factor that the rows add to it and their interval; None where coefficients alone did best."""
+
+
+def calibrate(
+    path: str | Path,
+    gpu: str | None = None,
+    *,
+    dtype: str | None = None,
+    samples: int | None = None,
+    start: str | None = None,
+    date: str = "",
+) -> CalibrationFit:
+    """Fit the products of a CSV or Parquet file.
+
+    ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on, chosen for what
+    they tell; ``start`` is the device whose coefficients the fit begins at (default: what is known of the device
+    itself). ``date`` is written as the measurements' date where the file has none. Raises ``InputError``.
+    """
+    records = read_records(path, gpu, dtype)
+    device = records.products.gpu
+    donor = load_gpu(start) if start else device
+    begun = starting_point(donor, records.products.dtype)
+    _check_units(records, begun)
+    if samples is not None and samples < LEAST_ROWS:
+        raise InputError("--samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
+    chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
+    found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
+    own = {**load_calibration(device, found.dtype).gemm, found.dtype: found.coefficients}
+    known_of = replace(load_calibration(device, found.dtype), gemm=own)
+    return replace(found, streams=fit_streams(path, device, known_of))
+
+
+def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
+    """What is known of a device's products: its own fit, its kin's, or its generation's assumptions."""
+    return load_calibration(gpu, dtype).gemm[dtype]
+
+
+def _fitted(
+    records: Records, begun: GemmCoefficients, chosen: Index, *, as_packaged: bool, date: str
+) -> CalibrationFit:
+    products, measured_s = records.products, records.measured_s
+    packaged_s = packaged_seconds(products)
+    best = min(trials(products, measured_s, chosen, begun, packaged_s if as_packaged else None), key=lambda t: t.error)
+    part, predicted = products.part(chosen), best.predicted_s
+    if best.freedom is None:
+        final, fitted_s = begun, packaged_s[chosen]
+    else:
+        final = fit(part, measured_s[chosen], begun, freedom=best.freedom)
+        fitted_s = seconds(part)(final)
+    long, small = _sigmas(predicted, measured_s, final.launch_s)
+    own = None
+    if best.with_rows or best.freedom is None:
+        own = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
+        own = replace(own, log_sigma=long, log_sigma_small=small, residual=_under(products, best))
+        fitted_s = fitted_s * factor_of(own, part)
+    if best.freedom is not None:
+        final = replace(final, log_sigma=long, log_sigma_small=small)
+    width = np.where(_short(predicted, final.launch_s), small, long)
+    held_out, catalogue = errors(predicted, measured_s), errors(packaged_s, measured_s)
+    return CalibrationFit(
+        gpu=products.gpu,
+        dtype=products.dtype,
+        coefficients=final,
+        start="",
+        source=records.source,
+        date=date or records.date,
+        rows=records.rows,
+        shapes=len(products),
+        samples=len(chosen),
+        left_out=records.left_out,
+        fit=errors(fitted_s, measured_s[chosen]),
+        held_out=held_out,
+        catalogue=catalogue,
+        before=errors(seconds(products)(begun), measured_s),
+        coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
+        remarks=tuple(_remarks(date or records.date, held_out["mape"], catalogue["mape"])),
+        made_with=records.made_with,
+        over="package" if best.freedom is None else "fit",
+        own_rows=own,
+    )
+
+
+def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
+    found = [] if date else ["date: the records have no date column and --date was not given"]
+    if catalogue < held_out:
+        found += [f"without a calibration file sartor is {catalogue:.1%} off on the same shapes: better than with it"]
+    return found
+
+
+def _under(products: Products, best: Trial) -> str:
+    """Fingerprint of the coefficients whose residual is in what the factor was fitted over; empty: none."""
+    known_of = load_calibration(products.gpu, products.dtype)
+    found = known_of.gemm[products.dtype]
+    return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
+
+
+def packaged_seconds(products: Products) -> Array:
+    """What is predicted of every product with what the package knows of the device."""
+    known_of = load_calibration(products.gpu, products.dtype)
+    out = np.empty(len(products))
+    for layout in sorted(set(products.layouts.tolist())):
+        where = np.flatnonzero(products.layouts == layout)
+        sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
+        product = Gemm(name="gemm", dtype=products.dtype, layout=Layout[layout], **sizes)
+        out[where] = gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST).time_s
+    return out
+
+
+def errors(predicted_s: Array, measured_s: Array) -> dict[str, float]:
+    """rows, mape, median, p90 of |predicted / measured - 1|, and bias, the median of predicted / measured."""
+    ratio = predicted_s / measured_s
+    error = np.abs(ratio - 1)
+    figures = error.mean(), np.median(error), np.quantile(error, 0.9), np.median(ratio)
+    names = ("mape", "median", "p90", "bias")
+    return {"rows": int(ratio.size), **{name: float(value) for name, value in zip(names, figures, strict=True)}}
+
+
+def _short(predicted_s: Array, launch_s: float) -> Any:
+    return predicted_s < 8 * launch_s
+
+
+def _sigmas(predicted_s: Array, measured_s: Array, launch_s: float) -> tuple[float, float]:
+    """Standard deviations whose 80% interval covers 80% of errors of long and short products; of all where there are
+    fewer than 20 of a kind. The rank is the one that covers a further error with 80% (n + 1 in place of n)."""
+    error = np.abs(np.log(predicted_s / measured_s))
+    short = _short(predicted_s, launch_s)
+
+    def sigma(part: Array) -> float:
+        rank = min(part.size, int(np.ceil(0.8 * (part.size + 1))))
+        return max(float(np.sort(part)[rank - 1]) / Z80, 0.005)
+
+    kinds = [error[~short], error[short]]
+    return sigma(kinds[0] if kinds[0].size >= 20 else error), sigma(kinds[1] if kinds[1].size >= 20 else error)
+
+
+# ------------------------------------------------------------------------------------------- reading records
+
+
+def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = None) -> Records:
+    """The usable products of one device and dtype in a file; the rest is counted with its reason.
+
+    Raises ``InputError`` for a file that cannot be read, lacks columns or usable rows, or holds several devices or
+    dtypes and none is chosen.
+    """
+    table = _table(Path(path))
+    shapes = {name: column for name, column in table.coded.items() if name not in BESIDE}
+    targets = targets_of([replace(table, coded=shapes)])
+    left_out = dict(table.left_out)
+    words = [targets.words(i) for i in range(len(targets))]
+    device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path))
+    kind, of_dtype = _dtype([str(w["dtype"]) for w in words], of_gpu, dtype, Path(path).name, left_out, targets.rows)
+    layouts = np.asarray([_layout(w) for w in words])
+    numbers = targets.numbers
+    rate = 2.0 * numbers["batch"] * numbers["m"] * numbers["n"] * numbers["k"] / targets.measured_s
+    usable = of_gpu & of_dtype
+    possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
+    for good, reason in ((possible, TOO_FAST), (layouts != "", "layout is not TN, NN or NT")):
+        if lost := int(targets.rows[usable & ~good].sum()):
+            left_out[reason] = lost
+    if (usable & ~possible).sum() > 0.5 * usable.sum():
+        share = (usable & ~possible).sum() / usable.sum()
+        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
+        raise InputError("latency_us", Path(path).name, must)
+    others = int(targets.rows[~of_gpu].sum())
+    left_out |= {f"gpu is not {device.name}": others} if others else {}
+    usable &= possible & (layouts != "")
+    if usable.sum() < LEAST_ROWS:
+        why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
+        must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {usable.sum()}"
+        raise InputError("records", Path(path).name, must + (f" ({why})" if why else ""))
+    sizes = {name: numbers[name][usable].astype(np.int64) for name in ("batch", "m", "n", "k")}
+    return Records(
+        source=Path(path).name,
+        products=Products(gpu=device, dtype=kind, layouts=layouts[usable], **sizes),
+        measured_s=targets.measured_s[usable],
+        rows=int(targets.rows[usable].sum()),
+        date=_newest(table),
+        left_out=left_out,
+        made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
+    )
+
+
+SOFTWARE = ("driver", "framework", "framework_version", "library_version")
+"""Columns of records that say what ran; kept, so that two calibrations show what changed between them."""
+BESIDE = ("date", *SOFTWARE)
+"""Columns that tell when and with what, not what: rows that differ in them alone are one shape's."""
+TOO_FAST = "a rate above the device's peak"
+
+
+def _table(path: Path) -> Table:
+    try:
+        import pyarrow  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise MissingExtraError("reading tables of measurements", "data") from None
+    if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
+    table = read_table(path, BESIDE, of="gemm")
+    if table.kind.name != "gemm":
+        held = table.kind.name.replace("_", "-")
+        must = f"must hold products (m, n, k), not {held} rows alone: attention and kernels are fitted beside products"
+        raise InputError("records", path.name, must)
+    return table
+
+
+def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
+    """The one device of a file, or the one asked for, and which entries are its."""
+    file = path.name
+    named = {label: _name(label) for label in dict.fromkeys(labels)}
+    names = sorted(set(named.values()))
+    if asked is None:
+        if len(names) > 1:
+            must = f"holds {len(names)} devices; choose one with --gpu"
+            raise InputError("gpu", file, must, ", ".join(names[:8]))
+        return _of_name(names[0], path), np.ones(len(labels), dtype=bool)
+    device = load_gpu(asked)
+    mine = {label for label in labels if named[label] == device.name or canonical(label) == canonical(device.name)}
+    where = np.asarray([label in mine for label in labels])
+    if not where.any():
+        raise InputError("--gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
+    return device, where
+
+
+def _of_name(name: str, path: Path) -> Gpu:
+    """The catalogue's device, else the datasheet that ``sartor measure`` left beside its records."""
+    beside = path.with_suffix(".gpu.toml")
+    try:
+        return load_gpu(name)
+    except InputError:
+        if not beside.is_file():
+            must = f"{name} is not in the catalogue: name its datasheet with --gpu (sartor measure writes one)"
+            raise InputError("gpu", path.name, must, f"--gpu {beside.name}") from None
+    found = load_gpu(str(beside))
+    if found.name != name:
+        raise InputError("gpu", path.name, f"is of {name}, and {beside.name} of {found.name}: choose with --gpu")
+    return found
+
+
+def _name(label: str) -> str:
+    """The catalogue's name of a label; the label itself where the catalogue has none."""
+    try:
+        return known(label).name
+    except Unexpressed:
+        return label
+
+
+def _dtype(
+    labels: Sequence[str], of_gpu: Any, asked: str | None, file: str, left_out: dict[str, int], rows: Index
+) -> tuple[DType, Any]:
+    read: dict[str, DType | None] = {}
+    for label in dict.fromkeys(labels):
+        try:
+            read[label] = dtype_of(label)
+        except Unexpressed as why:
+            read[label] = None
+            left_out[str(why)] = int(rows[np.asarray([each == label for each in labels]) & of_gpu].sum())
+    found = sorted({kind.value for kind in (read[labels[int(i)]] for i in np.flatnonzero(of_gpu)) if kind})
+    if asked is not None:
+        try:
+            wanted = dtype_of(asked)
+        except Unexpressed as why:
+            raise InputError("--dtype", asked, str(why), ", ".join(found)) from None
+        if wanted.value not in found:
+            raise InputError("--dtype", asked, f"has no row in {file}", ", ".join(found))
+    elif len(found) == 1:
+        wanted = DType(found[0])
+    elif not found:
+        raise InputError("dtype", file, "holds no dtype that a product can have", ", ".join(d.value for d in DType))
+    else:
+        raise InputError("dtype", file, "holds several; choose one with --dtype", ", ".join(found))
+    where = np.asarray([read[label] is wanted for label in labels])
+    if (others := int(rows[of_gpu & ~where].sum())) and len(found) > 1:
+        left_out[f"dtype is not {wanted.value}"] = others
+    return wanted, where
+
+
+def _layout(words: Mapping[str, Any]) -> str:
+    """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched products; empty for no layout."""
+    given = str(words.get("layout", "")).upper()
+    if not given:
+        return "NN" if words.get("op") == "bmm" else "TN"
+    return given if given in Layout.__members__ else ""
+
+
+def _newest(table: Table) -> str:
+    column = table.coded.get("date")
+    if column is None:
+        return ""
+    return max((str(column.values[code])[:10] for code in np.unique(column.codes)), default="")
+
+
+def _values(table: Table, name: str) -> str:
+    """What a column says: its values, joined; the first three where there are more."""
+    column = table.coded.get(name)
+    if column is None:
+        return ""
+    found = sorted({str(column.values[code]) for code in np.unique(column.codes)} - {"", "None"})
+    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+
+
+def _check_units(records: Records, start: GemmCoefficients) -> None:
+    """Refuses times that are a unit or more away from anything the device could take."""
+    factor = float(np.median(records.measured_s / seconds(records.products)(start)))
+    if factor > FAR_OFF:
+        must = f"must be microseconds: its median is {factor:,.0f} times what is predicted (nanoseconds?)"
+        raise InputError("latency_us", records.source, must)

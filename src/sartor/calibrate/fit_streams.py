@@ -1,0 +1,207 @@
+"""What a user's records say of streaming kernels and attention: a rate and a start per kernel, a factor per attention.
+
+Where a file of ``sartor measure`` holds such rows and the package has no fit of the device, ``sartor calibrate`` writes
+them beside the products: the share of bandwidth and the start of each kernel (least absolute log error over a grid),
+and one factor each on attention's forward and backward rates and on decode's bandwidth. Few rows, few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.calibrate.fit import Array
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.coefficients import AttentionCoefficients, MemoryBoundCoefficients
+from sartor.cost.cost import Z80
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, MemoryBound, Pass
+from sartor.records.rows import Unexpressed, Work, work_of
+from sartor.records.tables import read_table
+from sartor.records.targets import Targets, targets_of
+
+LEAST_ROWS = 4
+"""Fewer rows of a section say nothing."""
+
+SHARES = np.geomspace(0.005, 1.5, 120)
+STARTS_S = np.concatenate([[0.0], np.geomspace(5e-7, 2e-4, 30)])
+FEW_SIGMA = 1.5
+"""Intervals of a kernel fitted on as few rows as these are this much wider than its rows scatter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFit:
+    """One section, and its mean |predicted / measured - 1| before and after."""
+
+    coefficients: Any
+    rows: int
+    before: float
+    after: float
+
+
+def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, StreamFit]:
+    """Sections (``memory_bound``, ``attention``) that a file's unflagged rows of ``gpu`` suffice for and that the
+    package has no fit of; empty where there are none."""
+    found: dict[str, StreamFit] = {}
+    fits: Mapping[str, Callable[[Any, Gpu, Calibration], StreamFit]] = {
+        "memory_bound": _memory,
+        "attention": _attention,
+    }
+    for section, fit in fits.items():
+        if section in known.calibrated:
+            continue
+        timed = _timed(path, section, gpu)
+        if len(timed) >= LEAST_ROWS:
+            found[section] = fit(timed, gpu, known)
+    return found
+
+
+Timed = list[tuple[Any, float, bool]]
+"""An operator, its seconds, and whether the host waited for it."""
+
+
+def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
+    try:
+        targets = targets_of([read_table(Path(path), of=table)])
+    except InputError:  # a table of products alone, or no usable row
+        return []
+    if targets.kind.name != table:
+        return []
+    rows = [(_work(targets, i, gpu), float(targets.measured_s[i])) for i in range(len(targets))]
+    return [(work.operators[0], seconds, work.eager) for work, seconds in rows if work is not None]
+
+
+def _work(targets: Targets, i: int, gpu: Gpu) -> Work | None:
+    words = targets.words(i)
+    try:
+        return work_of(targets.kind.name, words, targets.sizes(i), gpu) if words["gpu"] == gpu.name else None
+    except Unexpressed:
+        return None
+
+
+# ------------------------------------------------------------------------------------------- streaming kernels
+
+
+def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
+    """Each kernel by its name, and each kind by all its kernels; the element-wise one stands for what is not told."""
+    forward = [row for row in timed if row[0].pass_ is not Pass.BACKWARD]
+    base = known.memory_bound
+    groups: dict[str, Timed] = {}
+    for row in forward:
+        for name in dict.fromkeys((row[0].kernel or row[0].kind.value, row[0].kind.value)):
+            groups.setdefault(name, []).append(row)
+    kinds = {row[0]: row for row in base.kinds}
+    kinds |= {name: (name, *_kind(rows, gpu, base)) for name, rows in groups.items()}
+    plain = kinds.get("add") or kinds.get("residual")
+    others = tuple(row for row in base.host_kinds if row[0] not in groups)
+    share = plain[1] if plain else base.hbm_share
+    fitted = replace(base, kinds=tuple(kinds.values()), host_kinds=others, hbm_share=share)
+    return StreamFit(
+        coefficients=fitted,
+        rows=len(forward),
+        before=_mean_error(forward, lambda row: _streamed(row, gpu, known)),
+        after=_mean_error(forward, lambda row: _streamed(row, gpu, replace(known, memory_bound=fitted))),
+    )
+
+
+def _kind(rows: Timed, gpu: Gpu, base: MemoryBoundCoefficients) -> tuple[float, float, float]:
+    """Share of bandwidth, start [s] and sigma that suit these rows best."""
+    moved = np.asarray([float(op.bytes_moved) for op, _, _ in rows])
+    seconds = np.asarray([s for _, s, _ in rows])
+    launch = np.asarray([(base.eager_launch_s if eager else base.launch_s) for *_, eager in rows])
+    near = np.minimum(moved, base.l2_part * gpu.l2_bytes)
+    at_full = (near / base.l2_speedup + moved - near) / gpu.hbm_bytes_per_s
+    starts = STARTS_S if len(rows) > 2 else STARTS_S[:1]
+    tried = at_full / SHARES[:, None, None] + starts[None, :, None] + launch
+    error = np.abs(np.log(tried / seconds)).mean(axis=-1)
+    i, j = np.unravel_index(int(error.argmin()), error.shape)
+    return float(SHARES[i]), float(starts[j]), _sigma(np.log(tried[i, j] / seconds))
+
+
+def _streamed(row: tuple[MemoryBound, float, bool], gpu: Gpu, known: Calibration) -> float:
+    return float(memory_bound_cost(row[0], gpu, known, eager=row[2]).time_s)
+
+
+# ------------------------------------------------------------------------------------------- attention
+
+
+def _attention(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
+    """Forward, then backward (its rate is stated as a share of forward's), then decode."""
+    fitted = known.attention
+    forward = [row for row in timed if not _decodes(row[0]) and row[0].pass_ is Pass.FORWARD]
+    backward = [row for row in timed if row[0].pass_ is Pass.BACKWARD]
+    decode = [row for row in timed if _decodes(row[0])]
+    for rows, field in ((forward, "efficiency"), (backward, "backward"), (decode, "decode_hbm_share")):
+        fitted = _scaled(rows, field, fitted, gpu, known) if len(rows) >= LEAST_ROWS else fitted
+        fitted = _by_width(rows, fitted, gpu, known) if field == "efficiency" else fitted
+    return StreamFit(
+        coefficients=fitted,
+        rows=len(timed),
+        before=_mean_error(timed, lambda row: _attended(row, gpu, known)),
+        after=_mean_error(timed, lambda row: _attended(row, gpu, replace(known, attention=fitted))),
+    )
+
+
+def _scaled(
+    rows: Timed, field: str, start: AttentionCoefficients, gpu: Gpu, known: Calibration
+) -> AttentionCoefficients:
+    """The start with one rate moved until predictions are right in the middle of the rows."""
+    found, factor = start, 1.0
+    for _ in range(12):
+        ratio = [_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]
+        factor = float(np.clip(factor * np.median(ratio), 0.02, 50.0))
+        found = _with_factor(start, field, factor)
+    sigma = _sigma(np.log([_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]))
+    return replace(found, decode_log_sigma=sigma) if field == "decode_hbm_share" else replace(found, log_sigma=sigma)
+
+
+HALF_TOLD = 2
+"""Rows of a head dimension that move its own rate half of the way to what they say."""
+
+
+def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, known: Calibration) -> AttentionCoefficients:
+    """The rate at each head dimension moved towards the rows nearest to it."""
+    if len(rows) < LEAST_ROWS:
+        return start
+    widths = np.log([float(d) for d, _ in start.efficiency])
+    nearest = np.abs(np.log([float(op.head_dim) for op, _, _ in rows])[:, None] - widths).argmin(axis=1)
+    known = replace(known, attention=start)
+    error = np.log([_attended(row, gpu, known) / row[1] for row in rows])
+
+    def moved(i: int, share: float) -> float:
+        told = error[nearest == i]
+        return share * float(np.exp(np.median(told) * told.size / (told.size + HALF_TOLD))) if told.size else share
+
+    return replace(start, efficiency=tuple((d, moved(i, share)) for i, (d, share) in enumerate(start.efficiency)))
+
+
+def _with_factor(start: AttentionCoefficients, field: str, factor: float) -> AttentionCoefficients:
+    if field == "efficiency":
+        return replace(start, efficiency=tuple((d, share * factor) for d, share in start.efficiency))
+    return replace(start, **{field: getattr(start, field) * factor})
+
+
+def _decodes(op: Attention) -> bool:
+    return int(op.seq_q) <= 8 and int(op.seq_kv) > int(op.seq_q)
+
+
+def _attended(row: tuple[Attention, float, bool], gpu: Gpu, known: Calibration) -> float:
+    return float(attention_cost(row[0], gpu, known, clock=Clock.BOOST).time_s)
+
+
+def _sigma(log_errors: Array) -> float:
+    """Standard deviation whose 80% interval holds 80% of these errors, wider for few rows."""
+    error = np.sort(np.abs(log_errors))
+    rank = min(error.size, int(np.ceil(0.8 * (error.size + 1))))
+    return max(FEW_SIGMA * float(error[rank - 1]) / Z80, 0.1)
+
+
+def _mean_error(rows: Timed, predict: Callable[[Any], float]) -> float:
+    return float(np.mean([abs(predict(row) / row[1] - 1) for row in rows])) if rows else float("nan")

@@ -1,0 +1,130 @@
+"""Which products to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
+
+Each further product makes the chosen ones' spread over (log m, log n, log k, log waves) most like that of all there are
+(kernel herding: Chen, Welling and Smola 2010, eq. 8). Tried and held out worse: choosing them as far apart as can be,
+which picks the corners first, and by what the formula's own sensitivities say (D- and A-optimal), which do not know
+what the formula misses. docs/howto/calibrate.md has the figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.calibrate.fit import Array, Index, Products
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+POOL = 1500
+"""Products a choice is made among; larger pools are thinned evenly along the order of their work."""
+
+
+def choose(products: Products, count: int) -> Index:
+    """Positions of the ``count`` products that tell most, most telling first; all of them where there are no more."""
+    if count >= len(products):
+        return np.arange(len(products), dtype=np.int64)
+    pool = _thinned(products, max(POOL, 4 * count))
+    return pool[_herded(places(products.part(pool)), count)]
+
+
+def choose_at_random(products: Products, count: int, seed: int) -> Index:
+    """Positions of ``count`` products drawn evenly."""
+    drawn = np.random.default_rng(seed).permutation(len(products))
+    return drawn[:count].astype(np.int64)
+
+
+REACH = 1.0
+"""Standard deviations over which products stand for each other; half of it held out alike."""
+
+
+def _herded(at: Array, count: int) -> Index:
+    """Always the point that is like most of all points and like fewest of those chosen."""
+    wanted, had = np.concatenate([_alike(part, at).mean(axis=1) for part in _parts(at)]), np.zeros(len(at))
+    chosen = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        lacking = wanted - had / (i + 1)
+        lacking[chosen[:i]] = -np.inf
+        chosen[i] = int(lacking.argmax())
+        had += _alike(at[chosen[i : i + 1]], at)[0]
+    return chosen
+
+
+def _alike(some: Array, at: Array) -> Array:
+    """How much each of ``some`` points stands for each of all, 0 to 1."""
+    squared: Any = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
+    found: Array = np.exp(-0.5 * squared / REACH**2)
+    return found
+
+
+def _parts(at: Array) -> list[Array]:
+    """Pieces of some points such that a piece against all takes some 16 MB."""
+    pieces = 1 + len(at) ** 2 // 2_000_000
+    return np.array_split(at, min(pieces, len(at)))
+
+
+def places(products: Products) -> Array:
+    """(log m, log n, log k, log waves) of every product, each scaled to a standard deviation of 1."""
+    batch_m, sms = 1.0 * products.batch * products.m, products.gpu.num_sms
+    waves = np.ceil(products.m / 128) * np.ceil(products.n / 128) * products.batch / sms
+    columns = np.log(np.stack([batch_m, products.n, products.k, waves], axis=1))
+    spread = columns.std(axis=0)
+    scaled: Array = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return scaled
+
+
+def _thinned(products: Products, most: int) -> Index:
+    order = np.lexsort((products.m, products.n, products.k, products.flops))
+    if order.size <= most:
+        return order.astype(np.int64)
+    return order[np.linspace(0, order.size - 1, most).astype(np.int64)].astype(np.int64)
+
+
+# ------------------------------------------------------------------------------------------- regions
+
+
+def regions(products: Products, folds: int = 4, pieces: int = 4) -> Index:
+    """The fold of every product, 0 .. folds - 1: whole weights (n, k), dealt in contiguous blocks of the
+    (log n, log k) plane, ``pieces`` blocks to a fold.
+
+    The plane is halved at medians, the longer side first, until there are folds x pieces blocks. Where all products
+    share few weights, blocks are of m as well.
+    """
+    keys = np.stack([products.n, products.k], axis=1)
+    if len(np.unique(keys, axis=0)) < 2 * folds:
+        keys = np.stack([products.n, products.k, products.batch * products.m], axis=1)
+    cells, of = np.unique(keys, axis=0, return_inverse=True)
+    block = _blocks(np.log(cells), folds * pieces)
+    return (block % folds)[of.ravel()].astype(np.int64)
+
+
+def _blocks(points: Array, count: int) -> Index:
+    parts = [np.arange(len(points))]
+    while len(parts) < count and max(part.size for part in parts) > 1:
+        largest = max(range(len(parts)), key=lambda i: parts[i].size)
+        part = parts.pop(largest)
+        axis = int(np.ptp(points[part], axis=0).argmax())
+        order = part[np.argsort(points[part, axis], kind="stable")]
+        parts[largest:largest] = [order[: part.size // 2], order[part.size // 2 :]]
+    out = np.empty(len(points), dtype=np.int64)
+    for i, part in enumerate(parts):
+        out[part] = i
+    return out
+
+
+# ------------------------------------------------------------------------------------------- what to measure
+
+GRID_M = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)
+GRID_NK = (128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192, 11008, 12288, 14336, 16384)
+"""Rows and weights that transformers are made of; a few off 64 so that alignment is met."""
+GRID_RAGGED = (1000, 1928, 4104, 5000)
+
+
+def grid(gpu: Gpu, dtype: DType) -> Products:
+    """Products worth thinking of: decode to prefill rows against the weights models have, TN, that fit the device."""
+    lengths = (*GRID_NK, *GRID_RAGGED)
+    m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
+    held = dtype.bytes * (m * k + n * k) + 2.0 * m * n
+    fits = (held < 0.25 * gpu.hbm_bytes) & ~(np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED))
+    m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
+    return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))

@@ -1,0 +1,67 @@
+"""Ways to learn from a user's products, each told on regions it did not see: docs/howto/calibrate.md, "Which"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.calibrate.fit import Array, Index, Products, fit, seconds
+from sartor.calibrate.own_rows import factor_of, fit_own_rows
+from sartor.calibrate.samples import regions
+from sartor.cost.correction.coefficients import GemmCoefficients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One way to learn from the chosen rows, and what it predicts of every product from those outside its region."""
+
+    freedom: float | None
+    """How freely coefficients left the start; None: the package's prediction as it is."""
+    with_rows: bool
+    predicted_s: Array
+    error: float
+    """Mean of |ln(predicted / measured)|."""
+
+
+FREEDOMS = (1.0, 0.3, 0.1)
+
+
+def trials(
+    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, packaged_s: Array | None
+) -> Iterator[Trial]:
+    """The start may be this device's own fit, which few rows can only spoil, or another generation's: so coefficients
+    leave it freely or hardly, with a factor over them or not; and the package's prediction as it is or with one."""
+    bases: list[tuple[float | None, Predictions]] = [
+        (freedom, _refitted(products, measured_s, start, freedom)) for freedom in FREEDOMS
+    ]
+    if packaged_s is not None:
+        known_s = packaged_s
+        bases.append((None, lambda learned, where: known_s[where]))
+    fold = regions(products)
+    for freedom, base in bases:
+        plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
+        for each in np.unique(fold):
+            learned, where = chosen[fold[chosen] != each], np.flatnonzero(fold == each)
+            if not learned.size or not where.size:
+                continue
+            told = base(learned, np.concatenate([learned, where]))
+            own = fit_own_rows(products.part(learned), told[: learned.size], measured_s[learned])
+            plain[where] = told[learned.size :]
+            moved[where] = plain[where] * factor_of(own, products.part(where))
+        for with_rows, predicted in ((False, plain), (True, moved)):
+            error = float(np.abs(np.log(predicted / measured_s)).mean())
+            yield Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
+
+
+Predictions = Callable[[Index, Index], Array]
+"""(rows learned from, rows asked about) -> seconds."""
+
+
+def _refitted(products: Products, measured_s: Array, start: GemmCoefficients, freedom: float) -> Predictions:
+    def predict(learned: Index, where: Index) -> Array:
+        found = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
+        return seconds(products.part(where))(found)
+
+    return predict

@@ -1,0 +1,251 @@
+"""Die area: the published closed form, and a fuller model with what that leaves out.
+
+``published_area_mm2`` is the closed form of PHAZE (ICML 2024), exact on its grid: multiply-accumulators, registers and
+buffers at 22 nm. ``die_area`` starts from the same parts, sizes multipliers by data type, adds memory PHYs, links, the
+on-chip network and control, and scales to other nodes. docs/concepts/area.md has formulas and sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.technology import LOGIC_MTR_PER_MM2, logic_scale, mac_area_um2_45nm, sram_scale
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.memory import Memory
+from sartor.operators import DType
+from sartor.units import KIB, MIB, Bools, Floats
+
+UM2_PER_MM2 = 1e6
+
+# ---------------------------------------------------------------------------------------------- the published model
+
+SCALE_45_TO_22NM = 760.041386 / (3632 + 16 * 0.104)
+"""Published area of a multiply-accumulator with its registers over the 45 nm table values (32-bit integer multiply and
+add 3632 um2, Horowitz, ISSCC 2014; register 0.104 um2 per 2 bytes, PHAZE's area files): 0.2091667."""
+
+MAC_UM2 = 760.041386
+"""One multiply-accumulator with 16 registers of 2 bytes, 22 nm (PHAZE; reference/phaze.md sec. 3)."""
+LANE_UM2 = 759.823853
+"""One vector lane: the same with 6 registers."""
+
+SRAM_UM2 = {
+    KIB: 6133.98,
+    2 * KIB: 8248.43,
+    4 * KIB: 12610.5,
+    8 * KIB: 22139.9,
+    16 * KIB: 38583.0,
+    32 * KIB: 63338.4,
+    64 * KIB: 115579.0,
+    128 * KIB: 204764.0,
+    256 * KIB: 446565.0,
+    512 * KIB: 897890.0,
+    1024 * KIB: 1634130.0,
+}
+"""S: private buffers, bytes -> um2 at 22 nm, CACTI through PHAZE (reference/phaze.md sec. 3)."""
+
+GLOBAL_BUFFER_UM2 = {
+    2 * MIB: 3338220.0,
+    4 * MIB: 6078640.0,
+    8 * MIB: 11952400.0,
+    16 * MIB: 23745200.0,
+    32 * MIB: 46750900.0,
+    64 * MIB: 88605700.0,
+    128 * MIB: 175423000.0,
+}
+"""G: global buffers, same source."""
+
+
+def published_area_mm2(accelerator: Accelerator) -> Floats:
+    """Area by the published closed form [mm2], at 22 nm whatever the node:
+
+        n_tc (w d 760.041386 + S(L2_tc)) + n_vc (w_vc 759.823853 + S(L2_vc)) + G(GLB)   [um2]
+
+    Exact where buffers are powers of two within the tables; between and beyond them S and G are interpolated on
+    logarithmic axes, which is ours and not published. Broadcasts over candidates.
+    """
+    a = accelerator
+    cores, buffer = _published_core_um2(a)
+    area = (cores + buffer) / UM2_PER_MM2
+    return float(area) if np.ndim(area) == 0 else area
+
+
+def published_area_parts(accelerator: Accelerator) -> dict[str, Any]:
+    """The published area by part [mm2]; the parts add up to ``published_area_mm2``."""
+    a = accelerator
+    private = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    private = private + a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    parts = {
+        "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * MAC_UM2,
+        "lanes_mm2": np.asarray(a.num_vector_cores) * a.vector_lanes * LANE_UM2,
+        "private_buffers_mm2": private,
+        "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2),
+    }
+    return {name: _plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
+
+
+def _published_core_um2(a: Accelerator) -> tuple[Any, Any]:
+    tensor = np.asarray(a.array_rows) * a.array_cols * MAC_UM2 + buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    vector = np.asarray(a.vector_lanes) * LANE_UM2 + buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    cores = a.num_tensor_cores * tensor + a.num_vector_cores * vector
+    return cores, buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2)
+
+
+def buffer_area_um2(size: Any, table: dict[int, float]) -> Any:
+    """Area of a buffer [um2] from a table of powers of two: exact at its entries, straight lines between and beyond
+    them on logarithmic axes (so it grows with the size everywhere)."""
+    at = np.log2(np.asarray(list(table), dtype=np.float64))
+    area = np.asarray(list(table.values()))
+    x = np.log2(np.asarray(size, dtype=np.float64))
+    lower = np.clip(np.floor(x - at[0]).astype(np.int64), 0, len(at) - 2)
+    share = x - at[lower]
+    between = area[lower] * (area[lower + 1] / area[lower]) ** share
+    return np.where(share == 1.0, area[lower + 1], np.where(share == 0.0, area[lower], between))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedGrid:
+    """The published search space: ``accelerators`` holds every point (1-D), the masks say which fit and are kept."""
+
+    accelerators: Accelerator
+    area_mm2: Any
+    fits: Bools
+    kept: Bools
+
+
+def published_grid() -> PublishedGrid:
+    """The 75,712 points of the published search (PHAZE, reference/phaze.md sec. 3): 2^0..2^12 tensor and vector cores,
+    arrays of 2^1..2^8 by 2^1..2^8, 2 to 128 MiB.
+
+    51,943 fit the TPUv4-like point's area; 29,360 are kept: those that use at least 30% of it, and those with one
+    tensor or one vector core.
+    """
+    counts, sides, buffers = 2 ** np.arange(13), 2 ** np.arange(1, 9), 2 ** np.arange(1, 8)
+    mesh = np.meshgrid(counts, counts, sides, sides, buffers, indexing="ij")
+    tensor, vector, width, depth, mib = (axis.ravel() for axis in mesh)
+    grid = Accelerator.from_template(
+        num_tensor_cores=tensor, num_vector_cores=vector, width=width, depth=depth, global_buffer_mib=mib
+    )
+    area, limit = np.asarray(published_area_mm2(grid)), published_area_limit_mm2()
+    fits = area <= limit
+    return PublishedGrid(
+        accelerators=grid,
+        area_mm2=area,
+        fits=fits,
+        kept=fits & ((area >= 0.3 * limit) | (tensor == 1) | (vector == 1)),
+    )
+
+
+def published_area_limit_mm2() -> float:
+    """Area of the TPUv4-like point (8, 2, 128, 128, 128, 128 MiB): 278.8 mm2."""
+    point = Accelerator.from_template(
+        num_tensor_cores=8, num_vector_cores=2, width=128, depth=128, global_buffer_mib=128
+    )
+    return float(published_area_mm2(point))
+
+
+# ------------------------------------------------------------------------------------------------- the fuller model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DieArea:
+    """Area of a die by part [mm2]. Fields broadcast over candidates."""
+
+    arrays_mm2: Floats
+    """Multiply-accumulators and their registers."""
+    lanes_mm2: Floats
+    private_buffers_mm2: Floats
+    global_buffer_mm2: Floats
+    memory_phys_mm2: Floats
+    """Physical layers and controllers of the memory stacks."""
+    links_mm2: Floats
+    network_mm2: Floats
+    """On-chip network between the global buffer and the cores."""
+    control_mm2: Floats
+    """Instruction sequencing of each vector lane and tensor core."""
+    uncore_mm2: Floats
+    """Host interface, clocking, test, pads and unused silicon."""
+
+    @property
+    def total_mm2(self) -> Floats:
+        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhyArea:
+    """One interface: analog area that does not shrink with the node, and a controller that does."""
+
+    phy_mm2: float
+    controller_mtr: float
+    """Million transistors."""
+
+
+STACK_1024 = PhyArea(phy_mm2=10.45, controller_mtr=552.743)
+"""1024 bits of HBM2e, from die photographs of A100 and MI210: LLMCompass (Zhang et al., ISCA 2024), cost model."""
+DDR_32 = PhyArea(phy_mm2=1.45, controller_mtr=90.4464)
+"""32 bits of DDR5, same source; taken for LPDDR too, which is an assumption."""
+LINK_25GB = PhyArea(phy_mm2=1.888, controller_mtr=74.632)
+"""An NVLink3 of 25 GB/s each way, same source; other link rates in proportion, an assumption (NVLink4 at 25 GB/s
+takes half the PHY: 0.965 mm2)."""
+
+NETWORK_MTR_PER_BYTE = 44.3 * 128 / (48 * 128)
+"""Million transistors of the chip's network per byte a cycle that it delivers to all cores together: 44.3 for each of
+128 A100 SMs, their ports and their share of the crossbar (LLMCompass), before a buffer of 48 MiB that gives 128 bytes
+a cycle and MiB (NVIDIA A100 whitepaper, 2020). That it grows in proportion is an assumption; ports wider than what the
+buffer can fill are not charged, and wires over the cores are not."""
+LANE_CONTROL_MTR = 0.9962
+"""Million transistors of control per 32-bit vector lane, mean of A100 and MI210 (LLMCompass cost model), times the
+accelerator's ``control_share``."""
+TENSOR_CONTROL_LANES = 16
+"""A tensor core's sequencer counted as this many lanes' control: an assumption."""
+UNCORE_SHARE = 0.15
+"""Host interface, clock, test and white space over all other parts: an assumption; on the TPU v1 die host interface,
+control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 2017, fig. 2)."""
+
+
+def die_area(accelerator: Accelerator) -> DieArea:
+    """Area by part at the accelerator's node [mm2]: a fuller model, uncertain where its constants say so.
+
+    Multipliers follow ``dtype`` (Horowitz 2014), logic and buffers shrink by published densities, analog parts do not.
+    """
+    a, node = accelerator, accelerator.node_nm
+    logic, sram = logic_scale(node) / UM2_PER_MM2, sram_scale(node) / UM2_PER_MM2
+    mac, lane = _mac_um2(a.dtype, a.registers_bytes_per_mac), _mac_um2(DType.FP32, a.registers_bytes_per_lane)
+    tensor_sram = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    vector_sram = a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    lanes = np.asarray(a.num_vector_cores) * a.vector_lanes
+    control = (lanes + a.num_tensor_cores * TENSOR_CONTROL_LANES) * LANE_CONTROL_MTR * a.control_share
+    parts = {
+        "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * mac * logic,
+        "lanes_mm2": lanes * lane * logic,
+        "private_buffers_mm2": (tensor_sram + vector_sram) * sram,
+        "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
+        "memory_phys_mm2": _memory_mm2(a),
+        "links_mm2": np.asarray(a.num_links) * a.link_bytes_per_s / 25e9 * _interface_mm2(LINK_25GB, node),
+        "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
+        "control_mm2": control / LOGIC_MTR_PER_MM2[node],
+    }
+    parts["uncore_mm2"] = UNCORE_SHARE * sum(parts.values())
+    return DieArea(**{name: _plain(part) for name, part in parts.items()})
+
+
+def _mac_um2(dtype: DType, register_bytes: float) -> float:
+    """A multiply-accumulator and its registers at 22 nm [um2]."""
+    return (mac_area_um2_45nm(dtype) + register_bytes / 2 * 0.104) * SCALE_45_TO_22NM
+
+
+def _memory_mm2(a: Accelerator) -> Any:
+    width = a.memory.stack.width_bits
+    is_ddr = a.memory in (Memory.LPDDR4X, Memory.LPDDR5)
+    interface, units = (DDR_32, width / 32) if is_ddr else (STACK_1024, width / 1024)
+    return np.asarray(a.num_stacks) * units * _interface_mm2(interface, a.node_nm)
+
+
+def _interface_mm2(interface: PhyArea, node_nm: int) -> float:
+    return interface.phy_mm2 + interface.controller_mtr / LOGIC_MTR_PER_MM2[node_nm]
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

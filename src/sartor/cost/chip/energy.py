@@ -1,0 +1,185 @@
+"""Energy of operators on the accelerator, its static power, and an estimate of its thermal design power.
+
+Energy is counted where it is spent: arithmetic, registers, private buffers, global buffer, memory, links, and leakage
+for as long as the operator runs. Every figure comes from ``cost.technology`` with its source; docs/concepts/area.md
+says which are assumptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.area import die_area
+from sartor.cost.chip.fused_attention import attention_cost, attention_products
+from sartor.cost.chip.links import link_time_s
+from sartor.cost.chip.systolic import Product, product_cost, product_of
+from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj
+from sartor.cost.chip.vector_core import vector_cost
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, GroupedGemm, Operator
+from sartor.units import Floats
+
+PICO = 1e-12
+
+REGISTER_SHARE = 0.25
+"""Energy of one multiply-accumulate's register traffic over that of a 16-bit multiply-accumulate. Eyeriss (Chen, Emer
+and Sze, ISCA 2016, table 4) has 1.0 for a 512-byte register file; 32 bytes are taken at the square root of the size
+ratio, which is an assumption."""
+LINK_PJ_PER_BIT = 5.5
+"""Long-reach SerDes at 112 Gb/s, as compared with NVLink-C2C's 1.3 pJ/bit (NVIDIA, Hot Chips 34, 2022): uncertain."""
+IDLE_W_PER_MM2: dict[int, float] = {22: 0.085, 16: 0.176, 7: 0.150, 5: 0.150, 3: 0.150}
+"""Power of an idle chip per area, leakage and clocks together. 22 nm: TPU v1's 28 W on 331 mm2 at 28 nm (Jouppi et
+al., ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W on under 600 mm2 (Jouppi et al.,
+arXiv 2304.01433, table 4, both with their memory); 5 and 3 nm taken as 7 nm's, an assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy of one execution of an operator by where it goes [J]. Fields broadcast over candidates."""
+
+    arithmetic_j: Floats = 0.0
+    registers_j: Floats = 0.0
+    private_buffers_j: Floats = 0.0
+    global_buffer_j: Floats = 0.0
+    memory_j: Floats = 0.0
+    links_j: Floats = 0.0
+    static_j: Floats = 0.0
+
+    @property
+    def total_j(self) -> Floats:
+        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Power of the chip with its memory [W]. ``tdp_w``: everything at its peak rate at once."""
+
+    static_w: Floats
+    arrays_w: Floats
+    lanes_w: Floats
+    private_buffers_w: Floats
+    global_buffer_w: Floats
+    memory_w: Floats
+    links_w: Floats
+
+    @property
+    def tdp_w(self) -> Floats:
+        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+
+
+def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
+    """Energy of one execution on all cores [J]; shapes broadcast."""
+    if isinstance(op, Collective):
+        return _collective_energy(op, accelerator)
+    if isinstance(op, Gemm | GroupedGemm):
+        return _product_energy(product_of(op, accelerator), accelerator)
+    if isinstance(op, Attention):
+        return _attention_energy(op, accelerator)
+    cost = vector_cost(op, accelerator)
+    a = accelerator
+    return Energy(
+        arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
+        registers_j=cost.lane_cycles * _register_pj(a) * PICO,
+        private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        memory_j=op.bytes_moved * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def power(accelerator: Accelerator) -> Power:
+    """Static power and peak dynamic power by part [W]; shapes broadcast. On the TPUv4-like entry at 7 nm the sum can be
+    held against the 192 W measured at most (Jouppi et al. 2023): docs/concepts/area.md."""
+    a, node = accelerator, accelerator.node_nm
+    macs = np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * a.clock_hz
+    lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz
+    feed = a.num_tensor_cores * (
+        (1.0 * np.asarray(a.array_rows) + a.array_cols) * a.dtype.bytes + 2 * a.accumulator_bytes * a.array_cols
+    )
+    parts = {
+        "static_w": static_power_w(a),
+        "arrays_w": macs * (mac_energy_pj(a.dtype, node) + _register_pj(a)) * PICO,
+        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
+        "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
+        "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
+        "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
+        "links_w": a.network_bytes_per_s * 8 * LINK_PJ_PER_BIT * PICO,
+    }
+    return Power(**{name: _plain(part) for name, part in parts.items()})
+
+
+def static_power_w(accelerator: Accelerator) -> Floats:
+    """Idle power [W]: by area and node."""
+    return die_area(accelerator).total_mm2 * IDLE_W_PER_MM2[accelerator.node_nm]
+
+
+def memory_pj_per_byte(accelerator: Accelerator) -> float:
+    """Energy of a byte from or to the memory stacks [pJ]."""
+    return 8 * accelerator.memory.stack.energy_pj_per_bit
+
+
+def sram_pj_per_byte(size: Any, node_nm: int) -> Any:
+    """Energy of a byte of a buffer of ``size`` bytes [pJ]: straight lines on logarithmic axes through 8 KiB, 32 KiB and
+    1 MiB (Jouppi et al., ISCA 2021, table 2); beyond 1 MiB the last slope goes on, which is an extrapolation."""
+    at = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
+    energy = np.log2([energy_between_nodes(*pair, node_nm) for pair in SRAM_PJ_PER_64BIT.values()])
+    x = np.log2(np.asarray(size, dtype=np.float64))
+    lower = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
+    slope = (energy[lower + 1] - energy[lower]) / (at[lower + 1] - at[lower])
+    return _plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
+
+
+def _register_pj(a: Accelerator) -> float:
+    return REGISTER_SHARE * mac_energy_pj(DType.BF16, a.node_nm)
+
+
+def _product_energy(product: Product, a: Accelerator) -> Energy:
+    cost = product_cost(product, a)
+    epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
+    return Energy(
+        arithmetic_j=(
+            product.macs * mac_energy_pj(a.dtype, a.node_nm) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)
+        )
+        * PICO,
+        registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
+        private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def _attention_energy(op: Attention, a: Accelerator) -> Energy:
+    """The products' energy on chip, the softmax's, and the kernel's own traffic and time."""
+    products = [_product_energy(p, a) for p in attention_products(op)]
+    cost = attention_cost(op, a)
+    lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz
+    return Energy(
+        arithmetic_j=sum((e.arithmetic_j for e in products), 0.0)
+        + lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
+        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * _register_pj(a) * PICO,
+        private_buffers_j=sum((e.private_buffers_j for e in products), 0.0),
+        global_buffer_j=sum((e.global_buffer_j for e in products), 0.0),
+        memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def _collective_energy(op: Collective, a: Accelerator) -> Energy:
+    """Every device sends its share of the buffer and reads and writes it in memory."""
+    n = np.asarray(op.group_size, dtype=np.float64)
+    rounds = {CollectiveKind.ALL_REDUCE: 2.0}.get(op.kind, 1.0)
+    share = np.where(n > 1, 1.0 if op.kind is CollectiveKind.SEND_RECV else rounds * (n - 1) / n, 0.0)
+    sent = share * np.asarray(op.message_bytes, dtype=np.float64)
+    return Energy(
+        links_j=_plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
+        memory_j=_plain(2 * sent * memory_pj_per_byte(a) * PICO),
+        static_j=static_power_w(a) * link_time_s(op, a),
+    )
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

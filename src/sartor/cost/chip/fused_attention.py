@@ -1,0 +1,81 @@
+"""Time of a fused attention kernel on the accelerator: products on tensor cores, softmax beside them on the lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.systolic import Product, product_time_s
+from sartor.cost.chip.vector_core import EXPONENTIAL
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import Attention, Pass
+from sartor.units import Floats
+
+FORWARD_CYCLES = 6 + EXPONENTIAL
+"""Lane cycles per query-key pair: the softmax of ``vector_core``."""
+BACKWARD_CYCLES = 5 + EXPONENTIAL
+"""Probabilities again (scale, subtract, exponential), then (dp - D) p and the scale."""
+NEVER_BINDS = 1e30
+"""Bytes per second of a memory that takes no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCost:
+    """Predicted time and its terms, which overlap."""
+
+    time_s: Floats
+    tensor_s: Floats
+    vector_s: Floats
+    memory_s: Floats
+    memory_bytes: Floats
+
+
+def attention_products(op: Attention) -> tuple[Product, ...]:
+    """The products a kernel is made of: two forward, five backward (Dao et al. 2022, sec. 3.1). Each query multiplies
+    as many keys as the mask lets through on average, rounded up."""
+    batch, q, d, dv = op.batch * op.num_heads, op.seq_q, op.head_dim, op.v_head_dim
+    keys = np.ceil(np.asarray(op.pairs, dtype=np.float64) / q)
+
+    def product(m: Any, n: Any, k: Any) -> Product:
+        return Product(m=m, n=n, k=k, batch=batch, operand_bytes=op.dtype.bytes, output_bytes=op.dtype.bytes)
+
+    scores, values = product(q, keys, d), product(q, dv, keys)
+    if op.pass_ is Pass.FORWARD:
+        return scores, values
+    return scores, product(q, keys, dv), product(keys, dv, q), product(q, d, keys), product(keys, d, q)
+
+
+def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
+    """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once where those of
+    one head fit half the global buffer, else once per block of queries that does."""
+    a = accelerator
+    on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)
+    tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
+    cycles = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
+    lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
+    vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
+    moved = np.asarray(op.bytes_moved) + _read_again(op, a)
+    memory = moved / a.hbm_bytes_per_s
+    return AttentionCost(
+        time_s=_plain(np.maximum(np.maximum(tensor, vector), memory)),
+        tensor_s=_plain(tensor),
+        vector_s=_plain(vector),
+        memory_s=_plain(memory),
+        memory_bytes=_plain(moved),
+    )
+
+
+def _read_again(op: Attention, a: Accelerator) -> Any:
+    """Bytes of keys and values read more than once."""
+    row = (op.head_dim + op.v_head_dim) * op.dtype.bytes
+    half = np.asarray(a.global_buffer_bytes) / 2
+    blocks = np.ceil(op.seq_q / np.maximum(np.floor(half / row), 1))
+    passes = 1.0 if op.pass_ is Pass.FORWARD else 2.0
+    keys_and_values = passes * op.batch * op.num_kv_heads * np.asarray(op.seq_kv, dtype=np.float64) * row
+    return np.where(op.seq_kv * row <= half, 0.0, (blocks - 1) * keys_and_values)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

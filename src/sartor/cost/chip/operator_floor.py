@@ -1,0 +1,90 @@
+"""What no latency of an operator goes below, without a look at tiles: array passes, lane cycles, bytes, links.
+
+A hundred times cheaper than `operator_latencies` and never above it, so whole spaces can be sifted first. Operands
+narrower than the array waste rows and columns here too; what tiles, buffers and waves add is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.fused_attention import BACKWARD_CYCLES, FORWARD_CYCLES, attention_products
+from sartor.cost.chip.links import link_time_s
+from sartor.cost.chip.operator_latency import Fused, fused_product
+from sartor.cost.chip.systolic import Product, product_of
+from sartor.cost.chip.vector_core import vector_work
+from sartor.hardware.accelerator import Accelerator, Dataflow
+from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator, Pass
+from sartor.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFloor:
+    """Seconds of one execution. ``tensor_s`` and ``vector_s``: of all tensor and vector cores together, however the
+    operator is split; ``least_s``: of the operator, on one core or on all."""
+
+    least_s: Any
+    tensor_s: Any = 0.0
+    vector_s: Any = 0.0
+
+
+def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:
+    """The floor of one operator; shapes broadcast over candidates. ``count`` is not applied."""
+    a = accelerator
+    if isinstance(op, Gemm | GroupedGemm | Fused):
+        product = fused_product(op, a) if isinstance(op, Fused) else product_of(op, a)
+        outputs = 1.0 * product.batch * product.m * product.n
+        tensor, buffer = _product_floor(product, a)
+        vector = _lanes(outputs * product.epilogue_cycles, a)
+        return _floor(tensor, vector, buffer, product.least_bytes / np.asarray(a.hbm_bytes_per_s))
+    if isinstance(op, Attention):
+        pairs = [_product_floor(each, a) for each in attention_products(op)]
+        tensor = sum((each[0] for each in pairs), np.asarray(0.0))
+        alone = sum((np.maximum(*each) for each in pairs), np.asarray(0.0))
+        each_pair = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
+        vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
+        return _floor(tensor, vector, alone, op.bytes_moved / np.asarray(a.hbm_bytes_per_s))
+    if isinstance(op, MemoryBound):
+        work = vector_work(op)
+        cycles = 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
+        through = op.bytes_moved / (np.asarray(a.num_vector_cores) * a.vector_port_bytes_per_s)
+        rate = np.minimum(a.global_buffer_bytes_per_s, a.hbm_bytes_per_s)
+        return _floor(0.0, np.maximum(_lanes(cycles, a), through), op.bytes_moved / rate, 0.0)
+    return OperatorFloor(least_s=link_time_s(op, a))
+
+
+def _floor(tensor_s: Any, vector_s: Any, buffer_s: Any, memory_s: Any) -> OperatorFloor:
+    least = np.maximum(np.maximum(tensor_s, vector_s), np.maximum(buffer_s, memory_s))
+    return OperatorFloor(least_s=least, tensor_s=tensor_s, vector_s=vector_s)
+
+
+def _lanes(cycles: Any, a: Accelerator) -> Any:
+    """Seconds of so many lane cycles on all lanes."""
+    return cycles / (1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz)
+
+
+def _product_floor(product: Product, a: Accelerator) -> tuple[Any, Any]:
+    """Seconds of all tensor cores (array passes, or operands through their ports), and of the global buffer.
+
+    A core tile of tall x wide sums reads k (tall + wide) operands, and the private buffer (or, where sums live in the
+    global one, the array) holds that many sums: so every product of operands costs at least 2 / sqrt(sums) of them.
+    """
+    p = product
+    sums = np.maximum(np.asarray(a.tensor_core_sram_bytes) / a.accumulator_bytes, 1.0 * a.array_rows * a.array_cols)
+    operands = np.maximum(p.batch * (1.0 * p.m * p.k + 1.0 * p.k * p.n), p.macs * 2 / np.sqrt(sums))
+    moved = p.operand_bytes * operands + np.minimum(p.output_bytes, a.accumulator_bytes) * p.batch * p.m * p.n
+    cores = np.asarray(a.num_tensor_cores)
+    tensor = np.maximum(_cycles(p, a) / (cores * a.clock_hz), moved / (cores * a.tensor_port_bytes_per_s))
+    return tensor, moved / a.global_buffer_bytes_per_s
+
+
+def _cycles(product: Product, a: Accelerator) -> Any:
+    """Cycles in which an array streams the whole product through stationary blocks of rows x cols."""
+    m, n, k = product.m, product.n, product.k
+    if a.dataflow is Dataflow.OUTPUT_STATIONARY:
+        return 1.0 * product.batch * ceil_div(m, a.array_rows) * ceil_div(n, a.array_cols) * k
+    across, streamed = (m, n) if a.dataflow is Dataflow.INPUT_STATIONARY else (n, m)
+    return 1.0 * product.batch * ceil_div(k, a.array_rows) * ceil_div(across, a.array_cols) * streamed

@@ -1,0 +1,1 @@
+"""Collectives over links, for GPUs and accelerators, groups of any size."""

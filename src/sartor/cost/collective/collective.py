@@ -1,0 +1,95 @@
+"""Time of a collective: NCCL's over the tiers of links it crosses (``cost.network``), or a serving engine's own.
+
+An all-reduce of a serving framework has two more ways: every device reads all peers' buffers (one shot), or reduces
+a part and gathers the parts (two shots); the fastest is taken. docs/concepts/collectives.md has symbols and fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.tiers import network_time_s, ring_sigma, within_innermost
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.coefficients import CollectiveCoefficients
+from sartor.cost.cost import Cost
+from sartor.hardware.cluster import Cluster, own_links
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
+
+DIRECT_MOST_BYTES = 8 * 2**20
+"""Largest message of vLLM's and SGLang's own all-reduce: 8 MiB, recalled, consistent with the tables (2026)."""
+
+
+def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None) -> Cost:
+    """Cost of one collective over ``group_size`` devices; zero for a group of one.
+
+    Without a ``cluster`` the devices are joined by the scale-up link (PCIe where there is none of its own); with one,
+    bytes go over the tiers that the group, ``stride`` apart, crosses.
+    """
+    where = cluster or own_links(gpu)
+    group = (op.message_bytes, op.group_size, op.stride)
+    across = network_time_s(op.kind, *group, where, calibration, alone=op.alone)
+    if op.library is CollectiveLibrary.NCCL and not op.eager:
+        return across
+    near = within_innermost(op.group_size, op.stride, where)
+    return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
+
+
+def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
+    """``one`` where ``first`` holds, else ``other``."""
+    terms = ("time_s", "network_s", "overhead_s", "log_sigma")
+    picked = {each: _plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
+    return Cost(**picked, source=one.source if np.all(first) else other.source)
+
+
+def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -> Cost:
+    """A serving engine's all-reduce among devices joined by the scale-up link; ``ring``: what NCCL takes."""
+    c = calibration.collective
+    link = own_links(gpu).tiers[0].bytes_per_s
+    n = np.asarray(op.group_size, dtype=np.float64)
+    size = np.asarray(op.message_bytes, dtype=np.float64)
+    network, overhead = ring.network_s, ring.overhead_s
+    if op.kind is CollectiveKind.ALL_REDUCE and op.library is not CollectiveLibrary.NCCL:
+        near, start = _direct(op.library, n, size, link, c)
+        faster = (near + start < network + overhead) & (size <= DIRECT_MOST_BYTES)
+        network, overhead = np.where(faster, near, network), np.where(faster, start, overhead)
+    if op.eager:  # the host's call hides the kernel, or the copy into a shared buffer comes on top
+        overhead = overhead + 2 * size / (_COPY_SHARE * gpu.hbm_bytes_per_s)
+        overhead = np.maximum(overhead, c.eager_s - network)
+    together = n > 1
+    network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
+    return replace(
+        ring,
+        time_s=_plain(network + overhead),
+        network_s=_plain(network),
+        overhead_s=_plain(overhead),
+        log_sigma=_sigma(op, c),
+    )
+
+
+_COPY_SHARE = 0.87
+"""Share of HBM bandwidth of a copy: read off eager minus graph-replayed times at 1 GiB on three GPUs of
+collectives.parquet (2026-11-21), not fitted."""
+
+
+def _direct(library: CollectiveLibrary, n: Any, size: Any, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:
+    """The faster of one shot and two: seconds on the links and around them."""
+    launch, peer, one_share, second, two_share = next(row[1:6] for row in c.direct if row[0] == library.value)
+    one = (n - 1) * size / (one_share * link)
+    two = 2 * (n - 1) / n * size / (two_share * link)
+    start = launch + peer * (n - 1)
+    twice = two + second < one
+    return np.where(twice, two, one), start + np.where(twice, second, 0.0)
+
+
+def _sigma(op: Collective, c: CollectiveCoefficients) -> float:
+    if op.library is CollectiveLibrary.NCCL:
+        return ring_sigma(op.kind, c)
+    return next((row[-1] for row in c.direct if row[0] == op.library.value), c.log_sigma)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,260 @@
+"""Time of a collective on a cluster: which tiers of links its group crosses, and the best algorithm over them.
+
+A group is ``group_size`` devices, ``stride`` apart in device numbers. Inside the innermost tier it costs what the
+device's calibration says (``cost.collective``); across tiers, rings, trees and reduction in switches are compared.
+docs/concepts/clusters.md has symbols, sources and what is assumed of contention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.ring import fitted, hops, volume
+from sartor.cost.collective.shares import NetworkCoefficients
+from sartor.cost.collective.torus import torus_terms
+from sartor.cost.correction.calibration import Calibration, collectives_on
+from sartor.cost.correction.coefficients import CollectiveCoefficients
+from sartor.cost.cost import Cost, Source
+from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.operators import CollectiveKind
+from sartor.units import Floats, Ints
+
+MEASURED_RING = 8
+"""Devices in the largest group the calibrations were fitted on."""
+
+
+def network_time_s(
+    kind: CollectiveKind,
+    message_bytes: Floats,
+    group_size: Ints,
+    stride: Ints,
+    cluster: Cluster,
+    calibration: Calibration,
+    *,
+    alone: bool = False,
+) -> Cost:
+    """Cost of a collective over ``group_size`` devices ``stride`` apart; all arguments but the kind broadcast.
+
+    ``message_bytes`` is the whole, unsharded buffer. Every device is taken to be in such a group at once and to have
+    its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together; ``alone``
+    is one group whose neighbours are silent, as benchmarks measure.
+    ``SEND_RECV`` passes the buffer to the next member; the slowest link of the group counts. One device costs nothing.
+    """
+    given = (group_size, stride, message_bytes)
+    n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
+    reach = members(n, s, cluster)
+    ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in _ways(kind, cluster)]
+    network, overhead = ways[0]
+    for other, around in ways[1:]:
+        better = other + around < network + overhead
+        network, overhead = np.where(better, other, network), np.where(better, around, overhead)
+    together = n > 1
+    network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
+    near = within_innermost(group_size, stride, cluster)
+    c = local_coefficients(cluster.tiers[0], calibration)
+    known = "collective" in calibration.calibrated and c is calibration.collective and bool(np.all(near))
+    return Cost(
+        time_s=_plain(network + overhead),
+        network_s=_plain(network),
+        overhead_s=_plain(overhead),
+        log_sigma=_plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
+        source=Source.CALIBRATED if known else Source.ANALYTIC,
+    )
+
+
+def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Any:
+    """Whether a group stays inside one innermost tier that is no torus: there the single-node model holds."""
+    n, s = np.asarray(group_size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
+    return (_members(n, s, _spans(cluster)[0], cluster.num_devices) >= n) & (cluster.tiers[0].torus_axes == 0)
+
+
+def local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
+    """What is known of the innermost links: the device's own fit where it is of links of that kind, else of the links
+    nearest to the tier's."""
+    if not tier.kind or calibration.collective.over_pcie == (tier.kind == "pcie"):
+        return calibration.collective
+    return collectives_on(calibration.collective, pcie=tier.kind == "pcie", bytes_per_s=tier.bytes_per_s)
+
+
+def ring_sigma(kind: CollectiveKind, c: CollectiveCoefficients) -> float:
+    """Standard deviation of ln(measured/predicted) of NCCL's kernel of that kind."""
+    return next((row[-1] for row in c.kinds if row[0] == kind.value), c.log_sigma)
+
+
+def _sigma(near: Any, inside: float, reach: list[Any], cluster: Cluster, c: NetworkCoefficients) -> Any:
+    """Of the innermost links alone, or of the outermost tier that a group crosses."""
+    found: Any = inside
+    for i, tier in enumerate(cluster.tiers):
+        crossed = reach[i] > (reach[i - 1] if i else 1)
+        found = np.where(crossed & ~near, c.sigma(tier.kind), found)
+    return found
+
+
+# ------------------------------------------------------------------------------------------- who is near whom
+
+
+def members(n: Any, s: Any, cluster: Cluster) -> list[Any]:
+    """Members of a group of ``n`` devices, ``s`` apart, that one group of each tier holds, innermost first; the last
+    holds all."""
+    found: list[Any] = []
+    for span in _spans(cluster):
+        inner = found[-1] if found else np.ones_like(n)
+        found.append(np.clip(_members(n, s, span, cluster.num_devices), inner, n))
+    return found
+
+
+def _spans(cluster: Cluster) -> list[int]:
+    """Devices of each tier's groups that a job uses: where ``num_devices`` don't fill whole groups, the largest number
+    below that does and leaves at most a quarter idle (64 of 72 in an NVL72 rack); else the groups as they are."""
+    used, unit = [], 1
+    for tier in cluster.tiers:
+        span, total = tier.span, cluster.num_devices
+        if span and total > span and total % span:
+            equal = [d for d in range(span // unit * unit, -(-3 * span // 4) - 1, -unit) if total % d == 0]
+            span = equal[0] if equal else span
+        used.append(span if span and (not total or span < total) else 0)
+        unit = used[-1] or unit
+    return used
+
+
+def _members(n: Any, s: Any, span: int, num_devices: int) -> Any:
+    """Members side by side in one group of ``span`` devices (0: all). A group that does not tile it straddles two, and
+    the smallest piece sets the pace; where no number of devices is given, one that fits is taken to be placed so."""
+    if not span:
+        return n
+    extent, spacing = np.maximum(n * s, 1).astype(np.int64), np.maximum(s, 1).astype(np.int64)
+    side_by_side = np.maximum(np.gcd(extent, span) // spacing, 1).astype(np.float64)
+    return np.where(extent <= span, n, side_by_side) if not num_devices else side_by_side
+
+
+# ------------------------------------------------------------------------------------------- one way to do it
+
+
+def _ways(kind: CollectiveKind, cluster: Cluster) -> tuple[str, ...]:
+    if kind is not CollectiveKind.ALL_REDUCE or len(cluster.tiers) == 1:
+        return ("ring",)
+    adding = any(tier.in_network_reduction for tier in cluster.tiers[1:])
+    return ("ring", "tree", "switch") if adding else ("ring", "tree")
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A collective by one algorithm: ``ring`` through all devices, ``tree`` between nodes, sums in the ``switch``."""
+
+    kind: CollectiveKind
+    name: str
+    n: Any
+    stride: Any
+    reach: list[Any]
+    cluster: Cluster
+    calibration: Calibration
+    alone: bool
+
+    def seconds(self, size: Any) -> tuple[Any, Any]:
+        """Seconds on the links, and around them: the tiers work at once, so the slowest counts whole."""
+        times, latency, pipelined = [], self._launch(), 0.0
+        for i in range(len(self.cluster.tiers)):
+            share_of_buffer, rate, hop_s, filling_s = self._tier(i)
+            times.append(share_of_buffer * size / rate)
+            latency = latency + hop_s
+            pipelined = pipelined + 2 * np.sqrt(filling_s * times[-1])
+        slowest = np.maximum.reduce(times)
+        rest = np.maximum(sum(times) - slowest, 0.0)
+        return slowest + self.calibration.network.exposed_share * rest, latency + pipelined
+
+    def _tier(self, i: int) -> tuple[Any, Any, Any, Any]:
+        """Share of the buffer each device sends over the tier, its rate, seconds of hops, and of filling its pipe."""
+        inner = self.reach[i - 1] if i else np.ones_like(self.n)
+        outer, tier = self.reach[i], self.cluster.tiers[i]
+        crossed = outer > inner
+        if self.kind is CollectiveKind.SEND_RECV:  # the slowest link alone
+            further = self.reach[-1] > outer
+            crossed = crossed & ~further
+        filling_s: Any = 0.0
+        if tier.torus_axes:
+            part, rate, hop_s = self._torus(i, inner, outer)
+        elif i == 0:
+            part, rate, hop_s, filling_s = self._innermost(tier)
+        else:
+            part, rate, hop_s = self._between(i, inner, outer)
+            cut = self.kind is not CollectiveKind.SEND_RECV  # a buffer that makes one hop is not cut for it
+            filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0) if cut else 0.0
+        return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
+
+    def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, Any]:
+        """As the single-node model: the calibrated share of the link for the members there are."""
+        c, m, kind = local_coefficients(tier, self.calibration), self.reach[0], self.kind
+        share, _, hop = fitted(kind, m, c)
+        hop *= self._slower(tier)
+        steps = near = hops(kind, m)
+        if self.name == "ring" and kind in _RINGS:  # round all devices, so as often as there are groups of this tier
+            steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
+        if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
+            steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
+        part = (m - 1) / self.n if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
+        rate = share * tier.bytes_per_s / tier.oversubscription
+        if kind is CollectiveKind.ALL_TO_ALL:
+            steps = np.zeros_like(m)  # part of the launch
+        return part, rate, steps * hop, c.pipeline**2 * near * hop
+
+    def _between(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
+        """Links between groups of the tier inside: each device sends its share of what leaves the group."""
+        tier, c, n, kind = self.cluster.tiers[i], self.calibration.network, self.n, self.kind
+        rate = c.share(tier.kind) * self._capacity(tier, inner) / tier.oversubscription
+        if tier.kind == "tcp":
+            rate = np.minimum(rate, c.flow_bytes_per_s)
+        if kind is CollectiveKind.ALL_TO_ALL:
+            beyond = n if self._shares_port(i) else outer
+            return (beyond - inner) / n, rate * c.all_to_all_share, tier.latency_s + c.peer_s * (outer - inner)
+        if kind is CollectiveKind.SEND_RECV:
+            return 1.0, rate, np.full_like(n, tier.latency_s)
+        groups = outer / inner
+        if self.name == "switch" and tier.in_network_reduction:
+            return 1 / inner, rate * c.in_network_share, np.full_like(n, 2 * tier.latency_s)
+        if self.name != "ring":
+            steps = 2 * c.tree_hop * np.ceil(np.log2(np.maximum(groups, 1)))
+            return 2 / inner, rate * c.tree_share, steps * tier.latency_s  # inner in one tree, a leaf of the other
+        turns = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
+        steps = turns * (n / inner - n / outer)
+        near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
+        return near / inner, rate, steps * tier.latency_s
+
+    def _capacity(self, tier: LinkTier, inner: Any) -> Any:
+        """What one of ``inner`` members in a node may send: its share, or what silent neighbours leave."""
+        if not self.alone:
+            return tier.bytes_per_s
+        most = max(tier.alone_bytes_per_s, tier.bytes_per_s)
+        return np.clip(tier.bytes_per_s * self.cluster.devices_per_node / inner, tier.bytes_per_s, most)
+
+    def _shares_port(self, i: int) -> bool:
+        """Whether what goes further leaves through the same adapters."""
+        tiers = self.cluster.tiers
+        return i + 1 < len(tiers) and tiers[i + 1].kind == tiers[i].kind
+
+    def _torus(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
+        tier = self.cluster.tiers[i]
+        slices = _spans(self.cluster)[i] or self.cluster.num_devices or tier.span
+        share = self.calibration.network.share(tier.kind)
+        part, rate, steps = torus_terms(self.kind, outer / inner, np.maximum(self.stride, 1), tier, slices)
+        return part / inner, rate * share / tier.oversubscription, steps * tier.latency_s
+
+    def _launch(self) -> Any:
+        """Of the kernel; an all-to-all's step inside a node is paid however far its peers are."""
+        c = local_coefficients(self.cluster.tiers[0], self.calibration)
+        launch, hop = fitted(self.kind, self.n, c)[1:]
+        swap = self.kind is CollectiveKind.ALL_TO_ALL and not self.cluster.tiers[0].torus_axes
+        return launch + (hop * self._slower(self.cluster.tiers[0]) if swap else 0.0) + np.zeros_like(self.n)
+
+    def _slower(self, tier: LinkTier) -> float:
+        """Latency of the innermost links over the device's own, which the calibration was fitted on."""
+        return tier.latency_s / (self.cluster.gpu.link_latency_s or tier.latency_s or 1.0)
+
+
+_RINGS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,49 @@
+"""Collectives on a torus of links (TPU): a group uses the axes it covers, and half of an axis it only covers in part.
+
+Devices are numbered along the axes of a slice that is as near a cube (a square) as its size allows. Sources: How to
+Scale Your Model (jax-ml/scaling-book, 2025), chapters TPUs and Sharding: a bidirectional ring along an axis uses both
+links, an axis that is not closed takes twice the time, an all-to-all a quarter of an all-gather's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.ring import volume
+from sartor.hardware.cluster import LinkTier
+from sartor.operators import CollectiveKind
+
+_EPSILON = 1e-6
+
+
+def torus_terms(kind: CollectiveKind, n: Any, stride: Any, tier: LinkTier, slice_devices: int) -> tuple[Any, Any, Any]:
+    """Share of the buffer each device sends, nominal bytes/s it sends at, and hops that follow each other.
+
+    ``n`` members ``stride`` apart on a torus of ``slice_devices`` (0: just as many as the largest group needs).
+    """
+    axes = tier.torus_axes
+    devices = slice_devices or float(np.max(n * stride, initial=1.0))
+    side = max(devices, 2.0) ** (1.0 / axes)
+    full, partial = _axes(n, stride, side, axes)
+    covered = np.maximum(full + partial, 1.0)
+    if kind is CollectiveKind.SEND_RECV:
+        return 1.0, tier.bytes_per_s / (2 * axes) + np.zeros_like(n), np.ones_like(n)
+    ring = 1.0 if side + _EPSILON >= tier.torus_wrap else 0.5
+    rate = tier.bytes_per_s * np.maximum(full * ring + partial * 0.5, 0.5) / axes
+    length = np.maximum(n, 1.0) ** (1.0 / covered)
+    if kind is CollectiveKind.ALL_TO_ALL:  # mean distance along an axis: a quarter of its length
+        return volume(kind, n) * np.maximum(covered * length / 4, 1.0), rate, np.ceil(covered * length / 2)
+    turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    return volume(kind, n), rate, turns * np.ceil(covered * length / 2)
+
+
+def _axes(n: Any, stride: Any, side: float, axes: int) -> tuple[Any, Any]:
+    """How many axes a group covers whole, and how many in part."""
+    first = np.log(stride) / np.log(side)
+    last = np.log(np.maximum(n * stride, 1.0)) / np.log(side)
+    start, end = np.floor(first + _EPSILON), np.ceil(last - _EPSILON)
+    touched = np.clip(end - start, 1.0, axes)
+    full = np.clip(np.floor(last + _EPSILON) - np.ceil(first - _EPSILON), 0.0, touched)
+    return full, touched - full

@@ -1,0 +1,152 @@
+"""The residual of fused attention: what its networks see of a kernel, and where they apply.
+
+Tables hold three kernels in 16-bit types, values as wide as keys: a causal prefill of whole sequences, one new token
+against a cache, and an encoder without a mask. There alone the formula is moved; backward, latent attention, chunks of
+a prefill and speculation keep its time. A cache in 8 bits is moved as one in 16 bits of the same sizes would be: no
+table holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.coefficients import AttentionCoefficients
+from sartor.cost.correction.network import Array, Mask, applicable, correct
+from sartor.cost.correction.network_data import Residual, Weights
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, Pass, attention_pairs
+
+PARTS = ("context", "encoder", "generation")
+
+SHORTEST = 9
+"""Prefills of fewer tokens run the decode kernel (``sartor.cost.gpu.attention.DECODE_ROWS``)."""
+
+HEAD_STEP = 64
+"""Causal tables hold head dimensions in multiples of 64; others are seen as the next one."""
+
+WINDOW_REACH = 2
+"""How many times beyond the windows seen at its head dimension a kernel may lie."""
+
+_SHORT = 8
+"""Kernels shorter than so many launches have an interval of their own."""
+
+SIZES = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "window")
+
+
+def correct_attention(
+    op: Attention, time_s: Array, sigma: Array, peak_flops_per_s: float, gpu: Gpu, calibration: Calibration
+) -> tuple[Array, Array, Array | None]:
+    """Time, standard deviation, and the factor the time was moved by (None where no residual applies anywhere)."""
+    if op.pass_ is not Pass.FORWARD or op.latent or op.dtype.bytes != 2:
+        return time_s, sigma, None
+    c = calibration.attention
+    factor = None
+    times, sigmas, sizes = time_s.reshape(-1).copy(), np.array(sigma, dtype=np.float64).reshape(-1), _sizes(op, time_s)
+    for part in PARTS:
+        residual = applicable(calibration, c, part)
+        if residual is None:
+            continue
+        where = np.flatnonzero(_runs(part, op, sizes) & windows_known(residual, sizes))
+        if not where.size:
+            continue
+        columns = {name: values[where] for name, values in sizes.items()}
+        formula_s, launch_s = times[where], launch_of(part, c)
+        moved = correct(
+            residual,
+            gpu,
+            columns,
+            lambda block, part=part: attention_features(part, block, peak_flops_per_s, gpu, c),  # type: ignore[misc]
+            formula_s,
+            attention_floor_s(part, columns, peak_flops_per_s, gpu, op.kv_element / op.dtype.bytes),
+            sigmas[where],
+            formula_s < _SHORT * launch_s,
+        )
+        factor = np.ones_like(times) if factor is None else factor
+        times[where], sigmas[where], factor[where] = moved.time_s, moved.log_sigma, moved.factor
+    shape = time_s.shape
+    return times.reshape(shape), sigmas.reshape(shape), None if factor is None else factor.reshape(shape)
+
+
+def launch_of(part: str, c: AttentionCoefficients) -> float:
+    return c.decode_launch_s if part == "generation" else c.launch_s
+
+
+def attention_features(
+    part: str, block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu, c: AttentionCoefficients
+) -> Weights:
+    """What the network sees, (features, kernels)."""
+    b, h, kv, q, s, d, w = (block[name] for name in SIZES)
+    dim = d if part == "encoder" else np.ceil(d / HEAD_STEP) * HEAD_STEP
+    reach, kv_bytes, rest_bytes, flops = _work(part, b, h, kv, q, s, dim, w)
+    compute, memory = flops / peak_flops_per_s, (kv_bytes + rest_bytes) / gpu.hbm_bytes_per_s
+    launch, windowed = launch_of(part, c), w > 0
+    sizes = [b, h, kv, h / kv, dim, q, s, reach]
+    ratios = [compute / memory, compute / launch, memory / launch, kv_bytes / gpu.l2_bytes, rest_bytes / gpu.l2_bytes]
+    shares = [np.where(windowed, np.maximum(w, 1) / s, 1.0), flops / (4 * b * h * q * s * dim)]
+    tiles: list[Array] = []
+    for tile in (64, 128, 256):
+        tiles += _waves(b * h * np.ceil(q / tile), np.ceil(q / tile) * tile / q, gpu)
+    rows = q * h / kv
+    for tile in (8, 16, 64):
+        tiles += _waves(b * kv * np.ceil(rows / tile), np.ceil(rows / tile) * tile / rows, gpu)
+    logs = np.log(np.stack([*sizes, *ratios, *shares, *tiles]).astype(np.float32))
+    flags = np.stack([windowed, windowed & (w >= s)]).astype(np.float32)
+    return np.concatenate([logs, flags])
+
+
+def attention_floor_s(
+    part: str, block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu, kv_share: float = 1.0
+) -> Array:
+    """Least time the datasheet allows: FLOPs at peak, and bytes beyond what L2 can hold at HBM's rate; ``kv_share``:
+    bytes of a cached element over an element's."""
+    _, kv_bytes, rest_bytes, flops = _work(part, *(block[name] for name in SIZES))
+    memory = np.maximum(kv_share * kv_bytes + rest_bytes - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s
+    least: Array = np.maximum(flops / peak_flops_per_s, memory)
+    return least
+
+
+def _work(part: str, b: Array, h: Array, kv: Array, q: Array, s: Array, d: Array, w: Array) -> tuple[Array, ...]:
+    """Keys a query tile reaches, bytes of keys and values, of queries and output, FLOPs; 16-bit elements."""
+    reach = np.where(w > 0, np.minimum(s, w + np.where(q > 1, q, 0)), s)
+    flops = b * h * attention_pairs(q, s, part != "encoder", w) * 4 * d
+    return reach, b * kv * reach * d * 4, b * h * q * d * 4, flops
+
+
+def _waves(blocks: Array, padding: Array, gpu: Gpu) -> list[Array]:
+    waves = blocks / gpu.num_sms
+    return [np.ceil(waves) / waves, waves, padding]
+
+
+def _sizes(op: Attention, like: Array) -> dict[str, Array]:
+    values: dict[str, Any] = {name: getattr(op, name) for name in (*SIZES, "v_head_dim")}
+    return {
+        name: np.broadcast_to(np.asarray(value, dtype=np.float64), like.shape).reshape(-1)
+        for name, value in values.items()
+    }
+
+
+def windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
+    """Whether rows with such a window were fitted on: those of another head dimension say nothing (a network that knew
+    256 with 1024 keys alone was 18 times off with 128 of them)."""
+    dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]
+    known: Mask = window == 0
+    for seen, least, most in residual.windows:
+        known |= (dim == seen) & (window * WINDOW_REACH >= least) & (window <= most * WINDOW_REACH)
+    return known
+
+
+def _runs(part: str, op: Attention, sizes: Mapping[str, Array]) -> Mask:
+    """Where the kernel a table calls ``part`` runs."""
+    q, s = sizes["seq_q"], sizes["seq_kv"]
+    plain: Mask = (sizes["v_head_dim"] == sizes["head_dim"]) & (sizes["num_kv_heads"] <= sizes["num_heads"])
+    if part == "generation":
+        runs: Mask = plain & (q == 1) & (s > 1)
+    elif op.causal == (part == "context"):
+        runs = plain & (q >= SHORTEST) & (q == s) & ((part == "context") | (sizes["window"] == 0))
+    else:
+        runs = np.zeros_like(plain)
+    return runs

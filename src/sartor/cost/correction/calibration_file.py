@@ -1,0 +1,166 @@
+"""A calibration of one's own: the TOML that ``sartor calibrate`` writes, read back as what is known of a device.
+
+The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
+Products are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
+package knows it. ``[own_rows]`` is a factor on the products' times.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
+from sartor.cost.correction.network_data import find_residual
+from sartor.cost.correction.own_rows_data import OwnRows, own_rows_of
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+SIXTEEN_BITS = (DType.BF16, DType.FP16)
+"""One set of units at one rate: a fit of either serves both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFile:
+    """Coefficients of one dtype on one device, and where they come from."""
+
+    gpu: str
+    dtype: DType
+    gemm: GemmCoefficients
+    provenance: Mapping[str, Any]
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    """Sections beside the products: ``memory_bound``, ``attention``."""
+    own_rows: OwnRows | None = None
+    """A factor on the products' times."""
+
+
+def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
+    """What is known of ``gpu`` with the products' coefficients of a file in place of the package's.
+
+    Raises ``InputError`` when the file cannot be read, lacks a coefficient, or is of another device.
+    """
+    own = read_calibration_file(path)
+    if own.gpu != gpu.name:
+        raise InputError("calibration", str(path), f"is of {own.gpu} and the device asked about is {gpu.name}", own.gpu)
+    if own.own_rows and own.own_rows.residual and not find_residual(own.gemm):
+        must = "was made over a residual that this version of sartor does not have: calibrate again from the records"
+        raise InputError("calibration", str(path), must)
+    known = load_calibration(gpu, own.dtype)
+    served = SIXTEEN_BITS if own.dtype in SIXTEEN_BITS else (own.dtype,)
+    gemm = {dtype: own.gemm if dtype in served else each for dtype, each in known.gemm.items()}
+    sections = [f"gemm.{dtype.value}" for dtype in served if dtype in gemm]
+    return replace(
+        known,
+        gemm=gemm,
+        own_rows=dict.fromkeys(served, own.own_rows) if own.own_rows else {},
+        calibrated=known.calibrated | {*sections, *own.streams},
+        provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
+        **own.streams,
+    )
+
+
+def read_calibration_file(path: str | Path) -> CalibrationFile:
+    """The coefficients of a calibration file, each checked. Raises ``InputError``."""
+    table = _toml(Path(path))
+    for key in ("gpu", "dtype"):
+        if not isinstance(table.get(key), str):
+            raise InputError("calibration", str(path), f"must name its {key}, as sartor calibrate writes it")
+    if table["dtype"] not in {dtype.value for dtype in DType}:
+        raise InputError("dtype", table["dtype"], f"in {path} must be one of {', '.join(d.value for d in DType)}")
+    values = table.get("gemm")
+    if not isinstance(values, dict):
+        raise InputError("calibration", str(path), "must have a [gemm] section, as sartor calibrate writes it")
+    provenance = table.get("provenance", {})
+    record = provenance.get("gemm", {}) if isinstance(provenance, dict) else {}
+    return CalibrationFile(
+        gpu=table["gpu"],
+        dtype=DType(table["dtype"]),
+        gemm=_coefficients(values, path),
+        provenance=record if isinstance(record, dict) else {},
+        streams={name: _stream(kind, table[name], path) for name, kind in _STREAMS.items() if name in table},
+        own_rows=_own_rows(table["own_rows"], path) if "own_rows" in table else None,
+    )
+
+
+def _own_rows(values: Any, path: str | Path) -> OwnRows:
+    try:
+        return own_rows_of(values)
+    except (KeyError, TypeError, ValueError) as error:
+        must = f"its [own_rows] must be as sartor calibrate writes it ({' '.join(str(error).split())[:80]})"
+        raise InputError("calibration", str(path), must) from None
+
+
+_STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attention": AttentionCoefficients}
+
+
+def _stream(kind: type, values: Any, path: str | Path) -> Any:
+    """Coefficients of a section: numbers of at least 0, and rows of a word or a width and numbers."""
+    known = {each.name for each in fields(kind)}
+    if not isinstance(values, dict):
+        raise InputError("calibration", str(path), "its sections must be tables, as sartor calibrate writes them")
+    out = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InputError(name, value, f"in {path} is no coefficient of {kind.__name__}")
+        rows = value if isinstance(value, list) else [[value]]
+        if not all(
+            isinstance(row, list) and all(isinstance(v, str) or _above(v, 0, equal=True) for v in row) for row in rows
+        ):
+            raise InputError(name, value, f"in {path} must be numbers of at least 0")
+        out[name] = tuple(tuple(row) for row in value) if isinstance(value, list) else value
+    return kind(**out)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        reason = " ".join(str(error).split())[:120]
+        raise InputError("calibration", str(path), f"must be a TOML file that can be read ({reason})") from None
+
+
+def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:
+    known = {field.name: field for field in fields(GemmCoefficients)}
+    for name in values:
+        if name not in known:
+            raise InputError(f"gemm.{name}", values[name], f"in {path} is no coefficient of a product")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise InputError("calibration", str(path), f"its [gemm] must have {', '.join(missing)}")
+    return GemmCoefficients(**{name: _checked(name, value, path) for name, value in values.items()})
+
+
+_STEPS = ("input_penalty", "output_penalty")
+_MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
+    each.name for each in fields(GemmCoefficients) if each.default == 0.0
+}
+
+
+def _checked(name: str, value: Any, path: str | Path) -> Any:
+    if name == "tiles":
+        rows: list[Any] = value if isinstance(value, list) else []
+        if not rows or not all(
+            isinstance(row, list) and len(row) == 3 and all(_above(v, 0) for v in row) for row in rows
+        ):
+            raise InputError("gemm.tiles", value, f"in {path} must be rows of tile_m, tile_n and a share above 0")
+        return tuple((int(m), int(n), float(share)) for m, n, share in rows)
+    if name in _STEPS:
+        if not (isinstance(value, list) and len(value) == 8 and all(_above(v, 0, equal=True) for v in value)):
+            raise InputError(f"gemm.{name}", value, f"in {path} must be 8 numbers of at least 0")
+        return tuple(float(v) for v in value)
+    zero = name in _MAY_BE_ZERO
+    if not _above(value, 0, equal=zero):
+        raise InputError(f"gemm.{name}", value, f"in {path} must be a number {'of at least' if zero else 'above'} 0")
+    return int(value) if name == "step_bytes" else float(value)
+
+
+def _above(value: Any, least: float, *, equal: bool = False) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    return value >= least if equal else value > least

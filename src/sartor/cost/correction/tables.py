@@ -1,0 +1,64 @@
+"""The package's calibration tables, read: a file per device and dtype, and what is assumed of generations."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from sartor.cost.correction.coefficients import (
+    AttentionCoefficients,
+    CollectiveCoefficients,
+    GemmCoefficients,
+    GroupedCoefficients,
+    MemoryBoundCoefficients,
+    PowerCoefficients,
+)
+
+SECTIONS: dict[str, type] = {
+    "gemm": GemmCoefficients,
+    "grouped": GroupedCoefficients,
+    "attention": AttentionCoefficients,
+    "memory_bound": MemoryBoundCoefficients,
+    "collective": CollectiveCoefficients,
+    "power": PowerCoefficients,
+}
+
+
+def calibration_files() -> dict[str, dict[str, Any]]:
+    """Every device's calibration in the package, by file name without its ending: ``a100_sxm.bf16``, ..."""
+    folder = resources.files("sartor.cost.correction").joinpath("data")
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    tables = {name.removesuffix(".toml"): table_of(name) or {} for name in names}
+    return {name: table for name, table in tables.items() if "provenance" in table and name != "training"}
+
+
+def generation(name: str) -> dict[str, Any]:
+    """What is assumed of a generation's devices, by section (``gemm``, ``gemm_fp32``, ``attention``, ...)."""
+    table = table_of("generations.toml") or {}
+    entry, default = table.get(name, {}), table["default"]
+    found = {key: coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in SECTIONS.items()}
+    own = {key: entry["gemm"] | values for key, values in entry.items() if key.startswith("gemm_")}  # of one dtype
+    return found | {key: coefficients(GemmCoefficients, default["gemm"] | values) for key, values in own.items()}
+
+
+def coefficients(kind: type, values: Mapping[str, Any]) -> Any:
+    """A section's values as its class of coefficients; lists become tuples."""
+    return kind(**{key: _tuples(value) for key, value in values.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+
+
+def table_of(name: str) -> dict[str, Any] | None:
+    """A file of the package's calibrations as a table, or None where there is none of that name."""
+    return _read(name)
+
+
+@cache
+def _read(name: str) -> dict[str, Any] | None:
+    file = resources.files("sartor.cost.correction").joinpath("data").joinpath(name)
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

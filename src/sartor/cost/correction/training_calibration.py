@@ -1,0 +1,97 @@
+"""Free constants of a training step as data: ``calibration/training.toml``, and a file of one's own in its format.
+
+A section gives constants by name to what it names: ``[default]``, ``[generation.hopper]``, ``[precision.fp8]``,
+``[generation.hopper.fp8]``, ``[framework.megatron]``, ``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``,
+``[experts]`` (models that have some), ``[experts.megatron]``, ``[experts.hopper]``, ``[experts.fused]`` (where their
+layers are), ``[unseen]`` (devices of no generation that ``provenance.generations`` lists). Factors of all sections that
+apply multiply, of deviations (``_sigma``) the largest holds, of other constants the last named. What each means is
+``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+
+
+def training_constants(
+    framework: str,
+    precision: str,
+    generation: str,
+    table: Mapping[str, Any],
+    *,
+    experts: bool = False,
+    fused: bool = False,
+) -> dict[str, float]:
+    """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``), a generation, and a
+    model with or without experts."""
+    of_framework = _section(table, "framework", framework)
+    layers: tuple[Mapping[str, Any], ...] = (
+        _section(table, "default"),
+        _section(table, "generation", generation),
+        _section(table, "precision", precision),
+        _section(table, "generation", generation, precision),
+        of_framework,
+        _section(of_framework, generation),
+        _section(of_framework, precision),
+    )
+    if experts:
+        of_experts = (
+            _section(table, "experts", name) for name in (framework, generation, *(("fused",) if fused else ()))
+        )
+        layers = (*layers, _section(table, "experts"), *of_experts)
+    known = _section(table, "provenance").get("generations", [generation])
+    if generation not in known:
+        layers = (*layers, _section(table, "unseen"))
+    found: dict[str, float] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if not isinstance(value, dict):
+                found[name] = _joined(name, found.get(name), value)
+    return found
+
+
+def _joined(name: str, before: float | None, value: float) -> float:
+    if before is None:
+        return value
+    return before * value if name.endswith("_factor") else max(before, value) if name.endswith("_sigma") else value
+
+
+@cache
+def packaged_training_table() -> Mapping[str, Any]:
+    """The package's own constants, fitted on the records its ``provenance`` names; empty where nothing is fitted."""
+    file = resources.files("sartor.cost.correction").joinpath("data", "training.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def read_training_table(path: str | Path) -> Mapping[str, Any]:
+    """A table of one's own. ``InputError`` when it cannot be read or a constant is no finite number above or at 0."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        reason = " ".join(str(error).split())[:120]
+        raise InputError("training constants", str(path), f"must be a readable TOML file ({reason})") from None
+    for section in ("default", "generation", "precision", "framework", "experts", "unseen"):
+        _check(section, table.get(section, {}))
+    return table
+
+
+def _check(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check(f"{name}.{key}", each)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InputError(name, value, "must be a finite number not below 0")
+
+
+def _section(table: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        table = table.get(key, {}) if isinstance(table, Mapping) else {}
+    return table if isinstance(table, Mapping) else {}

@@ -1,0 +1,107 @@
+"""Time of fused attention: query tiles walk key/value tiles on SMs, while keys and values stream from memory.
+
+Two kernels: prefill (and backward), where a block takes one tile of queries through the keys its mask lets through;
+and decode, where few query rows share a key/value head and the keys are split over SMs. Symbols, fit and accuracy:
+docs/concepts/attention.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.attention import correct_attention
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.coefficients import AttentionCoefficients
+from sartor.cost.cost import Cost, Source
+from sartor.cost.gpu.gemm import peak_flops_per_s
+from sartor.cost.gpu.power import lasting_s, long_run
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, Pass
+
+DECODE_ROWS = 8
+"""Up to so many new tokens per sequence the decode kernel runs (one, or a few when speculating)."""
+
+TILE_KV = 128
+"""Keys of one step of a block, in both kernels."""
+
+HEAD_STEP = 32
+"""Kernels are compiled for head dimensions in steps of 32; others are padded (FlashAttention-2 and -3)."""
+
+
+def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
+    """Cost of one fused attention kernel; shapes broadcast."""
+    c = calibration.attention
+    peak = peak_flops_per_s(gpu, op.dtype)
+    prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
+    few = np.asarray(op.seq_q) <= DECODE_ROWS
+    few = few & (op.pass_ is Pass.FORWARD)
+    compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
+    gemm = calibration.gemm.get(op.dtype)
+    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    compute = lasting_s(compute, op.flops, run)
+    time = np.maximum(compute, memory) + overlap * np.minimum(compute, memory) + launch
+    sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
+    time, sigma, factor = correct_attention(op, time, sigma, peak, gpu, calibration)
+    return Cost(
+        time_s=_plain(time),
+        compute_s=_plain(compute),
+        memory_s=_plain(memory),
+        overhead_s=_plain(launch),
+        log_sigma=_plain(sigma),
+        details={} if factor is None else {"residual": _plain(factor)},
+        source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
+    )
+
+
+def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Any, Any, Any, Any]:
+    """Blocks of ``tile_q`` queries of one head; a block's steps follow its mask. SMs share the steps evenly, but none
+    finishes before the longest block."""
+    seq_q, seq_kv = np.asarray(op.seq_q, dtype=np.float64), np.asarray(op.seq_kv, dtype=np.float64)
+    tiles = np.ceil(seq_q / c.tile_q)
+    blocks = op.batch * op.num_heads * tiles * 1.0
+    reach = np.where(np.asarray(op.window) > 0, np.minimum(seq_kv, np.asarray(op.window) + c.tile_q), seq_kv)
+    longest = np.ceil(reach / TILE_KV)
+    # Steps of a mean block: its share of the pairs, and half a tile more where the mask's edge cuts through.
+    mean = np.minimum(longest, op.pairs / (seq_q * TILE_KV) + (0.5 if op.causal else 0.0) + 0.5)
+    step = _step_s(op, gpu, c, peak, c.tile_q)
+    per_sm = blocks / gpu.num_sms
+    compute = np.maximum(np.maximum(per_sm, 1.0) * mean, longest) * step + np.ceil(per_sm) * c.block_s
+    # Keys and values again for every wave that finds them gone from L2 are part of the step; here once each.
+    memory = op.bytes_moved / (c.hbm_share * gpu.hbm_bytes_per_s)
+    return compute, memory, c.launch_s, c.overlap
+
+
+def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Any, Any, Any, Any]:
+    """Blocks of all query rows that share a key/value head; keys are split over idle SMs, so steps divide evenly."""
+    kv_heads = np.maximum(np.asarray(op.num_kv_heads), 1)
+    rows = np.asarray(op.seq_q) * np.ceil(np.asarray(op.num_heads) / kv_heads)
+    tiles = np.ceil(rows / c.decode_tile_q)
+    blocks = op.batch * kv_heads * tiles * 1.0
+    reach = np.where(np.asarray(op.window) > 0, np.minimum(op.seq_kv, op.window), np.asarray(op.seq_kv) * 1.0)
+    steps = np.ceil(reach / TILE_KV)
+    step = _step_s(op, gpu, c, peak, c.decode_tile_q)
+    per_sm = blocks / gpu.num_sms
+    compute = per_sm * steps * step + np.maximum(per_sm, 1.0) * c.decode_block_s
+    kv_width = np.asarray(op.head_dim) if op.latent else np.asarray(op.head_dim) + op.v_head_dim
+    kv_bytes = op.batch * kv_heads * reach * kv_width * op.kv_element
+    rest = 1.0 * op.batch * op.num_heads * np.asarray(op.seq_q) * (op.head_dim + op.v_head_dim) * op.dtype.bytes
+    memory = (kv_bytes + rest) / (c.decode_hbm_share * gpu.hbm_bytes_per_s)
+    return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap
+
+
+def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Any:
+    """One tile of queries against one of keys: two products (five backward) at the head dimension's share of peak."""
+    padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
+    padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
+    # Latent attention's 192/128 has kernels of its own, as good as those of its value dimension.
+    share = np.interp(
+        np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
+    )
+    widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
+    return np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

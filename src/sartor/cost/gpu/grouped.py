@@ -1,0 +1,174 @@
+"""Time of a grouped product: every expert's rows in tiles of their own, its weights from HBM once.
+
+An expert with r rows takes ceil(r / tile_m) tiles down and ceil(n / tile_n) across, so what counts is the rows of each
+expert, not their mean. The library is taken to choose the tile height that is fastest. Symbols, fit and accuracy:
+docs/concepts/moe.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.coefficients import GroupedCoefficients
+from sartor.cost.correction.grouped import correct_grouped, walked_rows
+from sartor.cost.cost import Cost, Source
+from sartor.cost.gpu.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.power import LongRun, lasting_s, long_run
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType, GroupedGemm, Pass
+
+TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])
+"""Tile heights of the grouped kernels of CUTLASS, Triton and TensorRT-LLM."""
+
+_QUANTILES = (np.arange(16) + 0.5) / 16
+
+
+def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
+    """Cost of one grouped product; sizes may be arrays.
+
+    ``calibration.with_kernels`` chooses whose kernels run; else it is the middle of frameworks. A weight
+    gradient contracts an expert's rows: it is a batch of plain products, and so are others that run ``apart`` where
+    that is faster. Side by side, uneven groups take what their rows take together.
+    """
+    if op.pass_ is Pass.WGRAD:
+        return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
+    if op.apart:
+        return _faster(
+            _formula_cost(op, gpu, calibration, clock),
+            gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0],
+        )
+    cost = _formula_cost(op, gpu, calibration, clock)
+    short = np.less(cost.time_s, _SHORT * calibration.grouped.launch_s)
+    peak = peak_flops_per_s(gpu, op.dtype)
+    time_s, sigma, factor = correct_grouped(op, cost.time_s, cost.log_sigma, short, peak, gpu, calibration)
+    if factor is None:
+        return cost
+    details = {**cost.details, "residual": _plain(factor)}
+    return replace(cost, time_s=_plain(time_s), log_sigma=_plain(sigma), details=details)
+
+
+def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """The formula's alone."""
+    c = _on_units_of(op.dtype, calibration)
+    gemm = calibration.gemm.get(op.dtype)
+    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    terms = grouped_terms(op, gpu, c, run)
+    time_s = terms["time_s"]
+    sigma = np.where(time_s < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
+    details = {key: _plain(terms[key]) for key in ("tile_m", "tile_n", "waves")}
+    return Cost(
+        time_s=_plain(time_s),
+        compute_s=_plain(terms["compute_s"]),
+        memory_s=_plain(terms["memory_s"]),
+        overhead_s=_plain(np.broadcast_to(c.launch_s, np.shape(time_s))),
+        log_sigma=_plain(sigma),
+        source=_source(op.dtype, calibration),
+        details=details,
+    )
+
+
+def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
+    """Experts were measured in 16 bits. Narrower ones reach the share of their peak that the device's products of their
+    type reach of theirs over the 16-bit ones', and are as uncertain as such products priced by a 16-bit fit."""
+    c, own, wide = calibration.grouped, calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
+    if dtype.bytes >= 2 or own is None or wide is None:
+        return c
+    share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
+    sigmas = {name: max(getattr(c, name), NARROW_LOG_SIGMA) for name in ("log_sigma", "log_sigma_small")}
+    return replace(c, efficiency=c.efficiency * min(share, 1.0), **sigmas)
+
+
+NARROW_LOG_SIGMA = 0.6
+"""Standard deviation of ln(measured / predicted) of fp8, fp8_block and nvfp4 products of 40 us and more, priced by the
+16-bit fit of their device at their own peak: 0.57, 0.61, 0.61, medians of 18 devices and types (gemm_lowbit.parquet,
+2026-11-21). No table has narrow experts."""
+
+
+def _faster(grouped: Cost, plain: Cost) -> Cost:
+    sooner = np.less(plain.time_s, grouped.time_s)
+    return replace(
+        grouped,
+        time_s=_plain(np.where(sooner, plain.time_s, grouped.time_s)),
+        log_sigma=_plain(np.where(sooner, plain.log_sigma, grouped.log_sigma)),
+    )
+
+
+_SHORT = 5
+"""Products shorter than so many launches have an interval of their own."""
+
+
+def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Any]:
+    """Seconds of compute, memory and all, with the tile height chosen; the sizes' broadcast shape."""
+    rows, masked = walked_rows(op.rows, op.masked_rows, op.tokens, c.dragged)
+    sizes = (op.groups, rows, op.n, op.k, op.skew, masked)
+    groups, rows, n, k, skew, masked = (np.asarray(v, dtype=np.float64)[..., None] for v in sizes)
+    tiles_m = TILES_M[: max(1, int(np.searchsorted(TILES_M, c.tile_m_most, side="right")))]
+    active = np.maximum(np.minimum(groups, rows), 1)
+    blocks = tiles_down(rows / active, active, skew, tiles_m) * np.ceil(n / c.tile_n)
+    rate = peak_flops_per_s(gpu, op.dtype) / gpu.num_sms * c.efficiency * tiles_m / (tiles_m + c.half_tile)
+    feed = c.feed_bytes_per_clock * gpu.boost_clock_hz
+    per_k = np.maximum(2 * tiles_m * c.tile_n / rate, (tiles_m + c.tile_n) * op.dtype.bytes / feed)
+    waves = blocks / gpu.num_sms
+    waves = waves + c.tail * (np.ceil(waves) - waves)
+    compute = waves * (k * per_k + c.tile_s * (tiles_m * c.tile_n) / 16384)
+    best = np.argmin(compute, axis=-1)[..., None]
+    compute = lasting_s(np.take_along_axis(compute, best, axis=-1)[..., 0], op.flops, run)
+    out = max(2.0, op.dtype.bytes)
+    traffic = op.dtype.bytes * (active * n * k + rows * k) + out * rows * n
+    traffic = traffic + c.masked * op.dtype.bytes * masked * (n + k)
+    memory = (traffic / (c.hbm_share * gpu.hbm_bytes_per_s))[..., 0]
+    time_s = np.maximum(compute, memory) + c.overlap * np.minimum(compute, memory) + c.launch_s
+    return {
+        "time_s": time_s,
+        "compute_s": compute,
+        "memory_s": memory,
+        "tile_m": tiles_m[best][..., 0],
+        "tile_n": np.broadcast_to(float(c.tile_n), time_s.shape),
+        "waves": np.take_along_axis(np.broadcast_to(waves, (*time_s.shape, tiles_m.size)), best, axis=-1)[..., 0],
+    }
+
+
+def tiles_down(mean: Any, groups: Any, skew: Any, tiles_m: Any = TILES_M) -> Any:
+    """Row tiles of all groups, for every tile height on the last axis, where the largest group has ``skew`` x ``mean``.
+
+    Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``least_load`` up to it.
+    """
+    if not np.any(np.asarray(skew) > 1):
+        return groups * np.ceil(mean / tiles_m - 1e-9)
+    least = least_load(skew)
+    total = 0.0
+    weight = 0.0
+    for q in _QUANTILES:
+        load = least * (np.maximum(skew, 1.0) / least) ** q
+        weight = weight + load
+    scale = _QUANTILES.size / weight
+    for q in _QUANTILES:
+        load = least * (np.maximum(skew, 1.0) / least) ** q * scale
+        total = total + np.ceil(mean * load / tiles_m - 1e-9)
+    return groups * total / _QUANTILES.size
+
+
+def least_load(skew: Any) -> Any:
+    """Rows of the smallest group over the mean's, where rows are log-uniform up to ``skew`` x mean.
+
+    The mean of a log-uniform variable on [a, K] is (K - a) / ln(K / a); with mean 1, a - ln a = K - ln K (a <= 1),
+    solved by Newton's method from below.
+    """
+    k = np.maximum(np.asarray(skew, dtype=np.float64), 1 + 1e-9)
+    a = np.maximum(k * np.exp(-k), 1e-12)
+    for _ in range(12):
+        a = np.minimum(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), 1.0)
+    return a
+
+
+def _source(dtype: DType, calibration: Calibration) -> Source:
+    own = "grouped" in calibration.calibrated and dtype in (DType.BF16, DType.FP16)
+    return Source.CALIBRATED if own else Source.ANALYTIC
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,61 @@
+"""Time of a kernel that streams: bytes over the achieved bandwidth, faster inside L2, plus its launches.
+
+docs/concepts/memory-bound.md has symbols, fit and accuracy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import Cost, Source
+from sartor.hardware.gpu import Gpu
+from sartor.operators import MemoryBound
+
+
+def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool = False) -> Cost:
+    """Cost of one streaming operator; shapes broadcast.
+
+    The first ``l2_part`` of an L2-full of bytes goes at L2's rate, the rest at HBM's. ``eager`` adds what a launch
+    costs when the host waits for each kernel, as some benchmarks do.
+    """
+    c = calibration.memory_bound
+    found = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
+    if found:
+        return _from_the_host(op, gpu, calibration, *found[0])
+    kinds = (*c.kinds, *(c.host_kinds if eager else ()))
+    known = {name: (share, start, sigma) for name, share, start, sigma in kinds}
+    share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
+    rate = share * gpu.hbm_bytes_per_s
+    bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)
+    near = np.minimum(bytes_moved, c.l2_part * gpu.l2_bytes)
+    memory = near / (rate * c.l2_speedup) + (bytes_moved - near) / rate
+    overhead = ((c.eager_launch_s if eager else c.launch_s) + start_s) * op.kernels
+    return Cost(
+        time_s=_plain(memory + overhead),
+        memory_s=_plain(memory),
+        overhead_s=_plain(overhead),
+        log_sigma=sigma,
+        source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
+    )
+
+
+def _from_the_host(
+    op: MemoryBound, gpu: Gpu, calibration: Calibration, least_s: float, start_s: float, share: float, sigma: float
+) -> Cost:
+    """A kernel that the host launches and waits for: nothing is faster than the call, and bytes follow a start."""
+    memory = np.asarray(op.bytes_moved, dtype=np.float64) / (share * gpu.hbm_bytes_per_s)
+    time = np.maximum(least_s, start_s + memory) * op.kernels
+    return Cost(
+        time_s=_plain(time),
+        memory_s=_plain(memory * op.kernels),
+        overhead_s=_plain(time - memory * op.kernels),
+        log_sigma=sigma,
+        source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

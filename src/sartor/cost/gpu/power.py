@@ -1,0 +1,76 @@
+"""Long runs under a power limit: how far the clock falls below what short runs see.
+
+The power that products draw grows with their rate of FLOPs and the fourth power of the clock, near enough: dynamic
+power goes with clock x voltage^2, and near the top of the range voltage rises a little faster than the clock. So work
+at a rate above the one at which the limit is met takes longer by the fourth root of their ratio, and below it as long
+as ever. Evidence and figures: docs/concepts/gemm.md, "Clock".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.coefficients import PowerCoefficients
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRun:
+    """What a power limit does to kernels of one type on one device; one of the first two is 0."""
+
+    limit_flops_per_s: float = 0.0
+    """Rate at which the limit is met by a kernel that runs alone."""
+    uniform: float = 0.0
+    """How much longer every kernel takes, where only that is known."""
+    kept: float = 1.0
+    """Share of the slowdown that is kept."""
+
+
+def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, clock: Clock) -> LongRun | None:
+    """None where the clock does not fall: in short runs, and where ``throttle``, the slowdown fitted on a table's
+    longest products, is 0 and nothing else is known (general cores, fits of long runs)."""
+    if clock is Clock.BOOST:
+        return None
+    if power.flops_per_joule and dtype in _OF_16_BITS:
+        return LongRun(limit_flops_per_s=power.flops_per_joule * _OF_16_BITS[dtype] * gpu.tdp_w, kept=power.kept)
+    return LongRun(uniform=1 + throttle, kept=power.kept) if throttle else None
+
+
+def lasting_s(time_s: Any, flops: Any, run: LongRun | None) -> Any:
+    """``time_s`` of a short run as it is in a long one; never less."""
+    if run is None:
+        return time_s
+    if run.uniform:
+        return time_s * (1 + run.kept * (run.uniform - 1))
+    longer = np.sqrt(time_s * np.sqrt(time_s * (flops / run.limit_flops_per_s)))
+    return time_s + run.kept * np.maximum(longer - time_s, 0.0)
+
+
+LONG_RUN_LOG_SIGMA = 0.08
+"""Standard deviation of ln(measured / predicted) that the law adds to a product's: with it 80% of the sustained over
+short ratios of power-metered tables lie inside (0.06 to 0.13 of five pairs on B200, GB200, H200; 2026-11-21)."""
+
+_NARROW = 2.0
+"""Products of 8 and fewer bits over those of 16, per joule: their rate at the limit, B200 to GB300, H200 and RTX PRO
+6000 (longest products of data/measured/gemm_lowbit.parquet against their middle: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
+
+_OF_16_BITS = {
+    DType.TF32: 0.5,
+    DType.FP16: 1.0,
+    DType.BF16: 1.0,
+    DType.INT8_WO: 1.0,
+    DType.INT4_WO: 1.0,
+    DType.FP8: _NARROW,
+    DType.FP8_BLOCK: _NARROW,
+    DType.MXFP8: _NARROW,
+    DType.INT8: _NARROW,
+    DType.NVFP4: _NARROW,
+    DType.MXFP4: _NARROW,
+    DType.INT4: _NARROW,
+}
+"""FLOPs per joule over those of 16-bit products, of types that run on tensor cores."""

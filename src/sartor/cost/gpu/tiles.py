@@ -1,0 +1,233 @@
+"""The tile formula: what a matrix product takes when its output tiles are dealt to SMs in waves.
+
+Flat arrays in, flat arrays out; products lie on the last axis and the tile menu on the first, which is reduced
+before returning. Only ``+ - * /``, ``ceil``, ``floor``, ``min`` and ``max`` are used, so an entry of an array equals
+the scalar call to the last bit, and every term is non-decreasing in m, n, k and batch at equal alignment.
+Symbols, fit and accuracy: docs/concepts/gemm.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.gpu.power import LongRun, lasting_s
+
+Array = npt.NDArray[np.float64]
+
+CHUNK = 2048
+"""Products evaluated together: few enough that a temporary of tiles x products stays in cache."""
+
+TERMS = (
+    "time_s", "compute_s", "memory_s", "overhead_s",
+    "tile_m", "tile_n", "split_k", "waves", "tile_efficiency", "wave_efficiency", "alignment",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problems:
+    """One entry per product."""
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    out_bytes: Array
+    """Bytes written (and read, when accumulating) per output element."""
+    penalty: Array
+    """Main-loop slowdown by misalignment, at least 1."""
+    packed_bytes: Array
+    """Traffic of copying operands into blocks before the product."""
+
+    def part(self, where: Any) -> Problems:
+        return Problems(**{name: getattr(self, name)[where] for name in Problems.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The rates a product of one dtype meets on one device."""
+
+    num_sms: float
+    sm_flops_per_s: float
+    feed_bytes_per_s: float
+    """Operand bytes per second into one SM."""
+    hbm_bytes_per_s: float
+    warm_bytes: float
+    """Bytes of the first operand found in L2 on arrival."""
+    warm_weight_bytes: float
+    """Size up to which the second operand is found in L2 on arrival."""
+    l2_bytes_per_s: float
+    element_bytes: float
+    first_bytes: float
+    """Of one element of the first operand, where it is wider than the second's."""
+    step_k: float
+    """Elements of k that one main-loop step covers."""
+    throttle_s: float
+    """Compute time at which half of the slowdown that short runs see has set in."""
+    long_run: LongRun | None
+    """What the power limit does in long runs; None in short ones and where it is not known."""
+    quantize_bytes: float
+    """Traffic of quantizing one element of the first operand in a kernel of its own; 0 where there is none."""
+
+
+def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) -> dict[str, Array]:
+    """Time of each product, and with ``details`` its terms and the tile and split it takes."""
+    keys = TERMS if details else ("time_s",)
+    out = {key: np.empty(p.m.size) for key in keys}
+    for start in range(0, p.m.size, CHUNK):
+        where = slice(start, start + CHUNK)
+        found = _terms_of_best(p.part(where), machine, c) if details else {"time_s": _least(p.part(where), machine, c)}
+        for key in keys:
+            out[key][where] = found[key]
+    return out
+
+
+def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+    """Every (tile, split) of the menu: arrays of shape (2 x tiles, products); ``inf`` where k cannot be split."""
+    tiles = _Tiles.of(p, machine, c)
+    whole, split = _whole(p, tiles, machine, c), _split(p, tiles, machine, c)
+    shape = tiles.grid.shape
+    return {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
+
+
+def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+    terms = alternatives(p, machine, c)
+    best = terms["time_s"].argmin(axis=0)[None]
+    return {key: np.take_along_axis(values, best, axis=0)[0] for key, values in terms.items()}
+
+
+def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
+    """Least time over the menu. Time grows with compute, so whole tiles are reduced before memory is added; k is
+    split only where at least two parts fit."""
+    tiles = _Tiles.of(p, machine, c)
+    waves = np.ceil(tiles.grid / machine.num_sms)
+    compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
+    overhead = c.launch_s + quantizing_s(p, machine, c)
+    least: Array = _combine(_throttled(compute, p, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
+    few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
+    if few.size:
+        split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)
+        least[few] = np.minimum(least[few], split)
+    return least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tiles:
+    """What both ways of dealing tiles share; columns of the menu against rows of products."""
+
+    tm: Array
+    tn: Array
+    grid: Array
+    """Output tiles."""
+    steps: Array
+    """Main-loop steps of one tile."""
+    step_s: Array
+    """One step: matrix rate, operand feed or latency, whichever is slowest."""
+    fill_s: Array
+    """Pipeline fill and epilogue of a wave."""
+
+    @classmethod
+    def of(cls, p: Problems, machine: Machine, c: GemmCoefficients) -> _Tiles:
+        tm, tn, share = (column[:, None] for column in np.asarray(c.tiles, dtype=np.float64).T)
+        matrix = (tm * tn * (2 * machine.step_k) / (machine.sm_flops_per_s * share)) * p.penalty
+        sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
+        feed = sides * (machine.step_k / machine.feed_bytes_per_s)
+        return cls(
+            tm=tm,
+            tn=tn,
+            grid=np.ceil(p.m / tm) * np.ceil(p.n / tn) * p.batch,
+            steps=np.ceil(p.k / machine.step_k),
+            step_s=np.maximum(np.maximum(matrix, feed), c.step_s),
+            fill_s=c.wave_s + c.tile_s * (tm * tn) / (128 * 256),
+        )
+
+    def part(self, where: Any) -> _Tiles:
+        return _Tiles(
+            tm=self.tm,
+            tn=self.tn,
+            fill_s=self.fill_s,
+            grid=self.grid[:, where],
+            steps=self.steps[where],
+            step_s=self.step_s[:, where],
+        )
+
+
+def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Any]:
+    """Every block computes a whole tile."""
+    waves = np.ceil(tiles.grid / machine.num_sms)
+    compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), p, machine, c)
+    overhead = c.launch_s + quantizing_s(p, machine, c)
+    return _terms(p, tiles, machine, c, np.float64(1), waves, compute, _traffic_s(p, machine, c), overhead)
+
+
+def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Any]:
+    """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
+    parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
+    parts = np.maximum(np.floor(parts), 1.0)
+    compute = _throttled(np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s, p, machine, c)
+    partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
+    memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
+    overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
+    return _terms(p, tiles, machine, c, parts, np.float64(1), compute, memory, overhead)
+
+
+def _terms(
+    p: Problems,
+    tiles: _Tiles,
+    machine: Machine,
+    c: GemmCoefficients,
+    parts: Any,
+    waves: Any,
+    compute: Any,
+    memory: Any,
+    overhead: Any,
+) -> dict[str, Any]:
+    return {
+        "time_s": _combine(compute, memory, c.overlap) + overhead,
+        "compute_s": compute,
+        "memory_s": memory,
+        "overhead_s": overhead,
+        "tile_m": tiles.tm,
+        "tile_n": tiles.tn,
+        "split_k": parts,
+        "waves": waves,
+        "tile_efficiency": p.batch * p.m * p.n / (tiles.grid * (tiles.tm * tiles.tn)),
+        "wave_efficiency": tiles.grid * parts / (waves * machine.num_sms),
+        "alignment": 1.0 / p.penalty,
+    }
+
+
+def _throttled(compute: Any, p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+    """Under load the clock falls to what the power limit allows: at once in long runs, gradually in short ones."""
+    run, short = machine.long_run, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s)))
+    if run is None:
+        return short
+    lasting = lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run)
+    return lasting if run.uniform else np.maximum(lasting, short)
+
+
+def _combine(compute: Any, memory: Any, overlap: float) -> Any:
+    """The greater, and what of the lesser is not hidden behind it."""
+    return np.maximum(compute, memory) + overlap * np.minimum(compute, memory)
+
+
+def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+    """First operand (less what is warm in L2), second operand, result."""
+    first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
+    if machine.warm_weight_bytes == 0:
+        rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
+        return (first + rest) / machine.hbm_bytes_per_s
+    second, out = p.batch * p.n * p.k * machine.element_bytes, p.batch * p.n * p.m * p.out_bytes * c.write_cost
+    rate = np.where(second <= machine.warm_weight_bytes, machine.l2_bytes_per_s, machine.hbm_bytes_per_s)
+    return (first + out) / machine.hbm_bytes_per_s + second / rate
+
+
+def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+    """What comes before the product: a kernel that narrows the first operand, where the dtype needs one, and copies
+    of operands into blocks, where the library makes them."""
+    traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
+    return c.quantize_s + traffic / machine.hbm_bytes_per_s

@@ -1,0 +1,1 @@
+"""The search for an accelerator and a plan together, with a proof."""

@@ -1,0 +1,235 @@
+"""Other ways to choose, priced by the same cost model: a known chip with an expert's or a searched placement, and the
+published order of search with its stop rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from sartor.cost.chip.die_cost import die_cost
+from sartor.cost.chip.energy import power
+from sartor.designs.bayes import TRIALS, architecture_search
+from sartor.designs.bounds import LoweredModel, lower_models
+from sartor.designs.candidates import EQUAL, area_of, divisor_of, memory_usd
+from sartor.designs.chips import NamedChip, known_chips
+from sartor.designs.fixed import expert_options, fixed_outcome
+from sartor.designs.keep import Keep, afresh
+from sartor.designs.options import options_of
+from sartor.designs.point import (
+    Evaluation,
+    ModelOutcome,
+    Point,
+    ScheduleStore,
+    evaluate_point,
+    layer_times,
+)
+from sartor.designs.published import published_order
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline, Ranked
+from sartor.designs.space import AcceleratorSpace
+from sartor.errors import MissingExtraError
+from sartor.hardware.accelerator import Accelerator
+from sartor.model.training import Recompute
+
+
+def compare(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    *,
+    time_limit_s: float = 60.0,
+    trials: int = TRIALS,
+    seed: int = 0,
+    keep: Keep = afresh,
+) -> Iterator[Baseline]:
+    """Every other way to choose, one after another: known chips, an architecture search with the experts' placements,
+    placement for what that found, and the published order; the sampled and the published search take at most
+    ``time_limit_s`` each. What ``keep`` has of them is not worked out again."""
+    store = ScheduleStore()
+    yield from chip_baselines(question, list(known_chips(question, space)), store, keep)
+    limited = f"{time_limit_s:g} s at most"
+    sampled = partial(architecture_alone, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
+    try:
+        key = f"architecture alone, {trials} trials, seed {seed}, {limited}"
+        yield from keep(key, lambda: tuple(sampled(question, space, store)))
+    except MissingExtraError as error:
+        yield Baseline(name=ALONE, ranked=None, evaluations=0, seconds=0.0, note=str(error))
+    in_order = partial(published_order, question, space, time_limit_s=time_limit_s, keep=keep)
+    yield keep(f"published order, {limited}", in_order)
+
+
+ALONE = "architecture alone (Bayesian search, expert placement)"
+
+
+def chip_baselines(
+    question: DesignQuestion,
+    chips: Sequence[NamedChip],
+    store: ScheduleStore | None = None,
+    keep: Keep = afresh,
+) -> Iterator[Baseline]:
+    """Every chip with the experts' placements and with searched ones."""
+    models, store = lower_models(question), store or ScheduleStore()
+    for chip in chips:
+        yield keep(f"{chip.name}, expert placement", partial(with_experts, question, chip, store, keep))
+        yield keep(f"{chip.name}, searched placement", partial(searched, question, models, chip, store, keep))
+
+
+def with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStore, keep: Keep = afresh) -> Baseline:
+    """The experts' placements on a fixed chip, at the memory with which they are fastest."""
+    start, name = time.perf_counter(), f"{chip.name}, expert placement"
+    makes = [partial(expert_point, question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
+    found = [keep(f"{name}, {memory:.0f} bytes", make) for memory, make in zip(chip.hbm_bytes, makes, strict=True)]
+    best = _best([each for each in found if each is not None])
+    missing = "the expert's placement does not fit, or its width does not split the model"
+    return Baseline(
+        name=name,
+        ranked=best,
+        evaluations=len(found),
+        seconds=time.perf_counter() - start,
+        note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
+    )
+
+
+def searched(
+    question: DesignQuestion,
+    models: Sequence[LoweredModel],
+    chip: NamedChip,
+    store: ScheduleStore,
+    keep: Keep = afresh,
+) -> Baseline:
+    """Placement alone: the best plans on a fixed chip, at the memory with which they are fastest."""
+    start, name = time.perf_counter(), f"{chip.name}, searched placement"
+
+    def on(memory: float) -> Ranked:
+        point = point_on(question, models, chip.accelerator, memory)
+        return alone(question, evaluate_point(question, point, store))
+
+    ranked = [keep(f"{name}, {memory:.0f} bytes", partial(on, memory)) for memory in chip.hbm_bytes]
+    best = _best([each for each in ranked if each.objective > 0])
+    return Baseline(
+        name=name,
+        ranked=best,
+        evaluations=len(ranked),
+        seconds=time.perf_counter() - start,
+        note=_notes(
+            "placement alone", chip.note, _plans(best) if best else "no placement fits", _beyond(question, best)
+        ),
+    )
+
+
+def _notes(*words: str) -> str:
+    return "; ".join(word for word in words if word)
+
+
+def _plans(ranked: Ranked) -> str:
+    """``t4 p32 d8 b1 recompute`` of every model."""
+    return ", ".join(plan_words(outcome) for outcome in ranked.evaluation.outcomes if outcome)
+
+
+def plan_words(outcome: ModelOutcome) -> str:
+    """A plan in one word each: widths, stages, copies, experts, sequences at a time, recomputation."""
+    plan, experts = outcome.plan, outcome.plan.expert_parallel
+    words = [f"t{plan.tensor_parallel}", f"p{plan.num_stages}", f"d{plan.data_parallel}"]
+    words += [f"e{experts}"] if experts > 1 else []
+    words.append(f"b{outcome.option.microbatch_size}")
+    return " ".join([*words, *(["recompute"] if outcome.option.recompute is Recompute.FULL else [])])
+
+
+def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:
+    """Which budgets a known chip breaks: it is compared all the same, and said."""
+    if ranked is None:
+        return ""
+    limits = {"area_mm2": (ranked.area_mm2, "mm2"), "power_w": (ranked.power_w, "W")}
+    over = [
+        f"{value:,.0f} {unit} is beyond {name}={limit:g}"
+        for name, (value, unit) in limits.items()
+        if (limit := getattr(question.budgets, name)) is not None and value > limit * (1 + EQUAL)
+    ]
+    return ", ".join(over)
+
+
+def _best(ranked: Sequence[Ranked]) -> Ranked | None:
+    return max(ranked, key=lambda each: each.objective, default=None)
+
+
+def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
+    """A chip with one memory as a point, every option of every model with its bound."""
+    as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
+    (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
+    return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
+
+
+def architecture_alone(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    store: ScheduleStore,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    keep: Keep = afresh,
+) -> Iterator[Baseline]:
+    """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
+    its expert's placement and its layers one operator after another; then the placement searched for what it found.
+
+    Raises ``MissingExtraError`` where there is no optimizer.
+    """
+    start = time.perf_counter()
+    found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
+    best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
+    yield Baseline(
+        name=ALONE,
+        ranked=best,
+        evaluations=found.trials,
+        seconds=time.perf_counter() - start,
+        note=_notes(found.note, _plans(best) if best else "no sampled architecture holds the experts' placements"),
+    )
+    if found.accelerator is not None and best is not None:
+        sizes = tuple(space.hbm_bytes) or (found.hbm_bytes,)
+        chip = NamedChip(name="architecture alone, then its", accelerator=found.accelerator, hbm_bytes=sizes)
+        then = searched(question, lower_models(question), chip, store, keep)
+        yield replace(then, seconds=time.perf_counter() - start, evaluations=found.trials + then.evaluations)
+
+
+def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
+    """An evaluation of an accelerator that belongs to no space, with its price and objective."""
+    a = evaluation.point.accelerator
+    area, watts = float(area_of(question, a)), float(power(a).tdp_w)
+    die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
+    usd = die_usd + float(memory_usd(question, evaluation.point.hbm_bytes))
+    divisor = float(divisor_of(question, area, watts, usd))
+    return Ranked(
+        evaluation=evaluation,
+        objective=float(question.together(np.array(evaluation.rates))) / divisor,
+        bound=float(question.together(np.array(evaluation.bounds))) / divisor,
+        area_mm2=area,
+        power_w=watts,
+        die_usd=die_usd,
+        usd=usd,
+    )
+
+
+def expert_point(
+    question: DesignQuestion, accelerator: Accelerator, hbm_bytes: float, store: ScheduleStore
+) -> Ranked | None:
+    """An accelerator under every model's expert placement, at the best microbatch and recomputation that fit."""
+    point = Point(index=-1, accelerator=accelerator, hbm_bytes=hbm_bytes, options=())
+    outcomes = [_expert_outcome(question, point, m, store) for m in range(len(question.models))]
+    if any(outcome is None for outcome in outcomes):
+        return None
+    rates = tuple(outcome.sequences_per_s if outcome else 0.0 for outcome in outcomes)
+    return alone(question, Evaluation(point=point, outcomes=tuple(outcomes), bounds=rates))
+
+
+def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: ScheduleStore) -> ModelOutcome | None:
+    best: ModelOutcome | None = None
+    for option, expert in expert_options(question, m, point.hbm_bytes):
+        found = layer_times(question, point, option, store)
+        outcome = fixed_outcome(question, point, option, expert, found) if found else None
+        if outcome and (best is None or outcome.step_s < best.step_s):
+            best = outcome
+    return best

@@ -1,0 +1,296 @@
+"""What a joint search has bounded, and what to bound next: the first bound's order, chunks of it, spared splits."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.designs.bounds import work_rates
+from sartor.designs.candidates import EQUAL, candidates_of
+from sartor.designs.infeasible import memory_constraint
+from sartor.designs.point import Interval, Option
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Progress, Ranked
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
+
+Array = npt.NDArray[Any]
+
+FIRST_CHUNK, CHUNK = 96, 1536
+"""Candidates bounded at a time: a few first, to have something to beat."""
+WORK_CHUNK = 8192
+"""Candidates of one task of the first bound: some tenths of a second."""
+LOOSE = 0.7
+"""Splits whose first bound is under this share of the best one's keep it until the candidate is next in line."""
+MOST_BLUNT = 512
+"""Candidates of a round that have such splits bounded."""
+MOST_CHUNKS = 8
+"""Of a round, one at first and more with what has been done, so that little is done in vain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Candidates to be bounded together: ``rates`` [options, memories, candidates] by the first bound, and tasks for
+    those whose first bound leaves hope, each with the rows and columns it fills."""
+
+    end: int
+    index: Array
+    rates: Array
+    tasks: tuple[PlanTask, ...]
+    fills: tuple[tuple[slice, Array], ...]
+
+
+class Sharper(NamedTuple):
+    """A second bound that was spared, and the options whose bounds it gives."""
+
+    rows: slice
+    task: PlanTask
+
+
+@dataclass
+class Bounding:
+    """What is bounded how far, what waits, the best so far; nothing here is computed but the first bound's order."""
+
+    question: DesignQuestion
+    space: AcceleratorSpace
+    tolerance: float
+    on_progress: Callable[[Progress], None] | None
+    start: float
+    time_limit_s: float
+    best: Ranked | None = None
+    ranked: dict[tuple[int, float], Ranked] = field(default_factory=dict)
+    heap: list[tuple[float, int, int]] = field(default_factory=list)
+    in_flight: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Bounds of points that are being evaluated."""
+    limits: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Seconds for a schedule of points that had too few before."""
+    again: set[tuple[int, int]] = field(default_factory=set)
+    """Points evaluated before that wait, or are in flight, once more."""
+    rates: dict[int, Array] = field(default_factory=dict)
+    """Second bounds [options, memories] of candidates worth a look."""
+    blunt: dict[int, Array] = field(default_factory=dict)
+    """Which options [options] of such a candidate have their first bound still."""
+    schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
+    given_up: float = 0.0
+    """Largest bound of a point whose schedules nobody proves in time."""
+    dropped: float = 0.0
+    """Largest bound that was within the tolerance of what was reached, and so never looked at."""
+    bounded: int = 0
+    rounds: int = 0
+    trajectory: list[Progress] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.candidates, self.infeasible = candidates_of(self.question, self.space)
+        self.now = time.perf_counter()
+        self.loose = np.zeros((len(self.question.models), 0))
+        self.loose_joint = self.falling = np.zeros(0)
+        self.order = np.zeros(0, dtype=np.int64)
+        if not self.infeasible:
+            self.memory = float(self.candidates.hbm_bytes.max())
+            self.options = tuple(_options(self.question))
+
+    # What is known
+
+    def value(self) -> float:
+        return self.best.objective if self.best else 0.0
+
+    def enough(self) -> float:
+        """A bound no larger than this needs no look."""
+        return self.value() * (1 + max(self.tolerance, EQUAL))
+
+    def top(self) -> float:
+        return -self.heap[0][0] if self.heap else 0.0
+
+    def waiting(self) -> bool:
+        return self.top() > self.enough()
+
+    def next_loose(self) -> float:
+        return float(self.falling[self.bounded]) if self.bounded < len(self.order) else 0.0
+
+    def bound(self) -> float:
+        """What no point exceeds; inf before anything is known."""
+        if not len(self.order):
+            return float("inf")
+        rest = self.next_loose() if self.bounded else float(self.loose_joint.max())  # behind the first chunk it falls
+        return max(self.top(), rest, self.given_up, self.dropped, self.value(), *self.in_flight.values())
+
+    def hopeless(self) -> bool:
+        """Whether no memory holds some model, whatever the accelerator: asked once, if the first chunk holds none."""
+        if self.rounds != 1 or self.heap or self.question.terms is not None:
+            return False
+        self.infeasible = memory_constraint(self.question, lowered(self.question), self.memory)
+        return bool(self.infeasible)
+
+    def early(self) -> bool:
+        """Whether the best waiting point is worth a look before the rest is bounded: a good value to beat saves more
+        bounds than the look costs."""
+        return self.rounds == 1
+
+    def pruned(self) -> int:
+        """Points that were not evaluated and need not be, unless they wait or are not bounded yet."""
+        memories = len(self.candidates.hbm_bytes)
+        looked_at = len(self.ranked) + len(self.heap) + len(self.in_flight) - len(self.again)
+        return max(len(self.candidates) * memories - looked_at - self._later(self.enough()) * memories, 0)
+
+    def _later(self, enough: float) -> int:
+        """Candidates not bounded yet whose first bound exceeds ``enough``."""
+        rest = self.falling[self.bounded :]
+        return len(rest) if not self.bounded else len(rest) - int(np.searchsorted(rest[::-1], enough, side="right"))
+
+    def report(self, phase: str) -> None:
+        """Somebody may want to know."""
+
+    # The first bound
+
+    def work_tasks(self) -> list[WorkTask]:
+        index = np.arange(len(self.candidates))
+        return [
+            WorkTask(
+                start=int(some[0]),
+                count=len(some),
+                candidates=tuple(self.candidates.of_groups(some)),
+                hbm_bytes=self.memory,
+            )
+            for some in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK))
+        ]
+
+    def order_by(self, results: Iterable[Result]) -> None:
+        """Put all candidates in the order of their first bounds."""
+        loose = np.concatenate([np.asarray(result) for result in results], axis=1)
+        self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.least_divisor
+        self.loose, self.order = loose, _order(self.loose_joint)
+        self.falling = self.loose_joint[self.order]
+        self.report("bounds")
+
+    # The second bound
+
+    def next_chunks(self) -> list[Chunk]:
+        """What to bound next, in the order of the first bound."""
+        count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
+        chunks, at = [], self.bounded
+        for _ in range(count):
+            size = CHUNK if at else FIRST_CHUNK
+            index = self.order[at : at + size]
+            at += size
+            self._drop(self.loose_joint[index])
+            chunks.append(self._chunk(at, index[self.loose_joint[index] > self.enough()]))
+        return chunks
+
+    def _chunk(self, end: int, index: Array) -> Chunk:
+        question, candidates = self.question, self.candidates
+        loose, hbm, each = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
+        rates, tasks, fills = np.zeros((len(self.options), *hbm.shape)), [], []
+        for row in range(0, len(self.options), each):
+            m, split = self.options[row].model, self.options[row].split
+            mine = np.zeros(len(index))
+            for where, accelerator in candidates.of_groups(index):
+                mine[where] = work_rates(question, lowered(question)[m].parts[split], accelerator, self.memory)
+            hopeful = self._with(loose, m, mine) / candidates.least_divisor[index] > self.enough()
+            worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
+            rates[row : row + each] = mine
+            if len(worth):
+                tasks.append(self._plan_task(row, index[worth]))
+                fills.append((slice(row, row + each), worth))
+        return Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
+
+    def keep(self, chunks: Sequence[Chunk], results: Iterator[Result]) -> None:
+        """Remember which candidates of the chunks are worth a look now that their second bounds are known."""
+        for chunk in chunks:
+            rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
+            blunt = np.ones((len(rates), len(index)), dtype=bool)
+            for rows, columns in chunk.fills:
+                rates[rows, :, columns] = np.asarray(next(results))
+                blunt[rows, columns] = False
+            rates = np.where(hbm > 0, rates, 0.0)
+            joint = self._joint(rates, index)
+            self._drop(joint)
+            for h, c in zip(*np.nonzero(joint > self.enough()), strict=True):
+                heapq.heappush(self.heap, (-float(joint[h, c]), int(index[c]), int(h)))
+                self.rates[int(index[c])], self.blunt[int(index[c])] = rates[:, :, c], blunt[:, c]
+            self.bounded = chunk.end
+            self.rounds += chunk is chunks[-1]
+            self.report("bounds")
+
+    def _best(self, rates: Array) -> Array:
+        """Of every model [models, ...] from options [options, ...]."""
+        of_model = np.array([option.model for option in self.options])
+        return np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
+
+    def _with(self, best: Array, m: int, mine: Array) -> Array:
+        """All models together [...] from the best of each [models, ...], model ``m`` doing ``mine`` instead."""
+        return np.asarray(self.question.together(np.concatenate([best[:m], mine[None], best[m + 1 :]])))
+
+    def _joint(self, rates: Array, index: Array) -> Array:
+        """The objective's bound [memories, candidates] from those of options [options, memories, candidates]."""
+        return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
+
+    def next_blunt(self) -> list[Sharper]:
+        """What the best waiting candidates were spared so far: the second bound of splits with poor first ones."""
+        if not self.waiting() or self.heap[0][1] not in self.blunt:
+            return []
+        first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
+        index, each = np.array(list(first)), len(self.question.recomputes)
+        rates = np.stack([self.rates[i] for i in first], axis=2)
+        blunt = np.stack([self.blunt.pop(i) for i in first], axis=1)
+        best, out = self._best(rates), []
+        for row in range(0, len(self.options), each):
+            m = self.options[row].model
+            joint = self._with(best, m, rates[row : row + each].max(axis=0))
+            hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
+            few = index[hopeful & blunt[row]]
+            if len(few):
+                out.append(Sharper(slice(row, row + each), self._plan_task(row, few)))
+        return out
+
+    def _plan_task(self, row: int, index: Array) -> PlanTask:
+        """The second bound of candidates for the split of an option."""
+        return PlanTask(
+            model=self.options[row].model,
+            split=self.options[row].split,
+            index=index,
+            candidates=tuple(self.candidates.of_groups(index)),
+            hbm_bytes=self.candidates.hbm_bytes[:, index],
+        )
+
+    def sharpen(self, sharper: Sequence[Sharper], results: Iterable[Result]) -> None:
+        """Waiting points with what their spared splits reach at most."""
+        for each, result in zip(sharper, results, strict=True):
+            for k, i in enumerate(each.task.index.tolist()):
+                self.rates[i][each.rows] = np.minimum(self.rates[i][each.rows], np.asarray(result)[:, :, k])
+        changed = {i for each in sharper for i in each.task.index.tolist()}
+        at = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
+        heap = [(max(b, -float(at[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
+        self._drop(np.array([-b for b, _, _ in heap]))
+        self.heap = [each for each in heap if -each[0] > self.enough()]
+        heapq.heapify(self.heap)
+        self.report("bounds")
+
+    def _drop(self, bounds: Array) -> None:
+        """Of bounds that leave too little hope, keep the largest: the answer is proved no better than that."""
+        low = bounds[bounds <= self.enough()]
+        self.dropped = max(self.dropped, float(low.max(initial=0.0)))
+
+
+def _options(question: DesignQuestion) -> Iterator[Option]:
+    for m, model in enumerate(lowered(question)):
+        for split in model.parts:
+            for recompute in question.recomputes:
+                yield Option(model=m, split=split, recompute=recompute)
+
+
+def _order(loose: Array) -> Array:
+    """Candidates by falling bound, but for a first chunk that is spread over the better half of it: something to beat
+    that does not hang on what the bound overlooks."""
+    order = np.lexsort((np.arange(len(loose)), -loose))
+    better = max(int((loose >= loose[order[0]] / 2).sum()), 1)
+    first = np.unique(np.linspace(0, better - 1, FIRST_CHUNK).astype(np.int64))
+    rest = np.ones(len(order), dtype=bool)
+    rest[first] = False
+    return np.concatenate([order[first], order[rest]])

@@ -1,0 +1,204 @@
+"""Upper bounds on the throughput of thousands of accelerators in one pass, from cheap and loose to dear and tight.
+
+`work_rates`: operators' floors over cores by type, no tiles, no schedule, no placement. `plan_rates`: a bound on every
+layer's schedule (`schedule.many`), placed by a bound on every placement (`placement.many`). Neither ever falls below
+what some plan reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.chip.operator_floor import operator_floor
+from sartor.cost.chip.operator_latency import operator_latencies
+from sartor.cost.chip.vector_core import vector_cost
+from sartor.designs.parts import PARAM_BYTES, ModelPart, ModelParts, Split, model_parts
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.hardware.accelerator import Accelerator
+from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
+from sartor.model.training import Recompute
+from sartor.operators import MemoryBound, MemoryBoundKind, OperatorGraph, Pass
+from sartor.placement.many import Chain, batch_time_bounds, work_shares
+from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
+from sartor.schedule.from_graph import UNIT_S
+from sartor.schedule.many import makespan_bounds, makespan_floors
+from sartor.units import ceil_div
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredModel:
+    """A model at every split it may use."""
+
+    model: DesignModel
+    parts: Mapping[Split, ModelParts]
+
+
+def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
+    """Every model lowered at every split; those that do not divide it or exceed the devices left out."""
+    out = []
+    for model in question.models:
+        found = {split: model_parts(model, split, question.global_batch_size) for split in splits(question, model)}
+        out.append(LoweredModel(model=model, parts={split: parts for split, parts in found.items() if parts}))
+    return tuple(out)
+
+
+def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
+    """Splits of a model that the devices and the batch allow: experts are shared among copies, each of which has at
+    least one microbatch."""
+    most = most_devices(question)
+    for size in question.microbatch_sizes:
+        for width in model.widths:
+            for experts in model.expert_widths:
+                copies = min(most // width, int(ceil_div(question.global_batch_size, size)))
+                if size <= question.global_batch_size and experts <= copies:
+                    yield Split(size, width, experts)
+
+
+def most_devices(question: DesignQuestion) -> int:
+    types = question.terms.device_types if question.terms else ()
+    return sum(each.num_devices for each in types) or question.num_devices
+
+
+def quickest(question: DesignQuestion) -> float:
+    """The least slowdown of a device type under the terms."""
+    types = question.terms.device_types if question.terms else ()
+    return min((each.slowdown for each in types), default=1.0)
+
+
+# ---------------------------------------------------------------------------------------------- work over cores alone
+
+
+def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: float = float("inf")) -> Array:
+    """Sequences per second [candidates] if work were split perfectly over cores and stages, of which there must be
+    enough to hold the model in ``hbm_bytes`` each."""
+    shares = _shares(question, parts, hbm_bytes)
+    if not shares:
+        return np.zeros(a.shape)
+    forward, backward = (np.zeros(a.shape) for _ in range(2))
+    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
+        floor = in_turn_floor if part.in_turn else makespan_floors
+        forward, backward = forward + count * floor(part.forward, a), backward + count * floor(part.backward, a)
+    if question.terms is not None or not np.isfinite(hbm_bytes):
+        return _busy_rate(question, forward + backward, parts.split)
+    least = np.min([share * (forward + backward) + again * forward for share, again in shares], axis=0)
+    return np.asarray(question.global_batch_size / least)
+
+
+def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> list[tuple[float, float]]:
+    """What a batch lasts at least in units of a microbatch's work, by recomputation; none where nothing fits."""
+    if question.terms is not None or not np.isfinite(hbm_bytes):
+        return [(0.0, 0.0)]
+    nothing = np.zeros((len(parts.parts), 1))
+    chain, size = _chain(parts, nothing, nothing), parts.split.microbatch_size
+    each = [work_shares(chain, bare_problem(question, size, hbm_bytes, r)) for r in question.recomputes]
+    return [(share, again) for share, again in each if np.isfinite(share)]
+
+
+def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
+    """Of devices that do nothing but microbatches, ``seconds`` each on ``width`` devices."""
+    whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.width * quickest(question)
+    return np.asarray(question.global_batch_size * most_devices(question) / whole)
+
+
+def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Any:
+    """Least seconds [candidates] of operators that run one after another."""
+    return sum((operator_floor(op, a).least_s * float(op.count) for op in graph.operators), np.zeros(a.shape))
+
+
+# ------------------------------------------------------------------------------------------ schedules and placement
+
+
+def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
+    """Sequences per second [recomputes, memories, candidates] that no plan of this split exceeds; ``hbm_bytes`` are the
+    memories [memories, candidates] beside each; 0 where none fits."""
+    forward = np.stack([part_seconds(part, part.forward, a) for part in parts.parts])
+    backward = np.stack([part_seconds(part, part.backward, a) for part in parts.parts])
+    if question.terms is not None:
+        counts = np.array([1, *parts.counts, 1])[:, None]
+        rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), parts.split)
+        return np.broadcast_to(rate, (len(question.recomputes), *hbm_bytes.shape)).copy()
+    update = update_s_per_byte(question, a)
+    links = np.broadcast_to(a.network_bytes_per_s, a.shape)
+    out = np.zeros((len(question.recomputes), *hbm_bytes.shape))
+    for r, recompute in enumerate(question.recomputes):
+        for memory in np.unique(hbm_bytes[hbm_bytes > 0]):
+            rows, columns = np.nonzero(hbm_bytes == memory)
+            few = np.unique(columns)
+            chain = _chain(parts, forward[:, few], backward[:, few])
+            problem = bare_problem(question, parts.split.microbatch_size, float(memory), recompute)
+            time_s = batch_time_bounds(chain, problem, links[few], update[few])
+            rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
+            out[r, rows, columns] = rate[np.searchsorted(few, columns)]
+    return out
+
+
+def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:
+    """Least seconds [candidates] of one pass over a part."""
+    if part.in_turn:
+        return in_turn_s(graph, a)
+    return np.asarray(makespan_bounds(graph, a).lower * UNIT_S)
+
+
+def in_turn_s(graph: OperatorGraph, a: Accelerator) -> Array:
+    """Seconds [candidates] of a part's operators one after another, each on one core or on all, as is quicker."""
+    if not graph.operators:
+        return np.zeros(a.shape)
+    single, split = operator_latencies(graph, a)
+    counts = np.array([float(op.count) for op in graph.operators]).reshape(-1, *([1] * len(a.shape)))
+    return np.asarray((np.minimum(single, split) * counts).sum(axis=0))
+
+
+def update_s_per_byte(question: DesignQuestion, a: Accelerator) -> Array:
+    """Seconds [candidates] of the optimizer's step per parameter byte: Adam on the vector cores and memory."""
+    if not question.costs.counts_update:
+        return np.zeros(a.shape)
+    params = 1e8
+    step = MemoryBound(
+        name="optimizer",
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=int(params),
+        bytes_moved=(ADAM_BYTES_PER_PARAM + PARAM_BYTES) * params,
+        flops=12.0 * params,
+        pass_=Pass.OPTIMIZER,
+    )
+    return np.broadcast_to(np.asarray(vector_cost(step, a).time_s) / (params * PARAM_BYTES), a.shape)
+
+
+def bare_problem(
+    question: DesignQuestion, microbatch_size: int, hbm_bytes: float, recompute: Recompute
+) -> PlacementProblem:
+    """The placement problem of a candidate but for its layers, bandwidth and update time."""
+    nothing = Layer(id=0, param_bytes=0.0, activation_bytes=0.0, forward_s=0.0, backward_s=0.0, is_split=False)
+    return PlacementProblem(
+        widths=(Width(tensor_parallel=1, layers=(nothing,), edges=()),),
+        memory_bytes=hbm_bytes,
+        num_devices=question.num_devices,
+        link_bytes_per_s=1.0,
+        num_microbatches=int(ceil_div(question.global_batch_size, microbatch_size)),
+        recompute=recompute is Recompute.FULL,
+        optimizer=Optimizer.ADAM,
+        optimizer_copies=question.costs.optimizer_copies,
+        resync_factor=question.costs.resync_factor,
+    )
+
+
+def _chain(parts: ModelParts, forward: Array, backward: Array) -> Chain:
+    return Chain(
+        devices=parts.split.width,
+        expert_parallel=parts.split.expert_parallel,
+        counts=parts.counts,
+        forward_s=forward,
+        backward_s=backward,
+        param_bytes=np.array([part.param_bytes for part in parts.parts]),
+        expert_param_bytes=np.array([part.expert_param_bytes for part in parts.parts]),
+        activation_bytes=np.array([part.activation_bytes for part in parts.parts]),
+        boundary_bytes=parts.boundary_bytes,
+    )

@@ -1,0 +1,167 @@
+"""The candidates of a space within all budgets, flat, and what an evaluated one is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.chip.area import die_area, published_area_mm2
+from sartor.cost.chip.die_cost import die_cost
+from sartor.cost.chip.energy import power
+from sartor.designs.point import Evaluation
+from sartor.designs.question import AreaModel, DesignQuestion, Objective
+from sartor.designs.result import Ranked
+from sartor.designs.space import AcceleratorSpace, taken
+from sartor.hardware.accelerator import Accelerator
+from sartor.units import GIGA, MIB
+
+Array = npt.NDArray[Any]
+
+EQUAL = 1e-9
+"""Relative difference below which two values count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All candidates of a space, flat: which group and place each has, and what it costs."""
+
+    groups: tuple[Accelerator, ...]
+    group: Array
+    place: Array
+    area_mm2: Array
+    power_w: Array
+    die_usd: Array
+    hbm_bytes: Array
+    """[memories, candidates]; 0: no such memory within the budget."""
+    divisor: Array
+    """[memories, candidates]: what the objective is per; 1 for throughput itself."""
+
+    @property
+    def least_divisor(self) -> Array:
+        """[candidates]"""
+        return np.asarray(self.divisor.min(axis=0))
+
+    def usd(self, question: DesignQuestion, index: int, hbm_bytes: float) -> float:
+        """Die and memory."""
+        return float(self.die_usd[index]) + float(memory_usd(question, hbm_bytes))
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def accelerator(self, index: int) -> Accelerator:
+        return taken(self.groups[self.group[index]], int(self.place[index]))
+
+    def of_groups(self, index: Array) -> Iterator[tuple[Array, Accelerator]]:
+        """Positions within ``index`` of each group's candidates, and these."""
+        for g in np.unique(self.group[index]):
+            where = np.flatnonzero(self.group[index] == g)
+            yield where, taken(self.groups[g], self.place[index][where])
+
+
+def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
+    """The candidates within all budgets; where there are none, the constraint that rules out most by itself."""
+    columns: dict[str, list[Array]] = {}
+    for g, group in enumerate(space.groups):
+        count = int(np.prod(group.shape, dtype=np.int64))
+        memories = space.hbm_bytes or (np.nan,)
+        area, watts = area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
+        hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
+        usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
+        each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
+        for name, value in {**each, "hbm": hbm}.items():
+            columns.setdefault(name, []).append(np.asarray(value))
+    all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
+    masks = _masks(question, space, all_)
+    keep = np.logical_and.reduce([mask for _, mask in masks])
+    hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
+    divisor = divisor_of(question, all_["area"], all_["power"], all_["usd"] + memory_usd(question, all_["hbm"]))
+    divisor = np.broadcast_to(divisor, all_["hbm"].shape)
+    found = Candidates(
+        groups=space.groups,
+        group=all_["group"][keep],
+        place=all_["place"][keep],
+        area_mm2=all_["area"][keep],
+        power_w=all_["power"][keep],
+        die_usd=all_["usd"][keep],
+        hbm_bytes=hbm[:, keep],
+        divisor=divisor[:, keep],
+    )
+    return found, "" if keep.any() else _tightest(masks, question, space, all_)
+
+
+def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
+    """An evaluation with its objective and its price."""
+    i, memory = evaluation.point.index, evaluation.point.hbm_bytes
+    usd = candidates.usd(question, i, memory)
+    divisor = float(divisor_of(question, candidates.area_mm2[i], candidates.power_w[i], usd))
+    return Ranked(
+        evaluation=evaluation,
+        objective=float(question.together(np.array(evaluation.rates))) / divisor,
+        bound=float(question.together(np.array(evaluation.bounds))) / divisor,
+        area_mm2=float(candidates.area_mm2[i]),
+        power_w=float(candidates.power_w[i]),
+        die_usd=float(candidates.die_usd[i]),
+        usd=usd,
+    )
+
+
+def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any) -> Any:
+    """What the objective is per."""
+    per = {Objective.PER_MM2: area_mm2, Objective.PER_WATT: power_w, Objective.PER_DOLLAR: usd}
+    return per.get(question.objective, 1.0)
+
+
+def memory_usd(question: DesignQuestion, hbm_bytes: Any) -> Any:
+    """Price of the memory beside a die."""
+    return question.costs.hbm_usd_per_gb * hbm_bytes / GIGA
+
+
+def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
+    """Area [mm2] of every candidate by the question's model."""
+    published = question.costs.area is AreaModel.PUBLISHED
+    area = published_area_mm2(accelerator) if published else die_area(accelerator).total_mm2
+    return np.broadcast_to(area, accelerator.shape)
+
+
+def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
+    limits, area = question.budgets, question.budgets.area_mm2 or np.inf
+    own = space.area_limit_mm2 or np.inf
+    hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
+    watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
+    inside = np.less_equal(all_["area"], min(area, own) * (1 + EQUAL))
+    return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
+
+
+def _tightest(
+    masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
+) -> str:
+    """The constraint with the fewest candidates of its own, and the point nearest to it."""
+    name, mask = min(masks, key=lambda each: int(each[1].sum()))
+    columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
+    limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
+    limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2 or np.inf)
+    if not mask.any():
+        least = int(columns[name].argmin())
+        takes = f"the smallest of {mask.size} candidates takes {float(columns[name][least]):.6g}"
+        own = name == "area_mm2" and limits[name] == space.area_limit_mm2
+        return f"{'area_limit_mm2' if own else name}={limits[name]:.6g}: {takes} ({_in_words(space, all_, least)})"
+    inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks if np.isfinite(limits[other]))
+    excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
+    near = int(excess.argmin())
+    needs = " and ".join(f"{key}={float(columns[key][near]):.6g}" for key in columns if np.isfinite(limits[key]))
+    return (
+        f"{name}={limits[name]:.6g}: no candidate is within all budgets at once (within each alone: {inside}); "
+        f"the nearest takes {needs} ({_in_words(space, all_, near)})"
+    )
+
+
+def _in_words(space: AcceleratorSpace, all_: dict[str, Array], index: int) -> str:
+    """A candidate's cores and buffer."""
+    a = taken(space.groups[all_["group"][index]], int(all_["place"][index]))
+    cores = f"num_tensor_cores={a.num_tensor_cores} of {a.array_rows} x {a.array_cols}"
+    lanes = f"num_vector_cores={a.num_vector_cores} of {a.vector_lanes} lanes"
+    return f"{cores}, {lanes}, global_buffer_mib={float(a.global_buffer_bytes) / MIB:g}"

@@ -1,0 +1,46 @@
+"""Known chips as points of the template, as they stand in a comparison: at the space's node and with its memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sartor.designs.question import AreaModel, DesignQuestion
+from sartor.designs.space import AcceleratorSpace
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import load_accelerator
+
+CHIPS = {
+    "TPUv4-like": ("tpu_v4_like", "the published template's point (8, 2, 128, 128, 128, 128 MiB)"),
+    "TPUv4 with its lanes": ("tpu_v4_lanes", "the same with the real chip's 2 x 2048 vector lanes"),
+    "A100-like": ("a100_like", "432 tensor cores drawn as 16 x 16 arrays, 108 SMs as vector cores (whitepaper, 2020)"),
+    "H100-like": ("h100_like", "528 tensor cores drawn as 16 x 32 arrays, 132 SMs as vector cores (whitepaper, 2022)"),
+}
+"""Name in the comparison -> accelerator of the catalogue, which says how it follows from the datasheet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedChip:
+    """A known accelerator and the memories it may stand with [bytes]."""
+
+    name: str
+    accelerator: Accelerator
+    hbm_bytes: tuple[float, ...]
+    note: str = ""
+
+
+def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:
+    """`CHIPS` with the space's memory sizes within the budget (else their own).
+
+    Where area is the published closed form, which is at 22 nm whatever the node, power is at the space's node too: they
+    differ by what is on the chip, not by the year it was made in. A whole die is priced at the chip's own node.
+    """
+    limit = question.budgets.hbm_bytes or float("inf")
+    for name, (entry, how) in CHIPS.items():
+        chip = load_accelerator(entry)
+        sizes = tuple(size for size in space.hbm_bytes or (float(chip.hbm_bytes),) if size <= limit)
+        node = space.groups[0].node_nm if question.costs.area is AreaModel.PUBLISHED else chip.node_nm
+        moved = f"; area and power at {node} nm" if node != chip.node_nm else ""
+        yield NamedChip(
+            name=name, accelerator=replace(chip, node_nm=node), hbm_bytes=sizes or (limit,), note=how + moved
+        )

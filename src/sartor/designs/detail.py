@@ -1,0 +1,219 @@
+"""What an evaluated point is made of: where the step of each model goes, its stages, the die and its power by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.area import die_area, published_area_parts
+from sartor.cost.chip.energy import power
+from sartor.cost.cost import Z80, Cost, Source
+from sartor.designs.bounds import update_s_per_byte
+from sartor.designs.parts import ModelPart, ModelParts
+from sartor.designs.point import SCHEDULE_LIMIT_S, Evaluation, ModelOutcome, Point, parts_of, placement_problem
+from sartor.designs.question import AreaModel, DesignQuestion
+from sartor.hardware.accelerator import Accelerator
+from sartor.model.training import Recompute
+from sartor.operators import OperatorGraph
+from sartor.placement.check import price
+from sartor.placement.problem import PlacementProblem
+from sartor.schedule.from_graph import schedule_problem
+from sartor.schedule.result import ScheduleResult
+from sartor.schedule.solve import solve
+
+LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
+"""Standard deviation of ln(measured/predicted) assumed of every time here: that of analytic predictions, as no
+accelerator of the template has been measured."""
+SOURCE = Source.ANALYTIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Where a step goes [s]; the parts add up to it."""
+
+    microbatches_s: float
+    """The slowest stage at work on its microbatches."""
+    fill_s: float
+    """The pipeline fills and drains."""
+    resync_s: float
+    """Copies agree on gradients."""
+    optimizer_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.microbatches_s + self.fill_s + self.resync_s + self.optimizer_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDetail:
+    """One pipeline stage: its layers, devices of one copy, seconds of one microbatch, bytes of a device."""
+
+    num_layers: int
+    holds: tuple[str, ...]
+    devices: int
+    forward_s: float
+    load_s: float
+    """Forward and backward with what is recomputed and waited for."""
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDetail:
+    """A model on an evaluated point."""
+
+    outcome: ModelOutcome
+    time: StepTime
+    stages: tuple[StageDetail, ...]
+    num_microbatches: int
+    """Of one copy."""
+    mfu: float
+    """FLOPs of products without recomputation over the dense peak of all devices."""
+    low_s: float
+    high_s: float
+
+    @property
+    def peak_bytes(self) -> float:
+        return max(stage.peak_bytes for stage in self.stages)
+
+
+def interval_s(seconds: float) -> tuple[float, float]:
+    """The 80% interval of a predicted time."""
+    spread = float(np.exp(Z80 * LOG_SIGMA))
+    return seconds / spread, seconds * spread
+
+
+def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> ModelDetail | None:
+    """How model ``m`` runs on the point; None where it does not."""
+    outcome, point = evaluation.outcomes[m], evaluation.point
+    if outcome is None:
+        return None
+    parts, problem = _problem(question, point, outcome)
+    low_s, high_s = interval_s(outcome.step_s)
+    microbatches = -(-problem.num_microbatches // outcome.plan.data_parallel)
+    return ModelDetail(
+        outcome=outcome,
+        time=_step_time(question, point, outcome, problem, microbatches),
+        stages=_stages(outcome, parts, problem),
+        num_microbatches=microbatches,
+        mfu=_mfu(question, point, outcome, parts),
+        low_s=low_s,
+        high_s=high_s,
+    )
+
+
+def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> tuple[ModelParts, PlacementProblem]:
+    parts = parts_of(question, outcome.option.model, outcome.option.split)
+    assert parts is not None
+    return parts, placement_problem(question, point, outcome.option, parts, outcome.layers, least=False)
+
+
+def _step_time(
+    question: DesignQuestion, point: Point, outcome: ModelOutcome, problem: PlacementProblem, microbatches: int
+) -> StepTime:
+    plan = outcome.plan
+    bottleneck = max(stage.load_s for stage in plan.stages)
+    first = set(plan.stages[0].layers)
+    params = sum(layer.param_bytes for layer in problem.widths[0].layers if layer.id in first)
+    update = 0.0 if question.terms is not None else float(update_s_per_byte(question, point.accelerator)) * params
+    work, fill = bottleneck * microbatches, bottleneck * (len(plan.stages) - 1)
+    return StepTime(
+        microbatches_s=work,
+        fill_s=fill,
+        resync_s=max(plan.time_per_batch_s - work - fill - update, 0.0),
+        optimizer_s=update,
+    )
+
+
+def _stages(outcome: ModelOutcome, parts: ModelParts, problem: PlacementProblem) -> tuple[StageDetail, ...]:
+    plan = outcome.plan
+    kinds = (0, *parts.order, len(parts.parts) - 1)
+    priced = price(problem, problem.widths[0], [stage.layers for stage in plan.stages], plan.data_parallel)
+    out = []
+    for stage, held in zip(plan.stages, priced.memory_bytes, strict=True):
+        mine = [kinds[id_ + 1] for id_ in stage.layers]
+        out.append(
+            StageDetail(
+                num_layers=sum(0 < k < len(parts.parts) - 1 for k in mine),
+                holds=tuple(dict.fromkeys(outcome.layers[k].name for k in mine)),
+                devices=stage.devices,
+                forward_s=sum(outcome.layers[k].forward_s for k in mine),
+                load_s=stage.load_s,
+                peak_bytes=held,
+            )
+        )
+    return tuple(out)
+
+
+def _mfu(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> float:
+    flops = 0.0
+    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
+        flops += count * (float(part.forward.matmul_flops) + float(part.backward.matmul_flops))
+    microbatches = question.global_batch_size / outcome.option.microbatch_size
+    peak = question.num_devices * float(point.accelerator.peak_flops_per_s)
+    return flops * outcome.option.width * microbatches / (peak * outcome.step_s)
+
+
+# ------------------------------------------------------------------------------------------------------- the chip
+
+
+def area_parts(question: DesignQuestion, accelerator: Accelerator) -> dict[str, float]:
+    """Area of the die by part [mm2], by the question's model; the parts add up to the die."""
+    if question.costs.area is AreaModel.PUBLISHED:
+        return {name: float(part) for name, part in published_area_parts(accelerator).items()}
+    area = die_area(accelerator)
+    return {f.name: float(getattr(area, f.name)) for f in fields(area)}
+
+
+def power_parts(accelerator: Accelerator) -> dict[str, float]:
+    """Power by part with everything at its peak rate [W]; the parts add up to ``tdp_w``."""
+    found = power(accelerator)
+    return {f.name: float(getattr(found, f.name)) for f in fields(found)}
+
+
+# ---------------------------------------------------------------------------------------------------- one layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSchedule:
+    """The schedules of the kind of layer a model has most of, forward and backward, in units of ``UNIT_S``."""
+
+    name: str
+    count: int
+    forward: ScheduleResult
+    backward: ScheduleResult
+
+
+def layer_schedule(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> LayerSchedule:
+    """Solved again for what it looks like: the search keeps its seconds alone."""
+    parts, _ = _problem(question, point, outcome)
+    k = 1 + int(np.argmax(parts.counts))
+    part: ModelPart = parts.parts[k]
+    answer = partial(_solved, point.accelerator, max(point.schedule_limit_s, SCHEDULE_LIMIT_S))
+    return LayerSchedule(
+        name=part.name, count=parts.counts[k - 1], forward=answer(part.forward), backward=answer(part.backward)
+    )
+
+
+def _solved(a: Accelerator, limit_s: float, graph: OperatorGraph) -> ScheduleResult:
+    return solve(schedule_problem(graph, a), limit_s)
+
+
+def plan_fields(detail: ModelDetail) -> dict[str, Any]:
+    """The plan of a model in the glossary's words."""
+    outcome = detail.outcome
+    plan, option = outcome.plan, outcome.option
+    return {
+        "tp": plan.tensor_parallel,
+        "pp": plan.num_stages,
+        "dp": plan.data_parallel,
+        "ep": option.expert_parallel,
+        "num_devices": plan.num_devices,
+        "microbatch_size": option.microbatch_size,
+        "num_microbatches": detail.num_microbatches,
+        "recompute": Recompute(option.recompute).word,
+        "virtual_stages": plan.virtual_stages,
+        "zero_stage": plan.zero_stage,
+    }

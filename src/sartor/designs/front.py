@@ -1,0 +1,170 @@
+"""Fronts of the objective against area, power, price or memory: over a whole space where that is small, else the best
+point under each of a row (or grid) of budgets, every one proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from sartor.designs.candidates import EQUAL, Candidates, candidates_of
+from sartor.designs.keep import Keep, afresh
+from sartor.designs.pareto import pareto_front
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import DesignStatus, JointResult, Ranked
+from sartor.designs.search import search_design
+from sartor.designs.space import AcceleratorSpace
+from sartor.errors import InputError
+from sartor.pareto import is_pareto
+
+BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
+AXES = (*BUDGETS, "usd")
+"""What a front may be over beside the objective; all but the price are budgets too."""
+WHOLE_POINTS = 400
+"""Points (with a memory each) up to which a front covers the whole space exactly."""
+ROUGHLY = 0.05
+"""Share of the objective within which it covers a larger one, where it must."""
+STEPS = {1: 8, 2: 4, 3: 3}
+"""Budgets on each axis, by how many axes there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedFront:
+    """Points none of which another beats in the objective and on the axes at once, best first.
+
+    Among them is the best point under each of ``num_budgets`` combinations of budgets, or one as good (``proved``: that
+    best is optimal), and what else was evaluated on the way and is beaten by none.
+    Without budgets (0) the front is of the whole space: ``proved`` then means that one of its points is as good in
+    everything as any point there is, but for ``tolerance`` of the objective.
+    """
+
+    axes: tuple[str, ...]
+    points: tuple[Ranked, ...]
+    num_budgets: int
+    proved: bool
+    tolerance: float = 0.0
+    interrupted: bool = False
+
+
+class NamedSearch(Protocol):
+    """A search of a question that differs from the one asked; ``name`` says in what."""
+
+    def __call__(self, question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult: ...
+
+
+def plain_search(question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult:
+    """In this process, without a limit."""
+    return search_design(question, space)
+
+
+def proved_front(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    axes: Sequence[str],
+    steps: int | None = None,
+    time_limit_s: float = float("inf"),
+    search: NamedSearch = plain_search,
+    keep: Keep = afresh,
+) -> ProvedFront:
+    """The front over some of ``AXES``: by ``search`` under each budget, or of the whole space within ``time_limit_s``,
+    where ``keep`` may have points. Raises ``InputError``.
+
+    Up to `WHOLE_POINTS` points it is exact over the whole space; with the price among the axes of a larger one it is so
+    but for `ROUGHLY` of the objective; else it is made of the best points under budgets.
+    """
+    candidates, why = candidates_of(question, space)
+    small = len(candidates) * len(candidates.hbm_bytes) <= WHOLE_POINTS
+    if not why and axes and (small or "usd" in axes):
+        return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s, keep)
+    results = front_over(question, space, axes, steps, search)
+    reached = [each for result in results for each in (result.best, *result.ranked) if each and each.objective > 0]
+    return ProvedFront(
+        axes=tuple(axes),
+        points=not_dominated(reached, tuple(axes)),
+        num_budgets=len(results),
+        proved=all(result.status is DesignStatus.OPTIMAL and not result.interrupted for result in results),
+        interrupted=any(result.interrupted for result in results),
+    )
+
+
+def _of_the_whole(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    axes: Sequence[str],
+    tolerance: float,
+    time_limit_s: float,
+    keep: Keep,
+) -> ProvedFront:
+    names = ("objective", *axes)
+    found = pareto_front(question, space, names, tolerance=tolerance, time_limit_s=time_limit_s, keep=keep)
+    return ProvedFront(
+        axes=tuple(axes),
+        points=found.points,
+        num_budgets=0,
+        proved=found.complete and found.schedule_gap <= max(tolerance, EQUAL),
+        tolerance=max(tolerance, found.schedule_gap),
+    )
+
+
+def front_over(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    axes: str | Sequence[str],
+    steps: int | None = None,
+    search: NamedSearch = plain_search,
+) -> tuple[JointResult, ...]:
+    """One search per combination of budgets on ``axes``, each evenly spread from the smallest candidate to the largest
+    (memories: sizes there are); infeasible ones are left out.
+
+    Raises ``InputError`` for an axis that is no budget.
+    """
+    names = check_axes([axes] if isinstance(axes, str) else axes, BUDGETS)
+    candidates, why = candidates_of(question, space)
+    if why or not names:
+        return ()
+    results = []
+    for budgets in product(*(_budgets(candidates, axis, steps or STEPS[len(names)]) for axis in names)):
+        limits = dict(zip(names, budgets, strict=True))
+        limited = replace(question, budgets=replace(question.budgets, **limits))
+        result = search(limited, space, ", ".join(f"{axis} at most {value:.6g}" for axis, value in limits.items()))
+        if result.best is not None:
+            results.append(result)
+        if result.interrupted:
+            break
+    return tuple(results)
+
+
+def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
+    """The axes, each once; the objective, which every front has, may be named. Raises ``InputError``."""
+    axes = [axis for axis in axes if axis != "objective"]
+    for axis in axes:
+        if axis not in known:
+            raise InputError("--pareto", axis, "must be an axis that can be a budget", ", ".join(known))
+    return list(dict.fromkeys(axes))
+
+
+def _budgets(candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
+    if axis == "hbm_bytes":
+        sizes = np.unique(candidates.hbm_bytes[candidates.hbm_bytes > 0])
+        yield from sizes[np.unique(np.linspace(0, len(sizes) - 1, steps).round().astype(np.int64))].tolist()
+        return
+    column = candidates.area_mm2 if axis == "area_mm2" else candidates.power_w
+    yield from np.unique(np.linspace(float(column.min()), float(column.max()), steps)).tolist()
+
+
+def not_dominated(ranked: Sequence[Ranked], axes: tuple[str, ...] = ("area_mm2", "power_w")) -> tuple[Ranked, ...]:
+    """Points no other beats in the objective and on the axes at once, best first; equal ones once."""
+    if not ranked:
+        return ()
+    rows = np.array([(-each.objective, *(_on(each, axis) for axis in axes)) for each in ranked])
+    kept = [(tuple(row), each) for row, each, keep in zip(rows.tolist(), ranked, is_pareto(rows), strict=True) if keep]
+    distinct = dict(reversed(kept))
+    return tuple(sorted(distinct.values(), key=lambda each: -each.objective))
+
+
+def _on(ranked: Ranked, axis: str) -> float:
+    return ranked.evaluation.point.hbm_bytes if axis == "hbm_bytes" else float(getattr(ranked, axis))

@@ -1,0 +1,91 @@
+"""Why no point of a space is a plan: which model fits nowhere, and what the nearest would need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from sartor.designs.bounds import LoweredModel, bare_problem, splits
+from sartor.designs.parts import ModelParts, padded
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.errors import InputError
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Recompute
+from sartor.model.workload import Workload
+from sartor.placement.infeasible import find_tightest
+from sartor.placement.problem import Edge, Layer, Width
+from sartor.units import format_bytes
+
+
+def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
+    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried."""
+    found = memory_constraint(question, models, hbm_bytes)
+    if found:
+        return found
+    limit = question.budgets.energy_j_per_token
+    if limit is not None:
+        return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
+    return f"num_devices={question.num_devices}: no point holds every model at once"
+
+
+def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
+    """A sentence where some model fits no plan on devices of this memory, or splits at no width; else empty."""
+    for lowered in models:
+        model = lowered.model
+        if not lowered.parts:
+            widths, devices = ", ".join(map(str, model.widths)), question.num_devices
+            return f"widths: none of {widths} splits {model.name} on {devices} devices{_why_not(question, model)}"
+        least = _least_memory(question, lowered, hbm_bytes)
+        if least > hbm_bytes:
+            would = (
+                f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
+            )
+            return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
+    return ""
+
+
+def _why_not(question: DesignQuestion, model: DesignModel) -> str:
+    """What lowering says to the smallest split that is refused: a width, or a traced graph's type or sizes."""
+    for microbatch_size, width, experts in splits(question, model):
+        workload = Workload(shape=padded(model.shape, width), microbatch_size=microbatch_size, seq_len=model.seq_len)
+        try:
+            lower(workload, ParallelDims(tp=width, ep=experts, dp=experts))
+        except InputError as error:
+            return f" ({error})"
+    return ""
+
+
+def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: float) -> float:
+    """Least bytes per device over microbatches, widths and recomputation; inf if devices are too few."""
+    least = inf
+    for parts in lowered.parts.values():
+        for recompute in question.recomputes:
+            bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
+            problem = replace(
+                bare, widths=(bare_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
+            )
+            needs = find_tightest(problem).least_memory_bytes
+            least = min(least, needs if needs is not None else inf)
+    return least
+
+
+def bare_width(parts: ModelParts) -> Width:
+    """The layers with their bytes, none of them taking time."""
+    _, width, experts = parts.split
+    kinds = (0, *parts.order, len(parts.parts) - 1)
+    layers = tuple(
+        Layer(
+            id=i,
+            param_bytes=parts.parts[k].param_bytes,
+            expert_param_bytes=parts.parts[k].expert_param_bytes,
+            activation_bytes=parts.parts[k].activation_bytes,
+            forward_s=0.0,
+            backward_s=0.0,
+            is_split=width > 1,
+        )
+        for i, k in enumerate(kinds)
+    )
+    edges = tuple(Edge(source=i, dest=i + 1, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
+    return Width(tensor_parallel=width, expert_parallel=experts, layers=layers, edges=edges)

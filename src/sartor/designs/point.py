@@ -1,0 +1,305 @@
+"""One point of the joint search evaluated exactly: schedules of its distinct layers, then the placement.
+
+`evaluate_point` is pure and what it takes and gives can be pickled, so any executor may run it; a `ScheduleStore` only
+saves repeated work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from sartor.cost.chip.energy import operator_energy, static_power_w
+from sartor.designs.bounds import bare_problem, in_turn_s, most_devices, update_s_per_byte
+from sartor.designs.parts import ModelParts, Split, model_parts
+from sartor.designs.question import DesignQuestion
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.model.training import Recompute
+from sartor.operators import OperatorGraph
+from sartor.placement.place import place
+from sartor.placement.plan import Plan
+from sartor.placement.problem import Edge, Layer, PlacementProblem, Width
+from sartor.schedule.from_graph import UNIT_S, schedule_problem
+from sartor.schedule.solve import ScheduleCache, solve
+
+SCHEDULE_LIMIT_S = 0.05
+"""Seconds, counted as work, that one layer's schedule may take to be proved when it is first asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How a model may run on a point; ``bound`` is what it reaches at most [sequences/s]."""
+
+    model: int
+    split: Split
+    recompute: Recompute
+    bound: float = float("inf")
+
+    @property
+    def microbatch_size(self) -> int:
+        return self.split.microbatch_size
+
+    @property
+    def width(self) -> int:
+        return self.split.width
+
+    @property
+    def expert_parallel(self) -> int:
+        return self.split.expert_parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One accelerator with one memory, and the options still worth a look for every model.
+
+    ``floor`` [sequences/s, by model]: options that reach no more than that are not looked at; their bound stands.
+    """
+
+    index: int
+    accelerator: Accelerator
+    hbm_bytes: float
+    options: tuple[Option, ...]
+    floor: tuple[float, ...] = ()
+    schedule_limit_s: float = SCHEDULE_LIMIT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """Seconds of one pass over a kind of layer: reached, and the proved least."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    forward_least_s: float
+    backward_least_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutcome:
+    """The best plan found for a model on a point."""
+
+    name: str
+    option: Option
+    plan: Plan
+    sequences_per_s: float
+    tokens_per_s: float
+    step_s: float
+    layers: tuple[LayerTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What a point reaches, by model (None: nothing found above the floor), and what it could at most."""
+
+    point: Point
+    outcomes: tuple[ModelOutcome | None, ...]
+    bounds: tuple[float, ...]
+    """Sequences per second that no plan of each model exceeds on this point."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return tuple(outcome.sequences_per_s if outcome else 0.0 for outcome in self.outcomes)
+
+
+Interval = tuple[float, float]
+
+
+def nothing() -> None:
+    """Nobody asks to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStore:
+    """Seconds of layers (least, reached) by cores and name, and proved blocks: shared between points.
+
+    ``check`` is called before every option and may raise to give the point up.
+    """
+
+    seconds: dict[tuple[Any, str], Interval] = field(default_factory=dict)
+    blocks: ScheduleCache = field(default_factory=ScheduleCache)
+    check: Callable[[], None] = nothing
+
+
+def evaluate_point(question: DesignQuestion, point: Point, store: ScheduleStore | None = None) -> Evaluation:
+    """Schedule and place every model on the point, its options best bound first."""
+    store = store or ScheduleStore()
+    outcomes, bounds = [], []
+    for m in range(len(question.models)):
+        floor = point.floor[m] if point.floor else 0.0
+        outcome, bound = _best_option(question, point, m, floor, store)
+        outcomes.append(outcome)
+        bounds.append(bound)
+    return Evaluation(point=point, outcomes=tuple(outcomes), bounds=tuple(bounds))
+
+
+def _best_option(
+    question: DesignQuestion, point: Point, m: int, floor: float, store: ScheduleStore
+) -> tuple[ModelOutcome | None, float]:
+    """The fastest option of a model and the largest bound of all."""
+    best: ModelOutcome | None = None
+    most = 0.0
+    for option in sorted((x for x in point.options if x.model == m), key=lambda x: -x.bound):
+        if option.bound <= max(floor, best.sequences_per_s if best else 0.0):
+            most = max(most, option.bound)
+            break
+        store.check()
+        outcome, bound = evaluate_option(question, point, option, store)
+        most = max(most, min(bound, option.bound))
+        if outcome and (best is None or outcome.sequences_per_s > best.sequences_per_s):
+            best = outcome
+    return best, max(most, best.sequences_per_s if best else 0.0)
+
+
+def evaluate_option(
+    question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
+) -> tuple[ModelOutcome | None, float]:
+    """The best plan of one option (None where it does not fit) and a bound on what it reaches [sequences/s]."""
+    model = question.models[option.model]
+    found = layer_times(question, point, option, store)
+    if found is None:
+        return None, 0.0
+    parts, layers = found
+    reached = place(placement_problem(question, point, option, parts, layers, least=False), question.terms).plan
+    if reached is None:
+        return None, 0.0
+    outcome = ModelOutcome(
+        name=model.name,
+        option=option,
+        plan=reached,
+        sequences_per_s=question.global_batch_size / reached.time_per_batch_s,
+        tokens_per_s=question.global_batch_size * model.seq_len / reached.time_per_batch_s,
+        step_s=reached.time_per_batch_s,
+        layers=layers,
+    )
+    least_s = outcome.step_s
+    if any(x.forward_least_s < x.forward_s or x.backward_least_s < x.backward_s for x in layers):
+        least = place(placement_problem(question, point, option, parts, layers, least=True), question.terms).plan
+        assert least is not None
+        least_s = min(least_s, least.time_per_batch_s)
+    bound = question.global_batch_size / least_s
+    limit = question.budgets.energy_j_per_token
+    if limit is None:
+        return outcome, bound
+    if joules_per_token(question, point, option, least_s) > limit:
+        return None, 0.0
+    return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
+
+
+def layer_times(
+    question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
+) -> tuple[ModelParts, tuple[LayerTime, ...]] | None:
+    """The parts of an option's model and their scheduled seconds; None where its width does not split it."""
+    parts = parts_of(question, option.model, option.split)
+    return None if parts is None else (parts, tuple(_layer_times(question, point, option, parts, store)))
+
+
+@lru_cache(maxsize=4096)
+def _parts(model: Any, split: Split, global_batch_size: int) -> ModelParts | None:
+    return model_parts(model, split, global_batch_size)
+
+
+def parts_of(question: DesignQuestion, m: int, split: Split) -> ModelParts | None:
+    """The parts of a model, lowered once."""
+    return _parts(question.models[m], split, question.global_batch_size)
+
+
+def _layer_times(
+    question: DesignQuestion, point: Point, option: Option, parts: ModelParts, store: ScheduleStore
+) -> Iterator[LayerTime]:
+    a = point.accelerator
+    cores, split = cores_of(a), ".".join(map(str, option.split))
+    for k, part in enumerate(parts.parts):
+        times = []
+        for way, graph in (("forward", part.forward), ("backward", part.backward)):
+            if part.in_turn:
+                seconds = float(in_turn_s(graph, a))
+                times.append((seconds, seconds))
+            else:
+                times.append(
+                    _scheduled_s(graph, a, (cores, f"{option.model}/{split}/{k}/{way}"), point.schedule_limit_s, store)
+                )
+        (forward_least, forward), (backward_least, backward) = times
+        yield LayerTime(
+            name=part.name,
+            forward_s=forward,
+            backward_s=backward,
+            forward_least_s=forward_least,
+            backward_least_s=backward_least,
+        )
+
+
+def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float, store: ScheduleStore) -> Interval:
+    """Least and reached seconds of a layer's best schedule."""
+    known = store.seconds.get(key)
+    if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
+        answer = solve(schedule_problem(graph, a), limit_s, cache=store.blocks, by_work=True)
+        if answer.interrupted:
+            raise KeyboardInterrupt
+        least, reached = answer.lower_bound * UNIT_S, answer.makespan * UNIT_S
+        known = (max(least, known[0]), min(reached, known[1])) if known else (least, reached)
+        store.seconds[key] = known
+    return known
+
+
+def cores_of(a: Accelerator) -> tuple[Any, ...]:
+    """What the time of an operator depends on: everything but the memory's capacity."""
+    numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
+    return (*numbers, a.memory, a.dtype, a.dataflow, a.accumulator_bytes)
+
+
+def placement_problem(
+    question: DesignQuestion,
+    point: Point,
+    option: Option,
+    parts: ModelParts,
+    times: tuple[LayerTime, ...],
+    *,
+    least: bool,
+) -> PlacementProblem:
+    """The model's layers with the seconds reached, or with the least proved."""
+
+    def layer(id_: int, k: int) -> Layer:
+        part, time = parts.parts[k], times[k]
+        return Layer(
+            id=id_,
+            param_bytes=part.param_bytes,
+            expert_param_bytes=part.expert_param_bytes,
+            activation_bytes=part.activation_bytes,
+            forward_s=time.forward_least_s if least else time.forward_s,
+            backward_s=time.backward_least_s if least else time.backward_s,
+            is_split=option.width > 1,
+        )
+
+    kinds = (0, *parts.order, len(parts.parts) - 1)
+    layers = tuple(layer(i - 1, k) for i, k in enumerate(kinds))
+    edges = tuple(Edge(source=i - 1, dest=i, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
+    a = point.accelerator
+    _, tensor, experts = option.split
+    width = Width(tensor_parallel=tensor, expert_parallel=experts, layers=layers, edges=edges)
+    return replace(
+        bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
+        widths=(width,),
+        link_bytes_per_s=float(a.network_bytes_per_s),
+        update_s_per_byte=float(update_s_per_byte(question, a)),
+    )
+
+
+def joules_per_token(question: DesignQuestion, point: Point, option: Option, step_s: float) -> float:
+    """Energy of a batch over its tokens [J]: what operators move and compute, and static power of all devices there
+    are, busy or not; so of all placements of an option the fastest takes the least."""
+    a = point.accelerator
+    model = question.models[option.model]
+    parts = parts_of(question, option.model, option.split)
+    assert parts is not None
+    twice = 2.0 if option.recompute is Recompute.FULL else 1.0
+    dynamic = 0.0
+    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
+        for graph, times in ((part.forward, twice), (part.backward, 1.0)):
+            for op in graph.operators:
+                energy = operator_energy(op, a)
+                dynamic += count * times * float(op.count) * float(energy.total_j - energy.static_j)
+    microbatches = question.global_batch_size / option.microbatch_size
+    static = float(static_power_w(a)) * most_devices(question) * step_s
+    return (dynamic * option.width * microbatches + static) / (question.global_batch_size * model.seq_len)

@@ -1,0 +1,134 @@
+"""Accelerator and plan searched together: bounds on everything, the best bound first, until nothing can be better.
+
+Three bounds, each dearer and tighter than the one before: work over cores for every candidate at once; schedules and
+placements bounded for the candidates in the order of the first, in chunks; and the exact evaluation of the point with
+the largest bound, until that is no larger than the best value reached. What is returned is then proved.
+
+The search asks for work (`joint_tasks`) in rounds, or with a few tasks ahead of the results. What it asks for hangs on
+the results taken before, in the order asked, never on who computed them or when they were there; so every executor
+finds the same answer by the same steps, and a search whose results were kept can be gone through again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from sartor.designs.candidates import EQUAL, Candidates, area_of, candidates_of, priced
+from sartor.designs.infeasible import tightest_constraint
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.state import SearchState
+from sartor.designs.tasks import Result, Task, lowered, run_task
+
+__all__ = ["Candidates", "area_of", "candidates_of", "priced", "search_design"]
+
+RunTasks = Callable[[DesignQuestion, Sequence[Task]], Iterable[Result]]
+"""Who does the work: results in the order of the tasks, as they become known. Tasks may be added at the end of the
+sequence whenever a result has been given, so that nobody waits for the slowest of a round."""
+
+
+def search_design(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    *,
+    time_limit_s: float = float("inf"),
+    tolerance: float = 0.0,
+    run: RunTasks | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    already_s: float = 0.0,
+) -> JointResult:
+    """The best point of ``space`` for ``question`` with its proof, or the best found and its gap at the limit.
+
+    ``tolerance`` ends the search at that gap. ``run`` does the work (`engine.run` has executors that do); by default it
+    is done here, one task after another. ``already_s`` is time spent on it before, counted to the seconds. Ctrl-C ends
+    the search, not the answer. Raises ``InputError`` for what cannot be asked.
+    """
+    deadline = time.perf_counter() + time_limit_s
+    ask = partial(run or partial(run_here, deadline=deadline), question)
+    state = SearchState(question, space, tolerance, on_progress, time.perf_counter() - already_s, time_limit_s)
+    interrupted = False
+    try:
+        if not state.infeasible:
+            _search(state, ask, deadline)
+    except OutOfTime:
+        pass
+    except KeyboardInterrupt:
+        interrupted = True
+    return _result(state, interrupted)
+
+
+class OutOfTime(Exception):
+    """The limit came before the end."""
+
+
+def run_here(question: DesignQuestion, tasks: Sequence[Task], *, deadline: float) -> Iterator[Result]:
+    """Every task in this process, given up when time is up."""
+    return (run_task(question, task, partial(in_time, deadline)) for task in tasks)
+
+
+def in_time(deadline: float) -> None:
+    """Raise `OutOfTime` behind the deadline."""
+    if time.perf_counter() > deadline:
+        raise OutOfTime
+
+
+def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]], deadline: float) -> None:
+    def done(tasks: Sequence[Task]) -> Iterator[Result]:
+        in_time(deadline)
+        for result in ask(tasks) if tasks else ():
+            yield result
+            in_time(deadline)
+
+    state.order_by(done(state.work_tasks()))
+    while True:
+        if state.next_loose() > max(state.top(), state.enough()):
+            chunks = state.next_chunks()
+            state.keep(chunks, done([task for chunk in chunks for task in chunk.tasks]))
+            if state.hopeless():
+                return
+            if not state.early():
+                continue
+        elif not state.waiting():
+            return
+        while sharper := state.next_blunt():
+            state.sharpen(sharper, done([each.task for each in sharper]))
+        tasks = state.point_tasks()
+        for result in done(tasks):
+            state.add(result)
+            tasks += [] if state.early() else state.point_tasks()
+
+
+def _result(state: SearchState, interrupted: bool) -> JointResult:
+    question, space = state.question, state.space
+    each = len(question.microbatch_sizes) * len(question.recomputes) * max(len(space.hbm_bytes), 1)
+    common = {
+        "space_size": space.num_points * each,
+        "num_candidates": space.num_kept,
+        "seconds": time.perf_counter() - state.start,
+        "assumptions": space.assumptions,
+        "interrupted": interrupted,
+        "trajectory": tuple(state.trajectory),
+    }
+    if state.infeasible:
+        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": 0}
+        return JointResult(status=DesignStatus.INFEASIBLE, tightest=state.infeasible, **nothing, **common)  # type: ignore[arg-type]
+    upper, value = state.bound(), state.value()
+    if not value and not upper:
+        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked), "pruned": 0}
+        why = tightest_constraint(question, lowered(question), float(state.candidates.hbm_bytes.max()))
+        return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
+    gap = (upper - value) / value if value else float("inf")
+    proved = upper <= value * (1 + EQUAL)
+    return JointResult(
+        status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
+        best=state.best,
+        upper_bound=value if proved else upper,
+        gap=0.0 if proved else gap,
+        evaluated=len(state.ranked),
+        pruned=state.pruned(),
+        ranked=tuple(sorted(state.ranked.values(), key=lambda each: -each.objective)),
+        **common,  # type: ignore[arg-type]
+    )

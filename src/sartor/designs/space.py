@@ -1,0 +1,234 @@
+"""Spaces of accelerators: the published grid by name, or one's own as lists of values per axis.
+
+A space is groups of candidates (one per memory generation and node, which change more than a number), each an
+``Accelerator`` with arrays, and the memory sizes that may stand beside every candidate.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.chip.area import PublishedGrid, published_area_limit_mm2, published_grid
+from sartor.designs.question import AreaModel
+from sartor.errors import InputError
+from sartor.hardware.accelerator import ARRAY_FIELDS, NODES_NM, PUBLISHED_CLOCK_HZ, Accelerator, Dataflow
+from sartor.hardware.memory import Memory
+from sartor.units import GIGA, MEGA
+
+Array = npt.NDArray[Any]
+
+PUBLISHED = "published"
+PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)
+MAX_CANDIDATES = 5_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorSpace:
+    """Candidates by groups; ``hbm_bytes`` are the memory sizes tried beside each, empty: what its stacks hold.
+
+    ``area_limit_mm2`` is the space's own limit (0: none); ``left_out`` says how many points its rules removed.
+    """
+
+    name: str
+    groups: tuple[Accelerator, ...]
+    hbm_bytes: tuple[float, ...] = ()
+    num_points: int = 0
+    area_limit_mm2: float = 0.0
+    area_model: AreaModel = AreaModel.PUBLISHED
+    """Which area the limits are about where the question does not say."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def num_kept(self) -> int:
+        return sum(int(np.prod(group.shape, dtype=np.int64)) for group in self.groups)
+
+
+def load_space(name_or_table: str | Mapping[str, Any]) -> AcceleratorSpace:
+    """The space of a name (``published``) or of a table of axes. Raises ``InputError``."""
+    if not isinstance(name_or_table, str):
+        return space_from(name_or_table)
+    if name_or_table.lower() == PUBLISHED:
+        return published_space()
+    raise InputError("space", name_or_table, "must be a known space or a TOML file", PUBLISHED)
+
+
+def published_space() -> AcceleratorSpace:
+    """The published search: 75,712 points of which 29,360 are kept, with 32, 64 or 80 GB of memory.
+
+    The publication counts neither memory interfaces nor links in the area and fixes no link rate but PCIe's; what
+    stands beside every candidate here is TPU v4's: 4 stacks of HBM2 (1229 GB/s whatever their capacity) and 6 links of
+    50 GB/s, which its own baseline point models.
+    """
+    grid: PublishedGrid = published_grid()
+    return AcceleratorSpace(
+        name=PUBLISHED,
+        groups=(taken(grid.accelerators, np.flatnonzero(grid.kept)),),
+        hbm_bytes=PUBLISHED_HBM_BYTES,
+        num_points=int(np.size(grid.kept)),
+        area_limit_mm2=published_area_limit_mm2(),
+        assumptions=(
+            "each has 4 stacks of HBM2 at 1229 GB/s whatever their capacity, and 6 links of 50 GB/s (TPU v4)",
+            "area is the published closed form at 22 nm: no memory interfaces, links, network or control",
+        ),
+    )
+
+
+_AXES = {
+    "num_tensor_cores": 1,
+    "num_vector_cores": 1,
+    "array_rows": 1,
+    "array_cols": 1,
+    "vector_lanes": 1,
+    "global_buffer_mib": 1,
+    "clock_mhz": MEGA,
+    "num_stacks": 1,
+    "num_links": 1,
+    "link_gb_per_s": GIGA,
+}
+"""File key -> factor to SI (the buffer stays in MiB, as the template takes it)."""
+_DEFAULTS: dict[str, Any] = {
+    "clock_mhz": PUBLISHED_CLOCK_HZ / MEGA,
+    "num_stacks": 4,
+    "num_links": 6,
+    "link_gb_per_s": 50,
+}
+_REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
+_CHOICES = ("memory", "node_nm", "dataflow", "hbm_gb", "name", "area_limit_mm2", "area_model")
+
+
+def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
+    """The product of all axes. An axis is a number, a list, or ``{from, to, step}`` or ``{from, to, factor}``.
+
+    ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory`` and ``node_nm`` may be
+    lists. Raises ``InputError`` for unknown keys and values that cannot be.
+    """
+    for key in table:
+        if key not in _AXES and key not in _CHOICES:
+            near = difflib.get_close_matches(key, [*_AXES, *_CHOICES], n=2, cutoff=0.4)
+            raise InputError(key, table[key], "is no axis of a space", ", ".join(near or _REQUIRED))
+    for key in _REQUIRED:
+        if key not in table:
+            raise InputError(key, "missing", "the space must state it")
+    tied = table.get("vector_lanes", "array_cols") == "array_cols"
+    asked = {**_DEFAULTS, **{key: table[key] for key in _AXES if key in table and not (key == "vector_lanes" and tied)}}
+    axes = {key: _values(key, value) for key, value in asked.items()}
+    count = int(np.prod([len(values) for values in axes.values()], dtype=object))
+    groups = list(_groups(table))
+    if count * len(groups) > MAX_CANDIDATES:
+        raise InputError(
+            "space", f"{count * len(groups)} candidates", f"must be at most {MAX_CANDIDATES}; coarsen an axis"
+        )
+    mesh = dict(zip(axes, (x.ravel() for x in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
+    return AcceleratorSpace(
+        name=str(table.get("name", "own")),
+        groups=tuple(_candidates(mesh, memory, node, flow, tied=tied) for memory, node, flow in groups),
+        hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
+        num_points=count * len(groups),
+        area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), least=0.0)[0]),
+        area_model=_choice("area_model", table.get("area_model", "die"), {m.value: m for m in AreaModel}),
+    )
+
+
+def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow, *, tied: bool) -> Accelerator:
+    return Accelerator.from_template(
+        num_tensor_cores=_ints(mesh["num_tensor_cores"], "num_tensor_cores"),
+        num_vector_cores=_ints(mesh["num_vector_cores"], "num_vector_cores"),
+        width=_ints(mesh["array_cols"], "array_cols"),
+        depth=_ints(mesh["array_rows"], "array_rows"),
+        vector_lanes=None if tied else _ints(mesh["vector_lanes"], "vector_lanes"),
+        global_buffer_mib=mesh["global_buffer_mib"],
+        clock_hz=mesh["clock_mhz"] * MEGA,
+        num_stacks=_ints(mesh["num_stacks"], "num_stacks"),
+        num_links=_ints(mesh["num_links"], "num_links"),
+        link_bytes_per_s=mesh["link_gb_per_s"] * GIGA,
+        memory=memory,
+        node_nm=node,
+        dataflow=flow,
+    )
+
+
+def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow]]:
+    memories = [_choice("memory", word, {m.value: m for m in Memory}) for word in _list(table.get("memory", "hbm2"))]
+    flows = [
+        _choice("dataflow", word, {d.value: d for d in Dataflow})
+        for word in _list(table.get("dataflow", "weight_stationary"))
+    ]
+    nodes = _list(table.get("node_nm", 22))
+    for node in nodes:
+        if node not in NODES_NM:
+            raise InputError("node_nm", node, "no area or energy is known for it", ", ".join(map(str, NODES_NM)))
+    return product(memories, nodes, flows)
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _choice(key: str, word: Any, known: Mapping[str, Any]) -> Any:
+    if isinstance(word, str) and word.lower() in known:
+        return known[word.lower()]
+    near = difflib.get_close_matches(str(word).lower(), known, n=1, cutoff=0.0)
+    raise InputError(key, word, f"must be one of {', '.join(known)}", near[0] if near else "")
+
+
+def _values(key: str, value: Any, least: float = 0.0) -> Array:
+    """An axis as an array: a number, a list, or a range by step or factor."""
+    if isinstance(value, Mapping):
+        return _range(key, value)
+    try:
+        numbers = np.asarray(_list(value), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            key, value, "must be a number, a list of numbers, or a range {from, to, step or factor}"
+        ) from None
+    if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
+        raise InputError(key, value, "must hold at least one number, all finite")
+    if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key != "num_links"):
+        raise InputError(key, float(numbers.min()), "must be above 0")
+    return np.unique(numbers)
+
+
+def _range(key: str, value: Mapping[str, Any]) -> Array:
+    words = set(value)
+    if not ({"from", "to"} <= words and len(words) == 3 and words & {"step", "factor"}):
+        raise InputError(key, dict(value), "a range must read {from, to, step} or {from, to, factor}")
+    start, end = (float(_values(key, value[word])[0]) for word in ("from", "to"))
+    word = "step" if "step" in value else "factor"
+    by = value[word]
+    if isinstance(by, bool) or not isinstance(by, int | float) or not 0 < by < np.inf:
+        raise InputError(key, dict(value), f"its {word} must be a number above {int(word == 'factor')}", "2")
+    if end < start:
+        raise InputError(key, dict(value), f"must not end below its start: {end:g} < {start:g}")
+    if "step" in value:
+        if (end - start) / by > MAX_CANDIDATES:
+            raise InputError(key, dict(value), "has too many steps; take a larger one")
+        return np.asarray(start + by * np.arange(int((end - start) / by * (1 + 1e-12)) + 1))
+    if by <= 1:
+        raise InputError(key, dict(value), "its factor must be above 1", "2")
+    return np.asarray(start * by ** np.arange(int(np.log(end / start) / np.log(by) * (1 + 1e-12)) + 1))
+
+
+def _ints(values: Array, key: str) -> Array:
+    whole = np.rint(values).astype(np.int64)
+    if (np.abs(whole - values) > 1e-9).any():
+        bad = float(values[np.abs(whole - values) > 1e-9][0])
+        raise InputError(key, bad, "must be whole", f"{np.floor(bad):.0f} or {np.ceil(bad):.0f}")
+    return whole
+
+
+def taken(accelerator: Accelerator, index: Any) -> Accelerator:
+    """Candidates ``index`` of an accelerator with arrays; an integer gives one accelerator of plain numbers."""
+    changed: dict[str, Any] = {}
+    for name in ARRAY_FIELDS:
+        value = getattr(accelerator, name)
+        if np.ndim(value):
+            picked = np.broadcast_to(value, accelerator.shape)[index]
+            changed[name] = picked.item() if np.ndim(picked) == 0 else picked
+    return replace(accelerator, **changed)

@@ -1,0 +1,134 @@
+"""State of a joint search: points that wait or are in flight, the best so far, and the points to ask for next."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.designs.bounding import Bounding
+from sartor.designs.candidates import EQUAL, priced
+from sartor.designs.point import SCHEDULE_LIMIT_S, Evaluation, Point, cores_of
+from sartor.designs.result import Progress
+from sartor.designs.tasks import Evaluated, PointTask, Result
+
+Array = npt.NDArray[Any]
+
+
+LEAST_POINTS, MOST_POINTS = 4, 32
+"""Accelerators in flight: few at first and more with what has been done, so that little is done in vain."""
+LONGEST_SCHEDULE_S = 4.0
+"""Beyond this a schedule that is still not proved is left with its gap."""
+MORE_TIME = 64.0
+"""Times more for schedules that were not proved at first: between the two little is proved."""
+
+
+@dataclass
+class SearchState(Bounding):
+    """What is known, and what to do next."""
+
+    # Points
+
+    def point_tasks(self) -> list[PointTask]:
+        """Accelerators whose waiting points have the largest bounds, above what is reached and what is not bounded
+        yet, until as many are in flight as may be: looked at ahead of what the first of them will say."""
+        window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[PointTask]()
+        busy = {index for index, _ in self.in_flight}
+        while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_loose()):
+            index = self.heap[0][1]
+            if index in self.blunt:
+                break
+            busy.add(index)
+            tasks.append(self._point_task(index))
+        return tasks
+
+    def _point_task(self, index: int) -> PointTask:
+        """All points of an accelerator that wait, for they share its schedules."""
+        mine = [each for each in self.heap if each[1] == index and -each[0] > self.enough()]
+        self.heap = [each for each in self.heap if each not in mine]
+        heapq.heapify(self.heap)
+        self.in_flight |= {(index, h): -bound for bound, _, h in mine}
+        points = tuple(self._point(index, h) for _, _, h in sorted(mine))
+        return PointTask(points=points, known=tuple(self.schedules.get(cores_of(points[0].accelerator), {}).items()))
+
+    def _point(self, index: int, h: int) -> Point:
+        rates = self.rates[index][:, h]
+        alone = len(self.question.models) == 1
+        floor = self.value() * float(self.candidates.divisor[h, index])
+        return Point(
+            index=index,
+            accelerator=self.candidates.accelerator(index),
+            hbm_bytes=self._memory(index, h),
+            options=tuple(replace(o, bound=float(r)) for o, r in zip(self.options, rates, strict=True) if r > 0),
+            floor=(floor,) if alone else (),
+            schedule_limit_s=self.limits.get((index, h), SCHEDULE_LIMIT_S),
+        )
+
+    def _memory(self, index: int, h: int) -> float:
+        return float(self.candidates.hbm_bytes[h, index])
+
+    def add(self, result: Result) -> None:
+        """Keep what the points of a task reached; one that may reach more waits with its new bound and more time."""
+        assert isinstance(result, Evaluated)
+        cores = cores_of(result.evaluations[0].point.accelerator)
+        self.schedules.setdefault(cores, {}).update(result.schedules)
+        for evaluation in result.evaluations:
+            self._add(evaluation)
+            self.report("search")
+
+    def _add(self, evaluation: Evaluation) -> None:
+        ranked = priced(self.question, self.candidates, evaluation)
+        point = evaluation.point
+        key = point.index, point.hbm_bytes
+        before = self.ranked.get(key)
+        if before is None or ranked.objective >= before.objective:
+            self.ranked[key] = ranked
+        h = next(h for i, h in self.in_flight if i == point.index and self._memory(i, h) == point.hbm_bytes)
+        del self.in_flight[point.index, h]
+        self.again.discard((point.index, h))
+        if ranked.objective > self.value():
+            self.best = ranked
+            self._drop(np.array([-bound for bound, _, _ in self.heap]))
+            self.heap = [each for each in self.heap if -each[0] > self.enough()]
+            heapq.heapify(self.heap)
+        if ranked.bound > max(self.enough(), ranked.objective * (1 + EQUAL)):
+            limit = point.schedule_limit_s * MORE_TIME
+            if limit > LONGEST_SCHEDULE_S:
+                self.given_up = max(self.given_up, ranked.bound)
+            else:
+                self.limits[point.index, h] = limit
+                self.again.add((point.index, h))
+                heapq.heappush(self.heap, (-ranked.bound, point.index, h))
+
+    # Progress
+
+    def report(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.spent[phase] = self.spent.get(phase, 0.0) + now - self.now
+        self.now = now
+        progress = Progress(
+            seconds=now - self.start,
+            evaluated=len(self.ranked),
+            bound=self.bound(),
+            incumbent=self.value(),
+            waiting=len(self.heap),
+            phase=phase,
+            pruned=self.pruned(),
+            left_s=self._left_s(now),
+        )
+        self.trajectory.append(progress)
+        if self.on_progress:
+            self.on_progress(progress)
+
+    def _left_s(self, now: float) -> float | None:
+        """At the pace so far, if nothing better is found; no more than the time limit leaves."""
+        if not self.bounded:
+            return None
+        pace = self.spent.get("search", 0.0) / max(len(self.ranked), 1)
+        left = (len(self.heap) + len(self.in_flight)) * pace
+        left += self._later(max(self.enough(), self.top())) * self.spent["bounds"] / self.bounded
+        return min(left, max(self.time_limit_s - (now - self.start), 0.0))

@@ -1,0 +1,130 @@
+"""Units of work of the joint search: what each takes and gives can be pickled, and `run_task` is pure.
+
+So it matters to no answer who runs them, where, in which order or how many at a time. Three kinds, each dearer than the
+one before: a first bound on a row of candidates, a second one on a few, points evaluated exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
+from sartor.designs.parts import Split
+from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, cores_of, evaluate_point, nothing
+from sartor.designs.question import DesignQuestion
+from sartor.hardware.accelerator import Accelerator
+from sartor.schedule.solve import ScheduleCache
+
+Array = npt.NDArray[Any]
+
+Some = tuple[tuple[Array, Accelerator], ...]
+"""Candidates by groups: where each group's stand, and an accelerator with arrays that holds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkTask:
+    """The first bound of ``count`` candidates from ``start``, no memory larger than ``hbm_bytes``."""
+
+    start: int
+    count: int
+    candidates: Some
+    hbm_bytes: float
+
+    @property
+    def key(self) -> str:
+        return f"work {self.start} {self.count}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTask:
+    """The second bound of candidates ``index`` for one split of one model, with memories [memories, candidates]."""
+
+    model: int
+    split: Split
+    index: Array
+    candidates: Some
+    hbm_bytes: Array
+
+    @property
+    def key(self) -> str:
+        names = hashlib.blake2b(np.ascontiguousarray(self.index, dtype="<i8").tobytes(), digest_size=12).hexdigest()
+        return f"plan {self.model} {'.'.join(map(str, self.split))} {names}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTask:
+    """Points of one accelerator, which share its schedules; ``known`` are those proved or bounded before, by name."""
+
+    points: tuple[Point, ...]
+    known: tuple[tuple[str, Interval], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """What the points of a task reach, and the schedules that are new or better known than before."""
+
+    evaluations: tuple[Evaluation, ...]
+    schedules: tuple[tuple[str, Interval], ...] = ()
+
+
+Task = WorkTask | PlanTask | PointTask
+Result = Array | Evaluated
+"""Rates [models, candidates] of a first bound and [recomputations, memories, candidates] of a second."""
+
+
+def run_task(question: DesignQuestion, task: Task, check: Callable[[], None] = nothing) -> Result:
+    """The result of a task. ``check`` is called now and then and may raise, which is then all that happens."""
+    if isinstance(task, WorkTask):
+        return _work(question, task)
+    if isinstance(task, PlanTask):
+        return _plan(question, task)
+    return _points(question, task, check)
+
+
+@lru_cache(maxsize=4)
+def lowered(question: DesignQuestion) -> tuple[LoweredModel, ...]:
+    """The question's models, lowered once per process."""
+    return lower_models(question)
+
+
+@lru_cache(maxsize=4)
+def _proved(question: DesignQuestion) -> ScheduleCache:
+    """Proved blocks of a question, kept while the process lives: proofs are the same wherever they are found."""
+    return ScheduleCache()
+
+
+def _work(question: DesignQuestion, task: WorkTask) -> Array:
+    rates = np.zeros((len(question.models), task.count))
+    for m, model in enumerate(lowered(question)):
+        for parts in model.parts.values():
+            for where, accelerator in task.candidates:
+                mine = work_rates(question, parts, accelerator, task.hbm_bytes)
+                rates[m, where] = np.maximum(rates[m, where], mine)
+    return rates
+
+
+def _plan(question: DesignQuestion, task: PlanTask) -> Array:
+    parts = lowered(question)[task.model].parts[task.split]
+    rates = np.zeros((len(question.recomputes), *task.hbm_bytes.shape))
+    for where, accelerator in task.candidates:
+        rates[:, :, where] = plan_rates(question, parts, accelerator, task.hbm_bytes[:, where])
+    return rates
+
+
+def _points(question: DesignQuestion, task: PointTask, check: Callable[[], None]) -> Evaluated:
+    cores = cores_of(task.points[0].accelerator)
+    known = {(cores, name): interval for name, interval in task.known}
+    store = ScheduleStore(seconds=dict(known), blocks=_proved(question), check=check)
+    evaluations = tuple(evaluate_point(question, point, store) for point in task.points)
+    found = ((name, interval) for (_, name), interval in store.seconds.items())
+    return Evaluated(
+        evaluations=evaluations,
+        schedules=tuple((name, interval) for name, interval in found if known.get((cores, name)) != interval),
+    )

@@ -1,0 +1,97 @@
+"""Why the best point beats the published baseline: how much is placement, how much the chip, and which part of it.
+
+The parts are told by trial: the best chip under its own plan's split, with one part at a time as it is on the
+TPUv4-like point, priced by the same model. What is lost then is what that part is worth here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sartor.designs.keep import Keep, afresh
+from sartor.designs.point import ModelOutcome, ScheduleStore, evaluate_option
+from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline, Ranked
+from sartor.hardware.accelerator import Accelerator
+
+AGAINST = "TPUv4-like"
+PARTS: dict[str, tuple[str, ...]] = {
+    "arrays": ("num_tensor_cores", "array_rows", "array_cols", "tensor_core_sram_bytes"),
+    "lanes": ("num_vector_cores", "vector_lanes", "vector_core_sram_bytes"),
+    "buffer": ("global_buffer_bytes", "bank_bytes_per_cycle"),
+    "memory": ("memory", "num_stacks", "stack_bytes_per_s"),
+    "links": ("num_links", "link_bytes_per_s", "link_latency_s"),
+    "clock": ("clock_hz",),
+}
+"""Parts of a chip and the fields that are theirs; memory is its rate, the capacity stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Of one model: sequences/s of the best over those of the baseline with the expert's placement (``factor``) and
+    with a searched one (``chip``), and what the search alone gains there (``placement``); None where it does not fit.
+
+    ``left``: by part, the share of the best's throughput that is left with the baseline's; the part worth most first.
+    """
+
+    model: str
+    factor: float | None
+    placement: float | None
+    chip: float | None
+    left: tuple[tuple[str, float], ...]
+
+
+def reasons(
+    question: DesignQuestion, best: Ranked, ways: Sequence[Baseline], keep: Keep = afresh
+) -> tuple[Reason, ...]:
+    """One per model; none where the baseline was not priced at all."""
+    by_name = {way.name: way.ranked for way in ways}
+    expert, searched = (by_name.get(f"{AGAINST}, {how} placement") for how in ("expert", "searched"))
+    known = searched or expert
+    if known is None:
+        return ()
+    there = known.evaluation.point.accelerator
+    return tuple(_reason(question, m, best, expert, searched, there, keep) for m in range(len(question.models)))
+
+
+def _reason(
+    question: DesignQuestion,
+    m: int,
+    best: Ranked,
+    expert: Ranked | None,
+    searched: Ranked | None,
+    there: Accelerator,
+    keep: Keep,
+) -> Reason:
+    outcome = best.evaluation.outcomes[m]
+    left = _left(question, best, outcome, there, keep) if outcome else {}
+    mine = best.evaluation.rates[m]
+    base, found = (each.evaluation.rates[m] if each else 0.0 for each in (expert, searched))
+    return Reason(
+        model=question.models[m].name,
+        factor=mine / base if base else None,
+        placement=found / base if base and found else None,
+        chip=mine / found if found else None,
+        left=tuple(sorted(left.items(), key=lambda each: each[1])),
+    )
+
+
+def _left(
+    question: DesignQuestion, best: Ranked, outcome: ModelOutcome, there: Accelerator, keep: Keep
+) -> dict[str, float]:
+    point, store = best.evaluation.point, ScheduleStore()
+
+    def share(other: Accelerator) -> float:
+        asked = replace(point, accelerator=other, options=(), floor=())
+        found, _ = evaluate_option(question, asked, outcome.option, store)
+        return found.sequences_per_s / outcome.sequences_per_s if found else 0.0
+
+    shares = {}
+    for part, names in PARTS.items():
+        other = replace(point.accelerator, **{name: getattr(there, name) for name in names})
+        if other != point.accelerator:
+            key = f"why, candidate {point.index}, {point.hbm_bytes:.0f} bytes, model {outcome.option.model}, {part}"
+            shares[part] = keep(key, partial(share, other))
+    return shares

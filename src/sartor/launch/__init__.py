@@ -1,0 +1,1 @@
+"""Launch files of Megatron-LM, torchtitan, DeepSpeed and accelerate: written and read."""

@@ -1,0 +1,242 @@
+"""A plan as a Hugging Face accelerate configuration (YAML, FSDP2), and such a configuration as a plan.
+
+Written against accelerate's examples/torch_native_parallelism/configs/nd.yaml and src/accelerate/commands/launch.py
+(read 2026-11-21); names in tests/golden/launch_arguments.csv. Batch and sequence length belong to the training program,
+and are written as Hugging Face Trainer's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.launch.deepspeed import Fields, flag_true, trainer_arguments
+from sartor.launch.flags import Flags, parse_flags
+from sartor.launch.plan import (
+    JobParts,
+    LaunchFile,
+    LaunchFiles,
+    LaunchKind,
+    LaunchReading,
+    canonical,
+    check_batch,
+    check_numbers,
+    nodes_of,
+    refuser,
+)
+from sartor.launch.script import Command, script_text
+from sartor.launch.simple_yaml import write_yaml
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import (
+    ContextParallel,
+    Framework,
+    Optimizer,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.read.config_text import printable
+
+KIND = LaunchKind.ACCELERATE
+_refuse = refuser(KIND)
+OPTIMIZERS = {Optimizer.ADAM: "adamw_torch_fused", Optimizer.SGD: "sgd"}
+PRECISION = {Recipe.BF16: "bf16", Recipe.FP16: "fp16", Recipe.FP32: "no", Recipe.FP8_DELAYED: "fp8"}
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+    """``accelerate.yaml`` and ``launch.sh``. Raises `InputError` for what accelerate's FSDP cannot do."""
+    plan = canonical(plan, int(job.shape.num_layers))
+    check_numbers(plan)
+    check_batch(job, plan)
+    _check(job, plan)
+    nodes, _ = nodes_of(int(plan.num_devices), devices_per_node)
+    about = f"accelerate: {job.shape.name or 'a model'} on {plan.num_devices} devices"
+    notes = ("name the layer class to wrap (fsdp_transformer_layer_cls_to_wrap) where the model does not",)
+    lines = script_text(
+        about=about,
+        launcher="accelerate launch",
+        nodes=nodes,
+        local=0,
+        script='"${TRAIN_SCRIPT:-train.py}"',
+        groups={"TRAINER_ARGS": [*trainer_arguments(job, plan), ("--optim", OPTIMIZERS[job.optimizer])]},
+        notes=notes if plan.zero_stage else (),
+    )
+    config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(_config(job, plan, nodes))}"
+    files = (
+        LaunchFile(name="accelerate.yaml", text=config),
+        LaunchFile(name="launch.sh", text=lines, executable=True),
+    )
+    return LaunchFiles(kind=KIND, files=files, notes=notes if plan.zero_stage else ())
+
+
+def _check(job: TrainingJob, plan: TrainingPlan) -> None:
+    d, sharded = plan.dims, plan.dims.dp * plan.dims.cp > 1
+    if d.pp > 1:
+        raise _refuse("pp", d.pp, "has no pipeline under FSDP", "pp=1, or --write megatron or torchtitan")
+    if d.ep > 1:
+        raise _refuse("ep", d.ep, "has no expert parallelism", "ep=1, or --write megatron or torchtitan")
+    if plan.zero_stage == 1:
+        raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3); DeepSpeed has 1", "zero_stage=2")
+    if plan.zero_stage == 0 and sharded and (d.tp > 1 or d.cp > 1):
+        raise _refuse("zero_stage", 0, "replicates without tp and cp alone", "zero_stage=2")
+    if d.tp > 1 and d.sequence_parallel:
+        raise _refuse("sequence_parallel", "true", "has tensor parallelism without it", "sequence_parallel=false")
+    if d.cp > 1 and job.context_parallel not in (ContextParallel.ALL_GATHER, ContextParallel.RING):
+        raise _refuse(
+            "context_parallel", job.context_parallel.value, "has ring and all_gather", "context_parallel=ring"
+        )
+    shards = plan.shard_group or d.dp * d.cp
+    if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):
+        must = f"shards over a multiple of cp={d.cp} that divides dp x cp = {d.dp * d.cp}"
+        raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
+    if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
+        raise _refuse("recompute", "of parts", "recomputes whole layers, all or none", "recompute=full")
+    if job.recipe not in PRECISION:
+        raise _refuse("recipe", job.recipe.value, "has no such precision", ", ".join(r.value for r in PRECISION))
+    if job.optimizer not in OPTIMIZERS:
+        raise _refuse("optimizer", "muon", "takes the program's, and torch's are Adam and SGD", "optimizer=adam")
+    if plan.optimizer_offload and not plan.zero_stage:
+        raise _refuse("optimizer_offload", "true", "offloads under FSDP alone", "zero_stage=3")
+
+
+def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> dict[str, Any]:
+    d = plan.dims
+    out: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if plan.zero_stage else "MULTI_GPU",
+        "mixed_precision": PRECISION[job.recipe],
+        "num_machines": nodes,
+        "num_processes": int(plan.num_devices),
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "use_cpu": False,
+    }
+    if plan.zero_stage:
+        out["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": plan.zero_stage == 3,
+            "fsdp_activation_checkpointing": plan.recompute is Recompute.FULL,
+            "fsdp_offload_params": plan.optimizer_offload,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+        shards = (plan.shard_group or d.dp * d.cp) // d.cp
+        out["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": d.dp // shards,
+            "parallelism_config_dp_shard_size": shards,
+            "parallelism_config_tp_size": d.tp,
+            "parallelism_config_cp_size": d.cp,
+            "parallelism_config_cp_comm_strategy": (
+                "allgather" if job.context_parallel is ContextParallel.ALL_GATHER else "alltoall"
+            ),
+        }
+    elif d.tp > 1:
+        out["parallelism_config"] = {"parallelism_config_tp_size": d.tp}
+    return out
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_accelerate(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
+    """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
+    the file. Raises `InputError`."""
+    fields = Fields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    flags = parse_flags(command.arguments if command else ())
+    kind = fields.find("distributed_type") or "NO"
+    if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
+        must = "must be FSDP, MULTI_GPU or NO; DeepSpeed's own JSON is read by itself"
+        raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
+    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0) or 1
+    dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
+    micro = flags.size("--per_device_train_batch_size")
+    if micro is None:
+        micro = 1
+        fields.assumptions.append("microbatch_size=1 (the training program's --per_device_train_batch_size)")
+    steps = flags.size("--gradient_accumulation_steps") or fields.size("gradient_accumulation_steps") or 1
+    checkpoints = fields.find("fsdp_config.fsdp_activation_checkpointing") is True
+    plan = TrainingPlan(
+        dims=dims,
+        microbatch_size=micro,
+        num_microbatches=steps,
+        zero_stage=zero,
+        shard_group=shard_group,
+        recompute=Recompute.FULL if flag_true(flags, "--gradient_checkpointing") or checkpoints else Recompute.NONE,
+        optimizer_offload=fields.find("fsdp_config.fsdp_offload_params") is True,
+    )
+    check_numbers(plan)
+    parts = _parts(fields, flags, int(dims.dp) * micro * steps)
+    unknown, ignored = fields.left(_SILENT)
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan),
+        parts=parts,
+        unknown=tuple(unknown),
+        ignored=(*ignored, *flags.left()),
+        assumptions=(*fields.assumptions, *flags.assumptions),
+    )
+
+
+def _read_dims(fields: Fields, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
+    """(dims, ZeRO stage, devices the shards are spread over or 0)."""
+    path = "parallelism_config.parallelism_config_"
+    tp, cp = fields.size(f"{path}tp_size") or 1, fields.size(f"{path}cp_size") or 1
+    if (sp := fields.size(f"{path}sp_size") or 1) > 1:
+        fields.assumptions.append(f"parallelism_config_sp_size={sp} (Ulysses) is priced as context parallelism")
+        cp *= sp
+    if devices % (tp * cp):
+        below = devices // (tp * cp) * tp * cp
+        raise InputError("num_processes", devices, f"must be a multiple of tp x cp = {tp * cp}", str(below or tp * cp))
+    dp = devices // (tp * cp)
+    replicas = fields.size(f"{path}dp_replicate_size") or 1
+    shards = fields.size(f"{path}dp_shard_size") or dp // max(replicas, 1)
+    if replicas * shards != dp and sharded:
+        must = f"times dp_replicate_size {replicas} must be num_processes over tp x cp = {dp}"
+        raise InputError(f"{path}dp_shard_size", shards, must, str(dp // replicas))
+    strategy = str(fields.find("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD").upper()
+    reshard = fields.find("fsdp_config.fsdp_reshard_after_forward")
+    keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in ("SHARD_GRAD_OP", "2")
+    zero = 0 if not sharded or strategy in ("NO_SHARD", "3") else 2 if keeps else 3
+    if strategy.startswith("HYBRID"):
+        fields.assumptions.append(f"{strategy}: shards over one node, which the file does not size; all devices taken")
+    dims = ParallelDims(tp=tp, dp=dp, cp=cp, sequence_parallel=False)
+    return dims, zero, shards * cp if zero and replicas > 1 else 0
+
+
+def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
+    word = fields.find("mixed_precision")
+    names = {"bf16": Recipe.BF16, "fp16": Recipe.FP16, "fp8": Recipe.FP8_DELAYED}
+    recipe = names.get(str(word), Recipe.FP32)
+    if recipe is Recipe.FP32 and (flag_true(flags, "--bf16") or flag_true(flags, "--fp16")):
+        recipe = Recipe.BF16 if flag_true(flags, "--bf16") else Recipe.FP16
+    flags.on("--bf16", "--fp16")
+    strategy = fields.find("parallelism_config.parallelism_config_cp_comm_strategy") or "allgather"
+    compiled = flag_true(flags, "--torch_compile") or str(
+        fields.find("dynamo_config.dynamo_backend") or "no"
+    ).lower() not in ("no", "false")
+    return JobParts(
+        seq_len=flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size"),
+        global_batch_size=batch,
+        recipe=recipe,
+        optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
+        context_parallel=ContextParallel.RING if strategy == "alltoall" else ContextParallel.ALL_GATHER,
+        framework=Framework(name="fsdp", fused_kernels=compiled, main_params=False),
+    )
+
+
+_SILENT = (
+    "compute_environment", "machine_rank", "main_training_function", "main_process_", "rdzv_backend", "same_network",
+    "use_cpu", "debug", "downcast_bf16", "enable_cpu_affinity", "tpu_", "num_machines", "gpu_ids",
+    "dynamo_config.", "fp8_config.", "mpirun_config.", "fsdp_config.fsdp_version", "fsdp_config.fsdp_state_dict_type",
+    "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+    "fsdp_config.fsdp_min_num_params", "fsdp_config.fsdp_backward_prefetch", "fsdp_config.fsdp_forward_prefetch",
+    "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_ignored_modules",
+    "fsdp_config.fsdp_cpu_ram_efficient_loading",
+)  # fmt: skip
+"""Fields that change neither a step's time nor its memory in a way that is modelled."""

@@ -1,0 +1,271 @@
+"""A plan as a DeepSpeed configuration (JSON), and such a configuration as a plan.
+
+Written against docs/_pages/config-json.md of DeepSpeed (read 2026-11-21); names in tests/golden/launch_arguments.csv.
+Sequence length and recomputation belong to the training program, and are written as Hugging Face Trainer's arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.launch.flags import Flags, parse_flags
+from sartor.launch.plan import (
+    JobParts,
+    LaunchFile,
+    LaunchFiles,
+    LaunchKind,
+    LaunchReading,
+    canonical,
+    check_batch,
+    check_numbers,
+    nodes_of,
+    refuser,
+)
+from sartor.launch.script import Command, script_text
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import (
+    Framework,
+    Optimizer,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.read.config_text import printable
+
+KIND = LaunchKind.DEEPSPEED
+_refuse = refuser(KIND)
+
+OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+    """``ds_config.json`` and ``launch.sh``. Raises `InputError` for what a DeepSpeed configuration cannot say."""
+    plan = canonical(plan, int(job.shape.num_layers))
+    check_numbers(plan)
+    check_batch(job, plan)
+    _check(job, plan)
+    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
+    notes = ("the training program must call deepspeed.initialize with this configuration",)
+    script = script_text(
+        about=f"DeepSpeed: {job.shape.name or 'a model'} on {plan.num_devices} devices",
+        launcher="deepspeed",
+        nodes=nodes,
+        local=local,
+        script='"${TRAIN_SCRIPT:-train.py}"',
+        groups={"TRAINER_ARGS": [("--deepspeed", "ds_config.json"), *trainer_arguments(job, plan)]},
+        notes=notes,
+    )
+    config = json.dumps(_config(job, plan), indent=2) + "\n"
+    files = (LaunchFile(name="ds_config.json", text=config), LaunchFile(name="launch.sh", text=script, executable=True))
+    return LaunchFiles(kind=KIND, files=files, notes=notes)
+
+
+def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, ...]]:
+    """What Hugging Face's Trainer and TRL are told beside the configuration file (their argument names)."""
+    out: list[tuple[str, ...]] = [
+        ("--per_device_train_batch_size", str(plan.microbatch_size)),
+        ("--gradient_accumulation_steps", str(plan.num_microbatches)),
+        ("--max_length", str(job.seq_len)),
+    ]
+    if job.recipe in (Recipe.BF16, Recipe.FP16):
+        out.append((f"--{job.recipe.value}", "true"))
+    if plan.recompute is Recompute.FULL:
+        out.append(("--gradient_checkpointing", "true"))
+    if job.framework.fused_kernels:
+        out.append(("--torch_compile", "true"))
+    return out
+
+
+def _check(job: TrainingJob, plan: TrainingPlan) -> None:
+    d = plan.dims
+    for name, value in (("pp", d.pp), ("cp", d.cp), ("ep", d.ep)):
+        if value > 1:
+            why = "says it in the model's code, not in its configuration"
+            raise _refuse(name, value, why, f"{name}=1, or --write megatron")
+    if d.tp > 1 and plan.zero_stage > 2:
+        raise _refuse("zero_stage", 3, "combines tensor parallelism with stages 0 to 2", "zero_stage=2")
+    if d.tp > 1 and d.sequence_parallel:
+        raise _refuse("sequence_parallel", "true", "has tensor parallelism without it", "sequence_parallel=false")
+    if plan.shard_group:
+        raise _refuse("shard_group", plan.shard_group, "shards over all data ranks", "shard_group=0")
+    if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
+        raise _refuse("recompute", "of parts", "leaves it to the program: whole layers or none", "recompute=full")
+    if job.recipe not in (Recipe.FP32, Recipe.BF16, Recipe.FP16):
+        raise _refuse("recipe", job.recipe.value, "has no such precision", "bf16, fp16, fp32")
+    if plan.optimizer_offload and not plan.zero_stage:
+        raise _refuse("optimizer_offload", "true", "offloads sharded states", "zero_stage=1")
+
+
+def _config(job: TrainingJob, plan: TrainingPlan) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "train_batch_size": job.global_batch_size,
+        "train_micro_batch_size_per_gpu": plan.microbatch_size,
+        "gradient_accumulation_steps": plan.num_microbatches,
+        "zero_optimization": {"stage": plan.zero_stage, "overlap_comm": job.framework.dp_overlap},
+        "optimizer": {"type": OPTIMIZERS[job.optimizer]},
+    }
+    if plan.zero_stage:
+        out["zero_optimization"] |= {"contiguous_gradients": True}
+    if plan.optimizer_offload:
+        out["zero_optimization"] |= {"offload_optimizer": {"device": "cpu"}}
+    if job.recipe is not Recipe.FP32:
+        out[job.recipe.value] = {"enabled": True}
+    if plan.dims.tp > 1:
+        out["tensor_parallel"] = {"autotp_size": plan.dims.tp}
+    if plan.recompute is Recompute.FULL:
+        out["activation_checkpointing"] = {"partition_activations": False}
+    return out
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
+    """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
+    what the script says. Raises `InputError`."""
+    fields = Fields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    flags = parse_flags(command.arguments if command else ())
+    devices = num_devices or (command.num_devices if command else 0)
+    tp = fields.size("tensor_parallel.autotp_size") or 1
+    dp, microbatch, count = _read_batch(fields, flags, devices, tp)
+    zero = fields.size("zero_optimization.stage", least=0) or 0
+    if zero > 3:
+        raise InputError("zero_optimization.stage", zero, "must be 0, 1, 2 or 3", "3")
+    recomputes = flag_true(flags, "--gradient_checkpointing") or fields.find("activation_checkpointing") is not None
+    if fields.find("activation_checkpointing") is not None and not flag_true(flags, "--gradient_checkpointing"):
+        fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=tp, dp=dp, sequence_parallel=False),
+        microbatch_size=microbatch,
+        num_microbatches=count,
+        zero_stage=zero,
+        recompute=Recompute.FULL if recomputes else Recompute.NONE,
+        optimizer_offload=fields.find("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"),
+    )
+    check_numbers(plan)
+    flags.on("--bf16", "--fp16", "--deepspeed", "--deepspeed_config")
+    seq = flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size")
+    parts = JobParts(
+        seq_len=seq,
+        global_batch_size=dp * microbatch * count,
+        recipe=_read_recipe(fields),
+        optimizer=_read_optimizer(fields),
+        framework=Framework(
+            name="deepspeed",
+            dp_overlap=bool(fields.find("zero_optimization.overlap_comm")),
+            fused_kernels=flag_true(flags, "--torch_compile"),
+        ),
+    )
+    unknown, ignored = fields.left(_SILENT)
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan),
+        parts=parts,
+        unknown=tuple(unknown),
+        ignored=(*ignored, *flags.left()),
+        assumptions=(*fields.assumptions, *flags.assumptions),
+    )
+
+
+class Fields:
+    """Fields by dotted path; ``"auto"`` (filled in by the program) counts as not given."""
+
+    def __init__(self, raw: dict[str, Any], assumptions: list[str]) -> None:
+        self.raw, self.assumptions, self.read = raw, assumptions, set[str]()
+
+    def find(self, path: str) -> Any:
+        value: Any = self.raw
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        self.read.add(path)
+        return None if value == "auto" else value
+
+    def size(self, path: str, *, least: int = 1) -> int | None:
+        value = self.find(path)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
+            raise InputError(path, value, f"must be an integer of at least {least}")
+        return value
+
+    def left(self, silent: tuple[str, ...]) -> tuple[list[str], list[str]]:
+        """(not understood, without bearing)."""
+        rest = [p for p in _paths(self.raw) if not any(p == r or p.startswith(r + ".") for r in self.read)]
+        return (
+            [printable(p) for p in rest if not p.startswith(silent)],
+            [printable(p) for p in rest if p.startswith(silent)],
+        )
+
+
+def _paths(value: Mapping[str, Any], prefix: str = "") -> list[str]:
+    out: list[str] = []
+    for key, item in value.items():
+        out += _paths(item, f"{prefix}{key}.") if isinstance(item, dict) and item else [f"{prefix}{key}"]
+    return out
+
+
+def flag_true(flags: Flags, name: str) -> bool:
+    """A Trainer's boolean: ``--bf16``, ``--bf16 true``, ``--bf16 True``."""
+    given = flags.on(name)
+    return given and (flags.words(name) or ["true"])[0].lower() in ("true", "1", "yes")
+
+
+def _read_batch(fields: Fields, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
+    """(dp, microbatch size, accumulation steps), two of which and the whole batch tell the third."""
+    total = fields.size("train_batch_size")
+    given, stepped = flags.size("--per_device_train_batch_size"), flags.size("--gradient_accumulation_steps")
+    micro = fields.size("train_micro_batch_size_per_gpu") or given
+    steps = fields.size("gradient_accumulation_steps") or stepped
+    if devices % tp:
+        raise InputError("num_devices", devices, f"must be a multiple of autotp_size {tp}", str(devices // tp * tp))
+    dp = devices // tp
+    if not dp and total and micro and steps:
+        if total % (micro * steps):
+            must = f"must be a multiple of micro-batch size x accumulation steps = {micro} x {steps}"
+            raise InputError("train_batch_size", total, must, str(total // (micro * steps) * micro * steps or micro))
+        return total // (micro * steps), micro, steps
+    if not dp:
+        dp = 1
+        fields.assumptions.append("the number of devices is not in the file: dp=1 taken; give --num-devices")
+    if micro is None:
+        micro = 1 if not total else max(total // (dp * (steps or 1)), 1)
+        fields.assumptions.append(f"train_micro_batch_size_per_gpu={micro} (not given)")
+    if steps is None:
+        steps = 1 if not total else max(total // (dp * micro), 1)
+    if total and total != dp * micro * steps:
+        must = f"must be micro-batch size x accumulation steps x data ranks = {micro} x {steps} x {dp}"
+        raise InputError("train_batch_size", total, must, str(dp * micro * steps))
+    return dp, micro, steps
+
+
+def _read_recipe(fields: Fields) -> Recipe:
+    if fields.find("bf16.enabled") is True:
+        return Recipe.BF16
+    return Recipe.FP16 if fields.find("fp16.enabled") is True else Recipe.FP32
+
+
+def _read_optimizer(fields: Fields) -> Optimizer:
+    word = str(fields.find("optimizer.type") or "AdamW").lower()
+    if word in ("sgd", "muon"):
+        return Optimizer(word)
+    if "adam" not in word:
+        fields.assumptions.append(f"optimizer {printable(word)} is priced as AdamW")
+    return Optimizer.ADAM
+
+
+_SILENT = (
+    "optimizer.params", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "fp16.", "bf16.",
+    "zero_optimization.contiguous_gradients", "zero_optimization.reduce_bucket_size", "tensorboard", "wandb",
+    "zero_optimization.allgather_bucket_size", "zero_optimization.allgather_partitions", "dump_state", "csv_monitor",
+    "zero_optimization.reduce_scatter", "zero_optimization.stage3_", "zero_optimization.sub_group_size", "comms_logger",
+    "zero_optimization.round_robin", "zero_allow_untested", "flops_profiler", "memory_breakdown", "prescale_gradients",
+    "zero_optimization.offload_optimizer.", "checkpoint", "data_types", "zero_force_ds_cpu_optimizer",
+)  # fmt: skip
+"""Fields that change neither a step's time nor its memory in a way that is modelled."""

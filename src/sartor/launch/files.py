@@ -1,0 +1,223 @@
+"""Launch files: a plan written in a trainer's own words, and such words read back.
+
+>>> reading = read_launch("examples/launch/megatron.sh")             # doctest: +SKIP
+>>> reading.plan.dims.tp, reading.unknown                            # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.launch.accelerate import accelerate_files, read_accelerate
+from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
+from sartor.launch.megatron import megatron_files
+from sartor.launch.megatron_read import read_megatron
+from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
+from sartor.launch.script import Command, find_command
+from sartor.launch.simple_yaml import read_yaml
+from sartor.launch.torchtitan import torchtitan_files
+from sartor.launch.torchtitan_read import read_torchtitan
+from sartor.model.shape import TransformerShape
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.read.config_text import parse_config, printable
+
+MAX_BYTES = 1_000_000
+"""Largest launch file that is read."""
+
+WRITERS = {
+    LaunchKind.MEGATRON: megatron_files,
+    LaunchKind.TORCHTITAN: torchtitan_files,
+    LaunchKind.DEEPSPEED: deepspeed_files,
+    LaunchKind.ACCELERATE: accelerate_files,
+}
+
+
+def launch_files(kind: LaunchKind | str, job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> LaunchFiles:
+    """One plan as the files a trainer starts from, with notes on what they could not say.
+
+    Raises `InputError` for a plan the framework cannot run, naming the field and the nearest it could.
+    """
+    return WRITERS[launch_kind(kind)](job, plan, cluster.devices_per_node)
+
+
+def write_launch(
+    kind: LaunchKind | str,
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    directory: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> tuple[Path, ...]:
+    """Write a plan's launch files into a folder, all or none, and return their paths.
+
+    A file that is there with other content is left alone unless ``overwrite``. Raises `InputError`.
+    """
+    return save_files(launch_files(kind, job, plan, cluster), directory, overwrite=overwrite)
+
+
+def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
+    """Put made files into a folder: all are written beside their targets before the first takes its name."""
+    folder = Path(directory)
+    targets = [(folder / file.name, file) for file in made.files]
+    waiting: list[tuple[str, Path]] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, file in targets:
+            if path.exists() and not overwrite and path.read_bytes() != file.text.encode():
+                must = "is there with other content; give another folder or say --overwrite"
+                raise InputError("--write", printable(str(path)), must)
+        for path, file in targets:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=folder)
+            waiting.append((name, path))
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(file.text.encode())
+            Path(name).chmod(0o755 if file.executable else 0o644)
+        for name, path in waiting:
+            Path(name).replace(path)
+    except OSError as error:
+        must = f"must be a folder that can be written ({error.strerror or error})"
+        raise InputError("--write", printable(str(folder)), must) from None
+    finally:
+        for name, _ in waiting:
+            Path(name).unlink(missing_ok=True)
+    return tuple(path for path, _ in targets)
+
+
+def launch_kind(word: LaunchKind | str) -> LaunchKind:
+    """The framework a word names. Raises `InputError`."""
+    try:
+        return LaunchKind(word)
+    except ValueError:
+        must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
+        raise InputError("--write", word, must) from None
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_launch(
+    path: str | os.PathLike[str], *, num_devices: int = 0, shape: TransformerShape | None = None
+) -> LaunchReading:
+    """An existing launch as model, job and plan: a shell script, a file of arguments, torchtitan TOML, DeepSpeed JSON,
+    accelerate YAML, or a folder that holds a ``launch.sh``. Nothing in it is run.
+
+    ``num_devices`` is the number of devices where the file does not say it (it wins where both do); ``shape`` the model
+    where the file has only its name. Raises `InputError`.
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            target = target / "launch.sh"
+        return _dispatch(target, _text(target), num_devices, shape)
+    except RecursionError:
+        raise InputError("--launch", printable(str(path)), "must nest less deeply") from None
+
+
+def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+    suffix, name = path.suffix.lower(), path.name
+    if suffix == ".toml":
+        return read_torchtitan(text, None, num_devices, shape, name=name)
+    if suffix == ".json":
+        return read_deepspeed(parse_config(text.encode(), name=name), None, num_devices)
+    if suffix in (".yaml", ".yml"):
+        return _yaml(text, name, num_devices)
+    command = find_command(text)
+    reading = _script(path, command, num_devices, shape)
+    if not num_devices or command.num_devices in (0, num_devices):
+        return reading
+    note = f"num_devices={num_devices} as asked; the script starts {command.num_devices}"
+    return replace(reading, assumptions=(note, *reading.assumptions))
+
+
+def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+    """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
+    words = (*command.launcher, *command.arguments)
+    if "--num-layers" in words:  # Megatron's own flags are the launch, also where DeepSpeed runs them.
+        return read_megatron(command, num_devices)
+    for option, reader in (
+        ("--job.config_file", "torchtitan"),
+        ("--deepspeed_config", "deepspeed"),
+        ("--deepspeed", "deepspeed"),
+        ("--config_file", "accelerate"),
+    ):
+        named = _value_of(words, option)
+        if named is None:
+            continue
+        inner = path.parent / Path(named).name if not (path.parent / named).exists() else path.parent / named
+        text = _text(inner)
+        if reader == "torchtitan":
+            return read_torchtitan(text, command, num_devices, shape, name=inner.name)
+        if reader == "deepspeed":
+            return read_deepspeed(parse_config(text.encode(), name=inner.name), command, num_devices)
+        return read_accelerate(read_yaml(text, name=inner.name), command, num_devices)
+    if not any(word.startswith("--") for word in command.arguments):
+        must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
+        raise InputError("--launch", printable(path.name), must)
+    return read_megatron(command, num_devices)
+
+
+def _value_of(words: tuple[str, ...], option: str) -> str | None:
+    for at, word in enumerate(words):
+        if (
+            word == option
+            and at + 1 < len(words)
+            and words[at + 1].lower().endswith((".toml", ".json", ".yaml", ".yml"))
+        ):
+            return words[at + 1]
+        if word.startswith(option + "="):
+            return word.partition("=")[2]
+    return None
+
+
+def _yaml(text: str, name: str, num_devices: int) -> LaunchReading:
+    """An accelerate config, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as keys)."""
+    value = read_yaml(text, name=name)
+    arguments = value.get("MODEL_ARGS")
+    if not isinstance(arguments, dict):
+        return read_accelerate(value, None, num_devices)
+    words: list[str] = []
+    for flag, given in arguments.items():
+        if given is False:
+            continue
+        items = given if isinstance(given, list) else [given]
+        words += [flag, *(str(item) for item in items if item is not True and item is not None)]
+    return read_megatron(Command(launcher=(), program="", arguments=tuple(words)), num_devices)
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise InputError("--launch", printable(str(path)), "no such file; must be a launch script or config file")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError("--launch", printable(path.name), f"must have at most {MAX_BYTES} bytes")
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise InputError("--launch", printable(path.name), "must be text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("--launch", printable(str(path)), f"must be readable ({error})") from None
+    if not text.strip():
+        raise InputError("--launch", printable(path.name), "an empty file; must hold a launch")
+    return text
+
+
+__all__ = [
+    "JobParts",
+    "LaunchFile",
+    "LaunchFiles",
+    "LaunchKind",
+    "LaunchReading",
+    "canonical",
+    "launch_files",
+    "launch_kind",
+    "read_launch",
+    "save_files",
+    "write_launch",
+]

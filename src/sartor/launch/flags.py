@@ -1,0 +1,103 @@
+"""Flags of a command line: what was given, what has been read of it, and what is left over."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sartor.errors import InputError
+from sartor.launch.shell import HOLE
+from sartor.read.config_text import printable
+
+MAX_SIZE = 2**40
+
+
+@dataclass(slots=True)
+class Flags:
+    """Flags by name, each with its values. A getter marks its flag as read; `left` is what no getter asked for."""
+
+    given: dict[str, list[str]]
+    assumptions: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    odd: list[str] = field(default_factory=list)
+    """Words that belong to no flag."""
+
+    def on(self, *names: str) -> bool:
+        """Whether a switch is given, by any of its names."""
+        self.read |= set(names)
+        return any(name in self.given for name in names)
+
+    def size(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
+        """An integer of at least ``least``, or the default where the flag is not given or has a hole."""
+        text = self.word(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[+-]?\d{1,15}", text) or not least <= int(text) <= MAX_SIZE:
+            raise InputError(name, printable(text), f"must be an integer of at least {least}")
+        return int(text)
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number."""
+        text = self.word(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text):
+            raise InputError(name, printable(text), "must be a number")
+        return float(text)
+
+    def word(self, name: str, choices: Sequence[str] = ()) -> str | None:
+        """The flag's value, or None where it is not given or the file alone does not tell it."""
+        self.read.add(name)
+        if name not in self.given:
+            return None
+        values = self.given[name]
+        if not values:
+            raise InputError(name, "no value", "must be followed by its value", ", ".join(choices[:6]))
+        if HOLE in values[0]:
+            self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: left out")
+            return None
+        if choices and values[0] not in choices:
+            near = difflib.get_close_matches(values[0], choices, 1)
+            raise InputError(name, printable(values[0]), f"must be one of {', '.join(choices)}", "".join(near))
+        return values[0]
+
+    def words(self, name: str) -> list[str]:
+        """All values of a flag."""
+        self.read.add(name)
+        return self.given.get(name, [])
+
+    def left(self) -> list[str]:
+        """Names of flags nobody has read, in the order they were given."""
+        return [name for name in self.given if name not in self.read]
+
+
+def parse_flags(words: Iterable[str]) -> Flags:
+    """``--flag value value`` and ``--flag=value``, the last one winning where a flag is repeated."""
+    flags = Flags(given={})
+    current: list[str] | None = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2 and HOLE not in word.partition("=")[0]:
+            name, sign, value = word.partition("=")
+            if name in flags.given:
+                flags.assumptions.append(f"{printable(name)} is given twice: the last one counts")
+            current = flags.given[name] = [value] if sign else []
+        elif current is not None:
+            current.append(word)
+        elif word.strip(HOLE + " "):
+            flags.odd.append(word)
+    return flags
+
+
+def hole_text(word: str) -> str:
+    """A word with holes as people write it: ``$NAME``, ``$(...)``."""
+    named = re.sub(f"{HOLE}(\\w+){HOLE}", r"$\1", word)
+    return printable(named.replace(HOLE, "$(...)"))
+
+
+def shown_flag(name: str, values: list[str], known: Iterable[str] = ()) -> str:
+    """An unread flag for people, with the known one it looks like."""
+    near = difflib.get_close_matches(name.replace("_", "-"), sorted(known), 1, 0.8)
+    text = " ".join([printable(name), *(hole_text(v) for v in values[:3]), *(["..."] if len(values) > 3 else [])])
+    return f"{text} (did you mean {near[0]}?)" if near and near[0] != name else text

@@ -1,0 +1,221 @@
+"""A plan as a Megatron-LM launch (``torchrun pretrain_gpt.py --flag ...``); `megatron_read` reads one.
+
+Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21), its checks
+included; the names are in tests/golden/launch_arguments.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sartor.launch.megatron_model import Argument, model_arguments
+from sartor.launch.megatron_stages import stage_arguments
+from sartor.launch.plan import (
+    LaunchFile,
+    LaunchFiles,
+    LaunchKind,
+    canonical,
+    check_batch,
+    check_numbers,
+    nearest_divisors,
+    nodes_of,
+    refuser,
+)
+from sartor.launch.script import script_text
+from sartor.model.training import (
+    ContextParallel,
+    Framework,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.operators import DType
+
+KIND = LaunchKind.MEGATRON
+_refuse = refuser(KIND)
+
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+"""--data-parallel-sharding-strategy of Megatron FSDP; stage 1 is --use-distributed-optimizer."""
+PRECISION: dict[Recipe, tuple[Argument, ...]] = {
+    Recipe.FP32: (),
+    Recipe.FP16: (("--fp16",),),
+    Recipe.BF16: (("--bf16",),),
+    Recipe.FP8_DELAYED: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    Recipe.FP8_CURRENT: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    Recipe.FP8_BLOCK: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
+    Recipe.MXFP8: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    Recipe.NVFP4: (("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+CP_TYPES = {ContextParallel.RING: "p2p", ContextParallel.ALL_TO_ALL: "a2a", ContextParallel.ALL_GATHER: "allgather"}
+OPTIMIZERS = {Optimizer.ADAM: "adam", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
+
+
+def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+    """``launch.sh`` with every argument that shapes time and memory; data, learning rate and checkpoints follow as
+    ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
+    layers = int(job.shape.num_layers)
+    plan = canonical(plan, layers)
+    check_numbers(plan, splits_experts=job.framework.splits_experts)
+    check_batch(job, plan)
+    _check(job, plan)
+    model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
+    groups = {
+        "MODEL_ARGS": model,
+        "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
+        "TRAINING_ARGS": list(_training(job, plan, layers)),
+    }
+    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
+    env = {} if plan.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    text = script_text(
+        about=_about(job, plan),
+        launcher="torchrun",
+        nodes=nodes,
+        local=local,
+        script='"${MEGATRON_PATH:-.}/pretrain_gpt.py"',
+        groups=groups,
+        env=env,
+        notes=(*notes, "give data, tokenizer, learning rate and checkpoints behind this script's name"),
+    )
+    return LaunchFiles(kind=KIND, files=(LaunchFile(name="launch.sh", text=text, executable=True),), notes=tuple(notes))
+
+
+def _about(job: TrainingJob, plan: TrainingPlan) -> str:
+    d = plan.dims
+    return (
+        f"Megatron-LM: {job.shape.name or 'a model'} on {plan.num_devices} devices, "
+        f"tp={d.tp} pp={d.pp} dp={d.dp} cp={d.cp} ep={d.ep}"
+    )
+
+
+def _check(job: TrainingJob, plan: TrainingPlan) -> None:
+    d = plan.dims
+    if plan.schedule != PipelineSchedule.ONE_F_ONE_B:
+        raise _refuse(
+            "schedule",
+            PipelineSchedule(int(plan.schedule)).word,
+            "has 1F1B alone, plain or interleaved",
+            "schedule=1f1b",
+        )
+    if job.recipe not in PRECISION:
+        raise _refuse("recipe", job.recipe.value, "has no such precision", ", ".join(r.value for r in PRECISION))
+    if not job.trains_weights:
+        raise _refuse("trains_weights", "false", "trains all weights", "trains_weights=true")
+    if job.framework.broadcasts_shards and plan.zero_stage:
+        raise _refuse("framework", job.framework.name, "gathers equal shards at once", "--framework megatron")
+    if d.cp > 1 and job.seq_len % (2 * d.cp):
+        below = job.seq_len // (2 * d.cp) * 2 * d.cp
+        raise _refuse("seq_len", job.seq_len, f"needs a multiple of 2 x cp = {2 * d.cp}", f"{below or 2 * d.cp}")
+    if plan.zero_stage == 1 and plan.optimizer_offload and job.optimizer is Optimizer.MUON:
+        raise _refuse("optimizer_offload", "true", "offloads Adam and SGD alone", "optimizer=adam")
+    if job.optimizer is Optimizer.MUON and plan.zero_stage > 1:
+        raise _refuse("zero_stage", plan.zero_stage, "shards Muon's states by stage 1 at most", "zero_stage=1")
+    if plan.shard_group and (d.dp * d.cp) % plan.shard_group:
+        near = nearest_divisors(d.dp * d.cp, plan.shard_group)
+        raise _refuse("shard_group", plan.shard_group, f"needs a divisor of dp x cp = {d.dp * d.cp}", near)
+
+
+def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Argument]:
+    d = plan.dims
+    yield ("--tensor-model-parallel-size", str(d.tp))
+    if d.tp > 1 and d.sequence_parallel:
+        yield ("--sequence-parallel",)
+    yield ("--pipeline-model-parallel-size", str(d.pp))
+    yield from stage_arguments(plan, layers, job.shape.mtp_layers)
+    if d.cp > 1:
+        yield ("--context-parallel-size", str(d.cp))
+        yield ("--cp-comm-type", CP_TYPES[job.context_parallel])
+    if d.ep > 1:
+        yield ("--expert-model-parallel-size", str(d.ep))
+    if d.tp > 1 and job.shape.moe_ffn is not None:
+        yield ("--expert-tensor-parallel-size", str(d.tp if job.framework.splits_experts else 1))
+    if plan.zero_stage == 1:
+        yield ("--use-distributed-optimizer",)
+    elif plan.zero_stage > 1:
+        yield ("--use-megatron-fsdp",)
+        yield ("--data-parallel-sharding-strategy", SHARDING[int(plan.zero_stage)])
+        yield ("--ckpt-format", "fsdp_dtensor")
+    if plan.shard_group:
+        yield ("--num-distributed-optimizer-instances", str(d.dp * d.cp // plan.shard_group))
+    yield from _overlap(job.framework, plan)
+    yield from _exchange(job, plan)
+
+
+def _overlap(framework: Framework, plan: TrainingPlan) -> Iterator[Argument]:
+    if framework.dp_overlap:
+        yield ("--overlap-grad-reduce",)
+        if plan.zero_stage:
+            yield ("--overlap-param-gather",)
+    if framework.tp_overlap:
+        if plan.dims.tp == 1 or not plan.dims.sequence_parallel:
+            raise _refuse(
+                "tp_overlap", "true", "overlaps tensor parallelism under --sequence-parallel", "tp_overlap=false"
+            )
+        yield ("--tp-comm-overlap",)
+    if not framework.p2p_overlap and plan.virtual_stages > 1:
+        yield ("--no-overlap-p2p-communication",)
+
+
+def _exchange(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
+    """How experts exchange tokens (transformer_config.py: the overlap wants expert parallelism, interleaving under a
+    pipeline and no layer recomputed whole; DeepEP the flexible dispatcher)."""
+    if job.shape.moe_ffn is None:
+        return
+    once = job.framework.dispatch_once and plan.dims.ep > 1
+    yield ("--moe-token-dispatcher-type", "flex" if once else "alltoall")
+    if once:
+        yield ("--moe-enable-deepep",)
+    if job.framework.ep_overlap and plan.dims.ep > 1 and plan.virtual_stages > 1:
+        if plan.recompute is Recompute.FULL:
+            raise _refuse("recompute", "full", "hides experts' exchange where no layer is recomputed", "recompute=none")
+        yield ("--overlap-moe-expert-parallel-comm",)
+
+
+def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Argument]:
+    yield ("--seq-length", str(job.seq_len))
+    yield ("--micro-batch-size", str(plan.microbatch_size))
+    yield ("--global-batch-size", str(job.global_batch_size))
+    yield from PRECISION[job.recipe]
+    yield from _recompute(plan, layers)
+    optimizer = OPTIMIZERS[job.optimizer]
+    yield ("--optimizer", "dist_muon" if optimizer == "muon" and plan.zero_stage == 1 else optimizer)
+    if plan.optimizer_offload:
+        yield ("--optimizer-cpu-offload",)
+        yield ("--use-precision-aware-optimizer",)
+    yield ("--attention-backend", job.attention_kernel.value)
+    share = "0.1" if job.dropout else "0.0"
+    yield ("--attention-dropout", share)
+    yield ("--hidden-dropout", share)
+    if job.framework.grad_dtype is DType.BF16:
+        yield ("--grad-reduce-in-bf16",)
+    if not job.framework.grad_fusion:
+        yield ("--no-gradient-accumulation-fusion",)
+    if job.framework.fused_loss:
+        yield ("--cross-entropy-loss-fusion",)
+        yield ("--cross-entropy-fusion-impl", "te")
+    if not job.framework.fused_kernels:
+        yield ("--transformer-impl", "local")
+    if job.framework.cuda_graphs:
+        yield ("--cuda-graph-impl", "transformer_engine")
+        yield ("--te-rng-tracker",)
+
+
+def _recompute(plan: TrainingPlan, layers: int) -> Iterator[Argument]:
+    if plan.recompute is Recompute.SELECTIVE:
+        yield ("--recompute-granularity", "selective")
+        yield ("--recompute-modules", "core_attn")
+    elif plan.recompute is Recompute.FULL:
+        yield ("--recompute-granularity", "full")
+        if plan.recompute_layers < 0:
+            yield ("--recompute-method", "uniform")
+            yield ("--recompute-num-layers", "1")
+            return
+        v = plan.virtual_stages
+        if plan.recompute_layers % v:
+            below = plan.recompute_layers // v * v
+            why = f"counts recomputed layers per chunk: a multiple of virtual_stages={v}"
+            raise _refuse("recompute_layers", plan.recompute_layers, why, f"{below} and {below + v}")
+        yield ("--recompute-method", "block")
+        yield ("--recompute-num-layers", str(plan.recompute_layers // v))

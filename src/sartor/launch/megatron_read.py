@@ -1,0 +1,226 @@
+"""A Megatron-LM launch as a plan: every argument that shapes time or memory; what is not understood is listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.errors import InputError
+from sartor.launch.flags import Flags, parse_flags
+from sartor.launch.megatron import CP_TYPES, KIND, OPTIMIZERS
+from sartor.launch.megatron_arguments import left_over
+from sartor.launch.megatron_model import read_model
+from sartor.launch.megatron_stages import read_stages
+from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers
+from sartor.launch.script import Command
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute, TrainingPlan
+from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
+from sartor.units import ceil_div
+
+
+def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
+    """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over what the script says.
+
+    Raises `InputError` for values that cannot be; flags it does not know are listed in the reading.
+    """
+    flags = parse_flags(command.arguments)
+    flags.assumptions += command.notes
+    tp, pp, cp, ep = (flags.size(name, 1) or 1 for name in DEGREES)
+    shape = read_model(flags, tp)
+    layers = None if shape is None else int(shape.num_layers)
+    splits = _splits_experts(flags, tp)
+    dp = _data_parallel(flags, command, num_devices, tp * pp * cp, ceil_div(ep, 1 if splits else tp), cp)
+    microbatch, count = _batch(flags, dp)
+    stages, virtual = read_stages(flags, pp, layers)
+    zero, instances = _read_sharding(flags)
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=flags.on("--sequence-parallel")),
+        microbatch_size=microbatch,
+        num_microbatches=count,
+        virtual_stages=virtual,
+        zero_stage=zero,
+        shard_group=dp * cp // instances if instances > 1 else 0,
+        optimizer_offload=flags.on("--optimizer-cpu-offload"),
+        stage_layers=stages,
+    )
+    recompute, recomputed = _read_recompute(flags, virtual)
+    plan = replace(plan, recompute=recompute, recompute_layers=recomputed)
+    check_numbers(plan, splits_experts=splits)
+    parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
+    flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format", "--recompute-modules")
+    unknown, ignored = left_over(flags)
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan, layers),
+        parts=parts,
+        shape=shape,
+        unknown=(*unknown, *flags.odd),
+        ignored=tuple(ignored),
+        assumptions=tuple(flags.assumptions),
+    )
+
+
+DEGREES = (
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--context-parallel-size",
+    "--expert-model-parallel-size",
+)
+
+
+def _splits_experts(flags: Flags, tp: int) -> bool:
+    """Whether tensor parallelism divides experts: Megatron's default is yes, by all of tp."""
+    etp = flags.size("--expert-tensor-parallel-size", tp) or tp
+    if etp not in (1, tp):
+        flags.assumptions.append(f"--expert-tensor-parallel-size={etp} is priced as {tp}, tp's own")
+    return etp > 1 or tp == 1
+
+
+def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
+    """Data-parallel width: devices over tp x pp x cp; the least that holds the experts where nobody counts devices."""
+    devices = num_devices or command.num_devices
+    if not devices:
+        least = max(ep // cp, 1)
+        flags.assumptions.append(f"the number of devices is not in the file: {model * least} taken, dp={least}")
+        return least
+    if devices % model:
+        below = devices // model * model
+        near = f"{below} and {below + model}" if below else str(model)
+        raise InputError("num_devices", devices, f"must be a multiple of tp x pp x cp = {model}", near)
+    return devices // model
+
+
+def _batch(flags: Flags, dp: int) -> tuple[int, int]:
+    """Microbatch size, and microbatches of one pipeline."""
+    microbatch = flags.size("--micro-batch-size")
+    if microbatch is None:
+        microbatch = 1
+        flags.assumptions.append("--micro-batch-size=1 (not given)")
+    total = flags.size("--global-batch-size")
+    if total is None:
+        total = microbatch * dp
+        flags.assumptions.append(f"--global-batch-size={total} (Megatron's default: micro-batch-size x dp)")
+    if total % (microbatch * dp):
+        step = microbatch * dp
+        must = f"must be a multiple of micro-batch-size x dp = {microbatch} x {dp}"
+        below = total // step * step
+        raise InputError("--global-batch-size", total, must, f"{below} and {below + step}" if below else str(step))
+    return microbatch, total // (microbatch * dp)
+
+
+def _read_sharding(flags: Flags) -> tuple[int, int]:
+    """ZeRO stage, and how many copies of the shards there are."""
+    strategies = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+    strategy = flags.word("--data-parallel-sharding-strategy", strategies) or "no_shard"
+    instances = flags.size("--num-distributed-optimizer-instances", 1) or 1
+    torch_fsdp = flags.on("--use-torch-fsdp2")
+    if flags.on("--use-megatron-fsdp", "--use-custom-fsdp"):
+        return strategies.index(strategy), instances
+    if torch_fsdp:
+        return (2 if flags.on("--torch-fsdp2-no-reshard-after-forward") else 3), instances
+    distributed = flags.word("--optimizer") in ("dist_muon",)
+    return int(flags.on("--use-distributed-optimizer") or distributed), instances
+
+
+def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
+    granularity = flags.word("--recompute-granularity", ("full", "selective"))
+    method = flags.word("--recompute-method", ("uniform", "block"))
+    count = flags.size("--recompute-num-layers")
+    modules = flags.words("--recompute-modules")
+    if flags.on("--recompute-activations") and granularity is None:
+        granularity = "selective"
+    if granularity == "full":
+        if method == "uniform" and (count or 1) > 1:
+            flags.assumptions.append(f"recomputation in units of {count} layers is priced as of one layer each")
+        return Recompute.FULL, count * virtual if method == "block" and count else -1
+    if granularity == "selective":
+        others = [m for m in modules if m != "core_attn"]
+        if others:
+            shown = " ".join(others)
+            flags.assumptions.append(f"--recompute-modules {shown}: priced as the attention core's alone")
+        return Recompute.SELECTIVE, -1
+    return Recompute.NONE, -1
+
+
+def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
+    seq = flags.size("--seq-length") or flags.size("--encoder-seq-length")
+    if seq is None:
+        seq = flags.size("--max-position-embeddings")
+        if seq:
+            flags.assumptions.append(f"--seq-length={seq} (not given: --max-position-embeddings)")
+    dropout = max(flags.number("--attention-dropout", 0.1), flags.number("--hidden-dropout", 0.1))
+    kind = flags.word("--cp-comm-type", ("p2p", "a2a", "allgather", "a2a+p2p")) or "p2p"
+    if kind == "a2a+p2p":
+        flags.assumptions.append("--cp-comm-type a2a+p2p is priced as p2p")
+    backend = flags.word("--attention-backend", ("flash", "fused", "unfused", "local", "auto")) or "auto"
+    flags.on("--use-flash-attn")
+    return JobParts(
+        seq_len=seq,
+        global_batch_size=batch,
+        recipe=_read_recipe(flags),
+        optimizer=_read_optimizer(flags),
+        attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
+        context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
+        dropout=dropout > 0,
+        framework=_read_framework(flags, splits_experts=splits_experts),
+    )
+
+
+def _read_optimizer(flags: Flags) -> Optimizer:
+    word = flags.word("--optimizer", ("adam", "sgd", "muon", "dist_muon")) or "adam"
+    return next(o for o, name in OPTIMIZERS.items() if name == word.removeprefix("dist_"))
+
+
+def _read_recipe(flags: Flags) -> Recipe:
+    fp8 = flags.word("--fp8-format", ("e4m3", "hybrid"))
+    recipe = flags.word("--fp8-recipe", ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")) or "delayed"
+    fp4 = flags.word("--fp4-format", ("e2m1",))
+    flags.word("--fp4-recipe")
+    half, brain = flags.on("--fp16"), flags.on("--bf16")
+    if half and brain:
+        raise InputError("--fp16", "with --bf16", "must be one of the two", "--bf16")
+    if fp4:
+        return Recipe.NVFP4
+    if fp8 and recipe == "custom":
+        flags.assumptions.append("--fp8-recipe custom is priced as delayed")
+    if fp8:
+        names = {"tensorwise": Recipe.FP8_CURRENT, "mxfp8": Recipe.MXFP8, "blockwise": Recipe.FP8_BLOCK}
+        return names.get(recipe, Recipe.FP8_DELAYED)
+    if not half and not brain:
+        flags.assumptions.append("neither --bf16 nor --fp16: trained in fp32, Megatron's default")
+    return Recipe.FP16 if half else Recipe.BF16 if brain else Recipe.FP32
+
+
+def _read_framework(flags: Flags, *, splits_experts: bool) -> Framework:
+    impl = flags.word("--cuda-graph-impl", ("none", "local", "transformer_engine", "full_iteration")) or "none"
+    flags.on("--overlap-param-gather")
+    reduced = flags.on("--grad-reduce-in-bf16")
+    full = flags.on("--accumulate-allreduce-grads-in-fp32") or not reduced
+    loss = flags.word("--cross-entropy-fusion-impl", ("native", "te")) or "native"
+    return Framework(
+        name="megatron",
+        tp_overlap=flags.on("--tp-comm-overlap"),
+        dp_overlap=flags.on("--overlap-grad-reduce"),
+        p2p_overlap=not flags.on("--no-overlap-p2p-communication"),
+        fused_kernels=flags.word("--transformer-impl", ("local", "transformer_engine")) != "local",
+        cuda_graphs=flags.on("--enable-cuda-graph", "--external-cuda-graph") or impl != "none",
+        grad_dtype=DType.FP32 if full else DType.BF16,
+        grad_fusion=not flags.on("--no-gradient-accumulation-fusion"),
+        fused_loss=flags.on("--cross-entropy-loss-fusion") and loss == "te",
+        splits_experts=splits_experts,
+        dispatch_once=_dispatches_once(flags),
+        ep_overlap=flags.on("--overlap-moe-expert-parallel-comm"),
+    )
+
+
+def _dispatches_once(flags: Flags) -> bool:
+    """Whether a token goes to a node once: DeepEP or HybridEP behind the flexible dispatcher."""
+    kind = flags.word("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")) or "allgather"
+    backend = flags.word("--moe-flex-dispatcher-backend", ("deepep", "hybridep"))
+    deepep = flags.on("--moe-enable-deepep")
+    if kind == "allgather" and flags.given.get("--expert-model-parallel-size"):
+        flags.assumptions.append("--moe-token-dispatcher-type allgather is priced as alltoall")
+    if (backend or deepep) and kind != "flex":
+        flags.assumptions.append(f"DeepEP goes with --moe-token-dispatcher-type flex; {kind} is priced")
+    return kind == "flex" and bool(backend or deepep)

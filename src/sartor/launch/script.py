@@ -1,0 +1,164 @@
+"""Launch scripts: the command in one, found without running it, and one written around a framework's arguments."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sartor.launch.flags import parse_flags
+from sartor.launch.shell import HOLE, Shell, read_shell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """The training command of a script: who launches it, on how many devices, the program, and its arguments."""
+
+    launcher: tuple[str, ...]
+    program: str
+    arguments: tuple[str, ...]
+    num_devices: int = 0
+    """0: the script does not tell."""
+    notes: tuple[str, ...] = ()
+
+
+# -- finding ------------------------------------------------------------------------------------------------------
+
+_RENDEZVOUS = re.compile(
+    r"(MASTER|NODE_RANK|RANK|MEGATRON_PATH|TRAIN_SCRIPT|HOSTFILE|\w*(PATH|DIR|FILE|NAME|PORT|ADDR))"
+)
+"""Variables whose defaults say nothing of the plan."""
+_PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train")
+
+
+def find_command(text: str, variables: Mapping[str, str] | None = None) -> Command:
+    """The command with the most flags; flags on lines of their own are one command."""
+    shell = read_shell(text, dict(variables or {}))
+    commands = [inner for command in shell.commands for inner in _unwrapped(command, shell)]
+    if commands and all(command[0].startswith("--") for command in commands):
+        commands = [[word for command in commands for word in command]]
+    best = max(commands, key=_weight, default=[])
+    at = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
+    launcher = best[:at] if at is not None else []
+    program = best[at] if at is not None else ""
+    rest = best[at + 1 :] if at is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
+    notes = [note for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
+    return Command(
+        launcher=tuple(launcher),
+        program=program,
+        arguments=tuple(rest),
+        num_devices=_devices(launcher, shell, text),
+        notes=tuple(notes),
+    )
+
+
+def _weight(command: list[str]) -> tuple[int, int]:
+    return (sum(word.startswith("--") for word in command), -len(command))
+
+
+def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
+    """The command, and those inside a word that is a script itself (``srun bash -c "torchrun ..."``)."""
+    out = [command]
+    for word in command:
+        if " " in word and ".py" in word and " --" in word and len(word) < 100_000:
+            known = {name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)}
+            inner = read_shell(word.replace(HOLE, "$UNSET_"), known)
+            out += [command[: command.index(word)] + found for found in inner.commands]
+    return out
+
+
+def _devices(launcher: list[str], shell: Shell, text: str) -> int:
+    """Devices by the launcher's flags, else by a batch system's header, else by WORLD_SIZE."""
+    flags = parse_flags(word.replace("_", "-") if word.startswith("--") else word for word in launcher).given
+
+    def number(*names: str) -> int:
+        for name in names:
+            value = (flags.get(name) or [""])[0].partition(":")[0]
+            if value.isdigit() and len(value) < 10:
+                return int(value)
+        return 0
+
+    local = number("--nproc-per-node", "--num-gpus")
+    nodes = number("--nnodes", "--num-nodes")
+    if total := number("--num-processes"):
+        return total
+    header = _header(text)
+    nodes = nodes or header.get("nodes", 0) or number("--nodes")
+    if local:
+        return local * (nodes or (1 if "--nnodes" not in flags else 0))
+    if number("--ntasks"):
+        return number("--ntasks")
+    local = number("--ntasks-per-node", "--gpus-per-node") or header.get("local", 0)
+    if local and nodes:
+        return local * nodes
+    world = "".join(shell.variables.get("WORLD_SIZE", []))
+    return int(world) if world.isdigit() and len(world) < 10 else 0
+
+
+def _header(text: str) -> dict[str, int]:
+    """Nodes and devices per node of ``#SBATCH`` lines."""
+    out: dict[str, int] = {}
+    for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, flags=re.MULTILINE):
+        if found := re.search(r"(?:--nodes[= ]|-N\s*)(\d{1,6})\b", line):
+            out["nodes"] = int(found[1])
+        if found := re.search(
+            r"(?:--gpus-per-node[= ]|--ntasks-per-node[= ]|--gres[= ]gpu:)(?:\w+:)?(\d{1,4})\b", line
+        ):
+            out["local"] = max(int(found[1]), out.get("local", 0))
+    return out
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def script_text(
+    *,
+    about: str,
+    launcher: str,
+    nodes: int,
+    local: int,
+    script: str,
+    groups: Mapping[str, Sequence[tuple[str, ...]]],
+    env: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """A bash script: what it is, the rendezvous, one array per group of arguments, and the command."""
+    lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
+    lines += [f"# {note[0].upper()}{note[1:]}." for note in notes]
+    lines += ["set -euo pipefail", *(f"export {name}={value}" for name, value in (env or {}).items()), ""]
+    lines += _array("DISTRIBUTED_ARGS", _rendezvous(launcher, nodes, local))
+    for name, arguments in groups.items():
+        lines += _array(name, arguments)
+    arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
+    lines += [f'{launcher} "${{DISTRIBUTED_ARGS[@]}}" {script} \\', f'    {arrays} "$@"']
+    return "\n".join(lines) + "\n"
+
+
+def _rendezvous(launcher: str, nodes: int, local: int) -> list[tuple[str, ...]]:
+    if launcher == "accelerate launch":
+        there = [
+            ("--machine_rank", '"${NODE_RANK:?the number of this node}"'),
+            ("--main_process_ip", '"${MASTER_ADDR:?address of the first node}"'),
+            ("--main_process_port", '"${MASTER_PORT:-29500}"'),
+        ]
+        return [("--config_file", "accelerate.yaml"), *(there if nodes > 1 else [])]
+    if launcher == "deepspeed":
+        hosts = [("--hostfile", '"${HOSTFILE:?file that lists the nodes}"')] if nodes > 1 else []
+        return [("--num_nodes", str(nodes)), ("--num_gpus", str(local)), *hosts]
+    out: list[tuple[str, ...]] = [("--nproc-per-node", str(local)), ("--nnodes", str(nodes))]
+    if nodes > 1:
+        out += [
+            ("--node-rank", '"${NODE_RANK:?the number of this node}"'),
+            ("--master-addr", '"${MASTER_ADDR:?address of the first node}"'),
+            ("--master-port", '"${MASTER_PORT:-29500}"'),
+        ]
+    return out
+
+
+def _array(name: str, arguments: Sequence[tuple[str, ...]]) -> list[str]:
+    return [f"{name}=(", *("    " + " ".join(_quoted(word) for word in words) for words in arguments), ")", ""]
+
+
+def _quoted(word: str) -> str:
+    return word if word.startswith('"${') else shlex.quote(word)

@@ -1,0 +1,138 @@
+"""Fields of a torchtitan TOML: by section, older places included, checked as they are read; what is left is listed."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.launch.flags import parse_flags
+from sartor.launch.script import Command
+from sartor.read.config_text import printable
+
+Table = dict[str, Any]
+
+
+@dataclass(slots=True)
+class TitanConfig:
+    """Fields by section, the older places of the parallel ones included; what was read is remembered."""
+
+    tables: Table
+    read: set[str] = field(default_factory=set)
+    assumptions: list[str] = field(default_factory=list)
+
+    def find(self, section: str, name: str) -> Any:
+        older = {"parallelism": ("training", "experimental"), "compile": ("training",)}.get(section, ())
+        for place in (section, *older):
+            table = self.tables.get(place)
+            if isinstance(table, dict) and name in table:
+                self.read.add(f"{place}.{name}")
+                return table[name]
+        return None
+
+    def size(self, section: str, name: str, default: int, *, least: int = 1) -> int:
+        value = self.find(section, name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not (least <= value <= 2**31 or value == -1):
+            raise InputError(f"{section}.{name}", value, f"must be an integer of at least {least}")
+        return value
+
+    def flag(self, section: str, name: str, default: bool = False) -> bool:
+        value = self.find(section, name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"{section}.{name}", value, "must be true or false")
+        return value
+
+    def text(self, section: str, name: str, default: str) -> str:
+        value = self.find(section, name)
+        if value is None:
+            return default
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise InputError(f"{section}.{name}", value, "must be a string")
+        return str(value)
+
+    def choice(self, section: str, name: str, default: str, choices: tuple[str, ...]) -> str:
+        word = self.text(section, name, default)
+        if word not in choices:
+            near = difflib.get_close_matches(word, choices, 1, 0.3)
+            raise InputError(f"{section}.{name}", word, f"must be one of {', '.join(choices)}", "".join(near))
+        return word
+
+    def left(self) -> list[str]:
+        return [name for name in _paths(self.tables) if name not in self.read]
+
+
+def _paths(tables: Table, prefix: str = "") -> list[str]:
+    out = []
+    for key, value in tables.items():
+        path = f"{prefix}{key}"
+        out += _paths(value, path + ".") if isinstance(value, dict) else [path]
+    return out
+
+
+def override(config: TitanConfig, command: Command | None) -> None:
+    """``--training.local_batch_size 4`` on the command line wins over the file."""
+    for flag, values in parse_flags(command.arguments if command else ()).given.items():
+        path = flag[2:].split(".")
+        if len(path) < 2 or path == ["job", "config_file"]:
+            continue
+        table = config.tables
+        for part in path[:-1]:
+            inner = table.setdefault(part, {})
+            table = inner if isinstance(inner, dict) else {}
+        word = values[0] if values else "true"
+        words = {"true": True, "True": True, "false": False, "False": False}
+        table[path[-1]] = int(word) if word.lstrip("-").isdigit() and len(word) < 16 else words.get(word, word)
+
+
+def nested(config: TitanConfig, sections: tuple[str, ...], name: str) -> Any:
+    for section in sections:
+        table: Any = config.tables
+        for part in section.split("."):
+            table = table.get(part) if isinstance(table, dict) else None
+        if isinstance(table, dict) and name in table:
+            config.read.add(f"{section}.{name}")
+            return table[name]
+    return None
+
+
+_SILENT_SECTIONS = (
+    "job.", "profiling.", "metrics.", "lr_scheduler.", "checkpoint.", "comm.", "memory_estimation.", "validation.",
+    "debug.", "experimental.custom", "training.dataset", "training.gc_", "training.dataloader",
+)  # fmt: skip
+_SILENT = frozenset((
+    "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.lr", "optimizer.beta1",
+    "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.implementation", "optimizer.fused",
+    "training.steps", "training.max_norm", "training.seed", "training.deterministic", "training.warmup_steps",
+    "training.mixed_precision_reduce", "activation_checkpoint.early_stop", "compile.components", "compile.backend",
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+    *(f"{section}.{name}" for section in ("float8", "quantize.linear.float8") for name in (
+        "filter_fqns", "emulate", "force_recompute_fp8_weight_in_bwd", "precompute_float8_dynamic_scale_for_fsdp",
+        "enable_fsdp_float8_all_gather", "moe_fqns_prototype",
+    )),
+    *(f"{section}.{name}" for section in ("mx", "quantize.linear.mx") for name in (
+        "filter_fqns", "mxfp8_dim1_cast_kernel_choice", "use_fp8_dim1_cast_triton_kernel", "moe_fqns_prototype",
+    )),
+))  # fmt: skip
+"""Fields that change neither a step's time nor its memory in a way that is modelled."""
+
+KNOWN = (
+    "training.local_batch_size", "training.global_batch_size", "training.seq_len", "training.enable_cpu_offload",
+    "parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree", "compile.enable",
+    "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree", "activation_checkpoint.mode",
+    "parallelism.context_parallel_degree", "parallelism.expert_parallel_degree",
+    "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_microbatch_size",
+)  # fmt: skip
+
+
+def no_bearing(name: str) -> bool:
+    return name in _SILENT or name.startswith(_SILENT_SECTIONS)
+
+
+def shown(name: str, config: TitanConfig) -> str:
+    near = difflib.get_close_matches(name, KNOWN, 1, 0.85)
+    return printable(name) + (f" (did you mean {near[0]}?)" if near else "")

@@ -1,0 +1,276 @@
+"""A torchtitan TOML as a plan, with the command line's overrides; what is not understood is listed."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.launch.plan import (
+    JobParts,
+    LaunchReading,
+    canonical,
+    check_numbers,
+    device_layers,
+    even_stages,
+    nearest_divisors,
+)
+from sartor.launch.script import Command
+from sartor.launch.torchtitan import FLAVORS, KIND
+from sartor.launch.torchtitan_config import TitanConfig, nested, no_bearing, override, shown
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.training import (
+    ContextParallel,
+    Framework,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    TrainingPlan,
+)
+from sartor.model.workload import AttentionKernel
+from sartor.model.zoo import load_model
+from sartor.read.config_text import printable
+from sartor.units import ceil_div
+
+
+def read_torchtitan(
+    text: str,
+    command: Command | None,
+    num_devices: int = 0,
+    shape: TransformerShape | None = None,
+    *,
+    name: str = "train.toml",
+) -> LaunchReading:
+    """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over what the script says; ``shape``
+    over the model the file names. Raises `InputError`."""
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(printable(name), "not TOML", f"must be valid TOML; {error}") from None
+    config = TitanConfig(tables=tables)
+    override(config, command)
+    model = (config.text("model", "name", "llama3"), config.text("model", "flavor", "debugmodel"))
+    known = FLAVORS.get((model[0].replace("llama3_ft", "llama3"), model[1]))
+    if shape is None and known:
+        shape = load_model(known)
+    layers = None if shape is None else int(shape.num_layers)
+    devices = num_devices or (command.num_devices if command else 0)
+    plan = _read_plan(config, devices, layers)
+    parts = _parts(config, plan.dims)
+    check_numbers(plan, splits_experts=parts.framework.splits_experts)
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan, layers),
+        parts=parts,
+        shape=shape,
+        model=" ".join(model),
+        unknown=tuple(shown(name, config) for name in config.left() if not no_bearing(name)),
+        ignored=tuple(name for name in config.left() if no_bearing(name)),
+        assumptions=(*config.assumptions, *(command.notes if command else ())),
+    )
+
+
+def _read_plan(config: TitanConfig, devices: int, layers: int | None) -> TrainingPlan:
+    tp, pp, cp = (config.size("parallelism", f"{n}_parallel_degree", 1) for n in ("tensor", "pipeline", "context"))
+    ep = config.size("parallelism", "expert_parallel_degree", 1)
+    replicas = config.size("parallelism", "data_parallel_replicate_degree", 1)
+    shards = config.size("parallelism", "data_parallel_shard_degree", -1)
+    if shards == -1:
+        shards = _leftover(config, devices, replicas * tp * pp * cp, ep)
+    dp = replicas * shards
+    if devices and dp * tp * pp * cp != devices:
+        must = f"must be the product of all degrees, {dp * tp * pp * cp}"
+        raise InputError("num_devices", devices, must, str(dp * tp * pp * cp))
+    zero = _read_zero(config, shards * cp > 1, pp)
+    virtual, schedule, stages = _read_pipeline(config, pp, layers)
+    microbatch, count = _read_batch(config, dp, pp)
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep),
+        microbatch_size=microbatch,
+        num_microbatches=count,
+        virtual_stages=virtual,
+        schedule=schedule,
+        zero_stage=zero,
+        shard_group=shards * cp if zero and replicas > 1 else 0,
+        optimizer_offload=config.flag("training", "enable_cpu_offload"),
+        stage_layers=stages,
+    )
+    return _with_recompute(config, plan, layers)
+
+
+def _leftover(config: TitanConfig, devices: int, others: int, ep: int) -> int:
+    if not devices:
+        config.assumptions.append(
+            f"parallelism.data_parallel_shard_degree=-1 takes all devices left, and the file does not count them: "
+            f"{ep} taken; give --num-devices"
+        )
+        return ep
+    if devices % others:
+        below = devices // others * others
+        near = f"{below} and {below + others}" if below else str(others)
+        raise InputError("num_devices", devices, f"must be a multiple of the other degrees' product {others}", near)
+    return devices // others
+
+
+def _read_zero(config: TitanConfig, sharded: bool, pp: int) -> int:
+    """FSDP keeps parameters gathered after forward (stage 2) or gathers them again (3); "default" does the first under
+    a pipeline."""
+    words = ("default", "always", "never")
+    word = config.choice("parallelism", "fsdp_reshard_after_forward", "default", words)
+    if not sharded:
+        return 0
+    return 2 if word == "never" or (word == "default" and pp > 1) else 3
+
+
+SCHEDULES = {
+    "1f1b": (1, PipelineSchedule.ONE_F_ONE_B),
+    "gpipe": (1, PipelineSchedule.GPIPE),
+    "interleaved1f1b": (2, PipelineSchedule.ONE_F_ONE_B),
+    "loopedbfs": (2, PipelineSchedule.GPIPE),
+    "interleavedzerobubble": (2, PipelineSchedule.ZERO_BUBBLE),
+    "zbvzerobubble": (2, PipelineSchedule.ZERO_BUBBLE),
+    "dualpipev": (2, PipelineSchedule.ZERO_BUBBLE),
+}
+"""torch.distributed.pipelining's schedules: chunks per device where nobody says, and what they are here."""
+
+
+def _read_pipeline(config: TitanConfig, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
+    """(chunks per device, schedule, layers of every chunk or None)."""
+    word = config.text("parallelism", "pipeline_parallel_schedule", "1F1B")
+    if word.lower() not in SCHEDULES:
+        near = difflib.get_close_matches(word.lower(), SCHEDULES, 1, 0.3)
+        meant = "".join(near)
+        must = "must be one of 1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV"
+        raise InputError("parallelism.pipeline_parallel_schedule", word, must, meant)
+    virtual, schedule = SCHEDULES[word.lower()]
+    modules = config.find("parallelism", "module_fqns_per_model_part")
+    less_first = config.size("parallelism", "pipeline_parallel_first_stage_less_layers", 1, least=0)
+    less_last = config.size("parallelism", "pipeline_parallel_last_stage_less_layers", 1, least=0)
+    each = config.size("parallelism", "pipeline_parallel_layers_per_stage", 0, least=0)
+    if pp == 1:
+        return 1, PipelineSchedule.ONE_F_ONE_B, None
+    if word.lower() in ("zbvzerobubble", "dualpipev"):
+        config.assumptions.append(f"{word}: its V of chunks is priced as InterleavedZeroBubble")
+    if modules is not None:
+        stages = _module_stages(modules)
+        if len(stages) % pp:
+            must = f"must have a multiple of pipeline_parallel_degree {pp} parts; it has {len(stages)}"
+            raise InputError("parallelism.module_fqns_per_model_part", f"{len(stages)} parts", must)
+        return len(stages) // pp, schedule, stages
+    if layers is None:
+        if each:
+            config.assumptions.append(f"{virtual} chunks per device (pipeline_parallel_layers_per_stage needs MODEL)")
+        return virtual, schedule, None
+    if each:
+        chunks = ceil_div(layers + less_first + less_last, each)
+        if chunks % pp:
+            must = f"gives {chunks} stages, which must be a multiple of pipeline_parallel_degree {pp}"
+            fits = str(ceil_div(layers + less_first + less_last, pp))
+            raise InputError("parallelism.pipeline_parallel_layers_per_stage", each, must, fits)
+        virtual = chunks // pp
+    return virtual, schedule, _weighted_stages(layers, pp * virtual, less_first, less_last)
+
+
+def _weighted_stages(layers: int, chunks: int, less_first: int, less_last: int) -> tuple[int, ...]:
+    """As even as can be, the embedding counted as ``less_first`` layers and the head as ``less_last``."""
+    stages = list(even_stages(layers + less_first + less_last, chunks))
+    stages[0] -= less_first
+    stages[-1] -= less_last
+    if min(stages) < 0:
+        raise InputError("parallelism.pipeline_parallel_degree", chunks, f"leaves stages empty with {layers} layers")
+    return tuple(stages)
+
+
+def _module_stages(modules: Any) -> tuple[int, ...]:
+    if not isinstance(modules, list) or not all(isinstance(part, list) for part in modules) or len(modules) > 65_536:
+        must = "must be lists of module names, one list per chunk"
+        raise InputError("parallelism.module_fqns_per_model_part", modules, must)
+    return tuple(sum(str(name).startswith("layers.") for name in part) for part in modules)
+
+
+def _read_batch(config: TitanConfig, dp: int, pp: int) -> tuple[int, int]:
+    """Microbatch size, and microbatches of one pipeline in one step."""
+    local = config.size("training", "local_batch_size", 0, least=0) or config.size("training", "batch_size", 8)
+    total = config.size("training", "global_batch_size", -1)
+    total = local * dp if total == -1 else total
+    micro = config.size("parallelism", "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    if total % (local * dp):
+        below = total // (local * dp) * local * dp
+        must = f"must be a multiple of local_batch_size x data-parallel degree = {local} x {dp}"
+        near = f"{below} and {below + local * dp}" if below else str(local * dp)
+        raise InputError("training.global_batch_size", total, must, near)
+    if local % micro:
+        must = f"must divide training.local_batch_size {local}"
+        raise InputError("parallelism.pipeline_parallel_microbatch_size", micro, must, nearest_divisors(local, micro))
+    if pp > 1 and total > local * dp:
+        passes = total // (local * dp)
+        config.assumptions.append(f"the pipeline is emptied {passes} times a step; priced as emptied once")
+    return micro, total // (dp * micro)
+
+
+def _with_recompute(config: TitanConfig, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
+    from dataclasses import replace
+
+    words = ("none", "selective", "full", "memory_budget")
+    mode = config.choice("activation_checkpoint", "mode", "selective", words)
+    option = config.text("activation_checkpoint", "selective_ac_option", "2")
+    if mode in ("none", "full"):
+        return replace(plan, recompute=Recompute.FULL if mode == "full" else Recompute.NONE)
+    if mode == "memory_budget" or option == "op":
+        config.assumptions.append(f"activation_checkpoint {mode} {option}: priced as every second layer recomputed")
+        option = "2"
+    if not option.isdigit() or int(option) < 1:
+        raise InputError("activation_checkpoint.selective_ac_option", option, "must be op or a positive number", "2")
+    if layers is None:
+        config.assumptions.append("which layers are recomputed needs MODEL: all taken")
+        return replace(plan, recompute=Recompute.FULL)
+    count = max(device_layers(plan, layers)) // int(option)
+    if count == 0:
+        return plan
+    return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
+
+
+def _parts(config: TitanConfig, dims: ParallelDims) -> JobParts:
+    seq = config.size("training", "seq_len", 2048)
+    total = config.size("training", "global_batch_size", -1)
+    param = config.choice("training", "mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
+    name = config.text("optimizer", "name", "AdamW")
+    if name not in ("Adam", "AdamW"):
+        config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
+    rotate = config.choice("parallelism", "context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
+    compiled = config.flag("compile", "enable") or config.flag("training", "compile")
+    etp = config.size("parallelism", "expert_tensor_parallel_degree", 1)
+    return JobParts(
+        seq_len=seq,
+        global_batch_size=None if total == -1 else total,
+        recipe=_read_recipe(config, param),
+        optimizer=Optimizer.ADAM,
+        attention_kernel=AttentionKernel.FLASH,
+        context_parallel=ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER,
+        framework=Framework(
+            name="torchtitan",
+            tp_overlap=config.flag("parallelism", "enable_async_tensor_parallel"),
+            fused_kernels=compiled,
+            splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
+            main_params=False,
+        ),
+    )
+
+
+def _read_recipe(config: TitanConfig, param: str) -> Recipe:
+    """Converters of linear layers, by their newer and their older sections."""
+    converters = config.find("model", "converters") or []
+    words = converters if isinstance(converters, list) else str(converters).split(",")
+    for kind, sections in (("float8", ("quantize.linear.float8", "float8")), ("mx", ("quantize.linear.mx", "mx"))):
+        if not any(str(word).strip() in sections for word in words):
+            continue
+        recipe = nested(config, sections, "recipe_name")
+        if kind == "mx":
+            return Recipe.MXFP8
+        return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
+    if config.flag("float8", "enable_float8_linear"):  # how the first versions said it
+        return Recipe.FP8_CURRENT
+    return Recipe.FP32 if param == "float32" else Recipe.BF16

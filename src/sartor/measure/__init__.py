@@ -1,1 +1,0 @@
-"""Measurements: reading them, and saying how far predictions are from them."""

@@ -1,0 +1,1 @@
+"""The search for the fastest parallel plan that fits."""

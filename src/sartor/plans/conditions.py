@@ -1,0 +1,251 @@
+"""What a plan must satisfy before it is priced, each condition with the reason its failures are counted under.
+
+Conditions are looked at as soon as the axes they speak of are known, so a degree that cannot be is struck out before
+the rest of the grid is spread below it; every struck point of the grid still counts. A point that fails several
+counts under the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.model.lower.split import divisions
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import ContextParallel, PipelineSchedule, Recompute, TrainingJob
+from sartor.model.workload import AttentionKernel
+from sartor.plans.space import (
+    SWITCHES,
+    UNEVEN_CHUNKS,
+    Array,
+    PlanSpace,
+    Rows,
+    cross,
+    num_microbatches,
+    size_of,
+    take,
+)
+from sartor.step.blocks import layer_order
+
+SCHEDULES: Mapping[str, tuple[PipelineSchedule, ...]] = {
+    "megatron": (PipelineSchedule.ONE_F_ONE_B,),
+    "nemo": (PipelineSchedule.ONE_F_ONE_B,),
+    "deepspeed": (PipelineSchedule.ONE_F_ONE_B,),
+    "torchtitan": tuple(PipelineSchedule),
+}
+"""Pipeline schedules a trainer has: Megatron-LM's ``core/pipeline_parallel/schedules.py`` (1F1B, interleaved),
+DeepSpeed's ``runtime/pipe/schedule.py`` (1F1B), torchtitan's ``pipeline_parallel_schedule`` (PyTorch's 1F1B,
+Interleaved1F1B, GPipe, ZBVZeroBubble); as of 2026-11. Others: any."""
+NO_INTERLEAVING = ("deepspeed",)
+SHARDS_FULLY = ("torchtitan", "fsdp", "llm-foundry")
+"""Trainers on PyTorch's FSDP, which shards gradients with the optimizer's states, also under a pipeline (torchtitan
+keeps parameters gathered there unless told otherwise: ``fsdp_reshard_after_forward``)."""
+NO_PIPELINE = ("fsdp", "llm-foundry")
+"""Neither pipelines nor experts on several devices: accelerate's ``ParallelismConfig`` and LLM Foundry's configuration
+have no degree for them; as of 2026-11."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """``ok(rows)`` is True where a row satisfies it; ``reason`` says what is wrong where it does not."""
+
+    reason: str
+    ok: Callable[[Rows], Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structures:
+    """Rows of all axes but the switches that may be, and how many grid points each reason struck out."""
+
+    rows: Rows
+    rejected: Mapping[str, int]
+
+
+def structures(job: TrainingJob, space: PlanSpace) -> Structures:
+    """Spread the axes one below the other, striking out what cannot be as soon as that is known."""
+    rejected: dict[str, int] = {}
+    rows, below = space.dims, space.size // max(1, size_of(space.dims))
+    rows = _strike(rows, dims_conditions(job), rejected, weight=below)
+    levels = {
+        "ep": expert_conditions(job),
+        "virtual_stages": chunk_conditions(job),
+        "microbatch_size": batch_conditions(job),
+    }
+    for axis, conditions in levels.items():
+        below //= len(space.axes[axis])
+        rows = _strike(cross(rows, axis, space.axes[axis]), conditions, rejected, weight=below)
+    return Structures(rows=rows, rejected=rejected)
+
+
+def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict[str, int]) -> Rows:
+    """Every structure with every legal setting of the switches; struck points are added to ``rejected``."""
+    below = math.prod(len(space.axes[axis]) for axis in SWITCHES)
+    for axis, conditions in switch_conditions(job).items():
+        below //= len(space.axes[axis])
+        rows = _strike(cross(rows, axis, space.axes[axis]), conditions, rejected, weight=below)
+    layers = space.fixed.get("recompute_layers", -1)
+    return {**rows, "recompute_layers": np.where(rows["recompute"] == Recompute.FULL, layers, -1)}
+
+
+def _strike(rows: Rows, conditions: Iterator[Condition], rejected: dict[str, int], *, weight: int) -> Rows:
+    for condition in conditions:
+        if not size_of(rows):
+            break
+        ok = np.broadcast_to(condition.ok(rows), (size_of(rows),))
+        struck = int(len(ok) - ok.sum())
+        if struck:
+            rejected[condition.reason] = rejected.get(condition.reason, 0) + struck * weight
+            rows = take(rows, ok)
+    return rows
+
+
+def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
+    """What tp, pp, cp and dp must divide."""
+    layers = len(layer_order(job.shape))
+    if job.shape.traced is not None:
+        yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
+    yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
+    if job.framework.name in NO_PIPELINE:
+        yield Condition(reason=f"{job.framework.name} has no pipeline", ok=lambda r: r["pp"] == 1)
+    yield Condition(
+        reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
+    )
+    for field, degree_ok in _tensor_divisions(job):
+        yield Condition(reason=f"{field} does not split over tp", ok=degree_ok)
+    # Two pieces per device, from both ends, so that causal work is even (Megatron's and Llama 3's way).
+    yield Condition(
+        reason="seq_len does not split over cp",
+        ok=lambda r: (r["cp"] == 1) | (job.seq_len % (2 * r["cp"]) == 0),
+    )
+    heads = job.shape.num_heads
+    if job.context_parallel is ContextParallel.ALL_TO_ALL:
+        yield Condition(
+            reason="num_heads does not split over tp x cp",
+            ok=lambda r: (r["cp"] == 1) | (heads % (r["tp"] * r["cp"]) == 0),
+        )
+    if len(job.shape.stacks) > 1 and any(s.is_text and s is not job.shape.main for s in job.shape.stacks):
+        yield Condition(reason="context parallelism needs a model of one stack", ok=lambda r: np.asarray(r["cp"] == 1))
+
+
+def _tensor_divisions(job: TrainingJob) -> Iterator[tuple[str, Callable[[Rows], Array]]]:
+    """Fields of the shape that tp must divide, each once; all trainers pad a vocabulary until it does."""
+    tried = np.arange(1, 2)
+    fields = {d.field for d in divisions(job.shape, ParallelDims(tp=tried))} - {"vocab_size"}
+    for field in sorted(fields, key=lambda f: (f != "num_heads", f)):
+        yield field, _divides(job, field)
+
+
+def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
+    def ok(rows: Rows) -> Array:
+        found = [d.ok for d in divisions(job.shape, ParallelDims(tp=rows["tp"])) if d.field == field]
+        return np.asarray(np.logical_and.reduce(found))
+
+    return ok
+
+
+def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
+    """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
+    whole = not job.framework.splits_experts
+    if job.framework.name in NO_PIPELINE:
+        yield Condition(reason=f"{job.framework.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
+    yield Condition(
+        reason=f"ep does not divide {'tp x ' if whole else ''}dp x cp",
+        ok=lambda r: r["dp"] * r["cp"] * np.where(whole, r["tp"], 1) % r["ep"] == 0,
+    )
+
+
+def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
+    """Interleaving: chunks of layers on stages."""
+    layers = len(layer_order(job.shape))
+    yield Condition(reason="virtual stages need a pipeline", ok=lambda r: (r["virtual_stages"] == 1) | (r["pp"] > 1))
+    yield Condition(reason="fewer layers than virtual stages", ok=lambda r: r["pp"] * r["virtual_stages"] <= layers)
+    yield Condition(
+        reason="layers do not divide into so many virtual stages",
+        ok=lambda r: (r["virtual_stages"] <= UNEVEN_CHUNKS) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
+    )
+    if job.framework.name in NO_INTERLEAVING:
+        yield Condition(
+            reason=f"{job.framework.name} does not interleave", ok=lambda r: np.asarray(r["virtual_stages"] == 1)
+        )
+
+
+def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
+    yield Condition(
+        reason="global_batch_size does not divide into dp x microbatch_size",
+        ok=lambda r: job.global_batch_size % (r["dp"] * r["microbatch_size"]) == 0,
+    )
+    yield Condition(
+        reason="interleaving needs num_microbatches to be a multiple of pp",
+        ok=lambda r: (r["virtual_stages"] == 1) | (num_microbatches(job, r) % r["pp"] == 0),
+    )
+
+
+def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
+    """What each switch needs of the structure, in the order the switches are spread."""
+    return {
+        "sequence_parallel": _sequence_conditions(job),
+        "zero_stage": _zero_conditions(job),
+        "schedule": _schedule_conditions(job),
+        "optimizer_offload": iter(()),
+        "recompute": _recompute_conditions(job),
+    }
+
+
+def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
+    yield Condition(
+        reason="sequence parallelism needs tp > 1", ok=lambda r: (r["sequence_parallel"] == 0) | (r["tp"] > 1)
+    )
+    yield Condition(
+        reason="seq_len does not split over tp x cp",
+        ok=lambda r: (r["sequence_parallel"] == 0) | (job.seq_len % (r["tp"] * r["cp"]) == 0),
+    )
+    if job.shape.moe_ffn is not None:
+        # Megatron-LM, arguments.py: experts and tensor parallelism together must have sequence parallelism.
+        yield Condition(
+            reason="experts and tp together need sequence parallelism",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1) | (r["ep"] == 1),
+        )
+
+
+def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
+    yield Condition(
+        reason="ZeRO has nothing to shard: dp x cp is 1",
+        ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
+    )
+    if job.framework.name in SHARDS_FULLY:
+        name = job.framework.name
+        yield Condition(
+            reason=f"{name} shards gradients with the optimizer (ZeRO 2, 3) or nothing",
+            ok=lambda r: r["zero_stage"] != 1,
+        )
+        yield Condition(
+            reason=f"{name} shards wherever another degree is above 1",
+            ok=lambda r: (
+                (r["zero_stage"] > 0) | (r["tp"] * r["pp"] * r["cp"] * r["ep"] == 1) | (r["dp"] * r["cp"] == 1)
+            ),
+        )
+        return
+    # Gradients and parameters sharded between microbatches would be gathered for each of them.
+    yield Condition(
+        reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1)
+    )
+
+
+def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
+    known = [int(s) for s in SCHEDULES.get(job.framework.name, tuple(PipelineSchedule))]
+    yield Condition(reason=f"{job.framework.name} has no such schedule", ok=lambda r: np.isin(r["schedule"], known))
+    yield Condition(
+        reason="a schedule other than 1f1b needs a pipeline without virtual stages",
+        ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (r["virtual_stages"] == 1)),
+    )
+
+
+def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
+    if job.attention_kernel is AttentionKernel.FLASH:
+        yield Condition(
+            reason="selective recomputation saves nothing with flash attention",
+            ok=lambda r: np.asarray(r["recompute"] != Recompute.SELECTIVE),
+        )

@@ -1,0 +1,169 @@
+"""Seconds and bytes of rows of plans: memory of all of them, the step of those that fit.
+
+Where recomputing whole layers is needed to fit, the fewest layers that do are found by bisection: memory never grows
+and time never falls with every further layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.plans.result import PricedPlan
+from sartor.plans.space import AXES, Array, Rows, plan_at, size_of, stage_layers, take, to_plan
+from sartor.step.footprint import usable_bytes
+from sartor.step.results import Footprint, StepEstimate
+
+HOPE = 1.1
+"""Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""
+
+Footprints = Callable[[TrainingJob, TrainingPlan, Cluster], Footprint]
+
+
+class Steps(Protocol):
+    """``training.step.step``, or what stands in for it in a test."""
+
+    def __call__(
+        self, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+    ) -> StepEstimate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricer:
+    """A job on a cluster, and the two questions asked of every plan."""
+
+    job: TrainingJob
+    cluster: Cluster
+    steps: Steps
+    footprints: Footprints
+    calibration: Calibration | None = None
+
+    @property
+    def limit_bytes(self) -> float:
+        """What one device can be filled with."""
+        return usable_bytes(self.cluster)
+
+    def step(self, plan: TrainingPlan) -> StepEstimate:
+        return self.steps(self.job, plan, self.cluster, self.calibration)
+
+    def footprint(self, plan: TrainingPlan) -> Footprint:
+        return self.footprints(self.job, plan, self.cluster)
+
+    def memory(self, rows: Rows) -> tuple[Array, Array]:
+        """Bytes of the fullest device, and which stage it stands in, of every row."""
+        found = self.footprint(to_plan(self.job, rows))
+        return _full(found.device_bytes, rows), _full(found.stage, rows)
+
+    def seconds(self, rows: Rows) -> tuple[Array, Array]:
+        """The step of every row, and the least it could be with layers placed on its stages unevenly."""
+        found = self.step(to_plan(self.job, rows))
+        step_s = _full(found.step_s, rows)
+        return step_s, step_s - _full(found.imbalance_s, rows)
+
+
+def _full(value: Any, rows: Rows) -> Array:
+    return np.array(np.broadcast_to(value, (size_of(rows),)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Rows with their bytes and, where they fit, seconds (infinite elsewhere)."""
+
+    rows: Rows
+    step_s: Array
+    bound_s: Array
+    """The least the step could be with layers placed on stages unevenly; infinite where memory leaves no hope."""
+    device_bytes: Array
+    stage: Array
+
+    @property
+    def fits(self) -> Array:
+        return np.isfinite(self.step_s)
+
+
+def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
+    """Memory of every row, and the step of those that fit."""
+    device_bytes, stage = pricer.memory(rows)
+    fits = device_bytes <= pricer.limit_bytes
+    hopeful = fits | ((rows["pp"] > 1) & (device_bytes <= HOPE * pricer.limit_bytes))
+    step_s, bound_s = np.full(size_of(rows), np.inf), np.full(size_of(rows), np.inf)
+    if hopeful.any():
+        step_s[hopeful], bound_s[hopeful] = pricer.seconds(take(rows, hopeful))
+    step_s[~fits] = np.inf
+    return Evaluated(rows=rows, step_s=step_s, bound_s=bound_s, device_bytes=device_bytes, stage=stage)
+
+
+def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf) -> Rows | None:
+    """Of the rows that fit with every layer recomputed but not with none: the same with the fewest layers that fit.
+
+    Rows that could not be faster than ``worst_s`` with nothing recomputed are left out.
+    """
+    wanted = found.fits & (found.rows["recompute"] == Recompute.FULL) & (found.rows["recompute_layers"] < 0)
+    rows = take(found.rows, wanted & (found.step_s * LEAST_SHARE < worst_s))
+    if not size_of(rows):
+        return None
+    low, high = np.zeros(size_of(rows), dtype=np.int64), stage_layers(pricer.job, rows).astype(np.int64)
+    at_none, _ = pricer.memory({**rows, "recompute": np.full(size_of(rows), int(Recompute.NONE))})
+    needed = at_none > pricer.limit_bytes
+    rows, low, high = take(rows, needed), low[needed], high[needed]
+    top = high
+    while size_of(rows) and (high - low > 1).any():
+        middle = (low + high) // 2
+        bytes_, _ = pricer.memory({**rows, "recompute_layers": np.maximum(middle, 1)})
+        ok = bytes_ <= pricer.limit_bytes
+        low, high = np.where(ok, low, middle), np.where(ok, np.maximum(middle, 1), high)
+    fewer = high < top
+    return {**take(rows, fewer), "recompute_layers": high[fewer]} if fewer.any() else None
+
+
+def distinct_but_recompute(rows: Rows) -> Rows:
+    """One of every set of rows that differ in what they recompute alone."""
+    if not size_of(rows):
+        return rows
+    same = np.stack([rows[axis] for axis in AXES if axis != "recompute"])
+    _, first = np.unique(same, axis=1, return_index=True)
+    return take(rows, np.sort(first))
+
+
+def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
+    """The rows with every number of whole layers recomputed that is neither none nor all."""
+    most = np.maximum(stage_layers(job, rows) - 1, 0)
+    index = np.repeat(np.arange(size_of(rows)), most)
+    layers = np.arange(index.size) - np.repeat(np.cumsum(most) - most, most) + 1
+    return {
+        **take(rows, index),
+        "recompute": np.full(index.size, int(Recompute.FULL)),
+        "recompute_layers": layers.astype(np.int64),
+    }
+
+
+LEAST_SHARE = 0.6
+"""A step without recomputation takes at least so much of one that recomputes all: (F + B) / (2 F + B) for forward F and
+backward B, as long as F <= 2 B."""
+
+
+def priced(pricer: Pricer, rows: Rows) -> list[PricedPlan]:
+    """Rows as plans of plain numbers with all parts of their step and memory."""
+    if not size_of(rows):
+        return []
+    plans = to_plan(pricer.job, rows)
+    steps, footprints = pricer.step(plans), pricer.footprint(plans)
+    return [
+        PricedPlan(plan=plan_at(pricer.job, rows, i), step=_at(steps, i), footprint=_at(footprints, i))
+        for i in range(size_of(rows))
+    ]
+
+
+Record = TypeVar("Record", StepEstimate, Footprint)
+
+
+def _at(record: Record, index: int) -> Record:
+    """One entry of a record of arrays, as plain numbers."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{n: (v if np.ndim(v) == 0 else v[index].item()) for n, v in values.items()})

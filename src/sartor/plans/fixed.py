@@ -1,0 +1,132 @@
+"""Values a user holds fixed (``--fix tp=8,recompute=none``): words to numbers, and what no plan can have is refused."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
+from sartor.plans.conditions import structures
+from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
+from sartor.step.blocks import layer_order
+
+WORDS: Mapping[str, Mapping[str, int]] = {
+    "recompute": {each.word: int(each) for each in Recompute},
+    "schedule": {each.word: int(each) for each in PipelineSchedule},
+    "sequence_parallel": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
+    "optimizer_offload": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
+}
+LIMITS = {"sequence_parallel": (0, 1), "optimizer_offload": (0, 1), "zero_stage": (0, 3)}
+FIXABLE = (*AXES, "recompute_layers")
+NEAR_DEVICES = 64
+"""How far above and below a number of devices is looked for one that some plan uses."""
+
+
+def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) -> dict[str, int]:
+    """``fixed`` as integers by axis, each a value that some plan of the job on ``num_devices`` has by itself.
+
+    Raises ``InputError`` for an unknown axis, an unknown word, a value no plan can have, and for a number of devices
+    that no plan of the job can use; the nearest that would do is named.
+    """
+    values = {_axis(name): _value(_axis(name), value) for name, value in fixed.items()}
+    values = _with_recompute(job, values)
+    _check_together(job, num_devices, values)
+    possible = structures(job, plan_space(job, num_devices, {}))
+    if not size_of(possible.rows):
+        raise _no_plan(job, num_devices, possible.rejected)
+    for name, value in values.items():
+        if name in STRUCTURE and not (possible.rows[name] == value).any():
+            raise _impossible(job, num_devices, name, value, np.unique(possible.rows[name]))
+    return values
+
+
+def _axis(name: str) -> str:
+    axis = name.strip().lower().replace("-", "_")
+    if axis in FIXABLE:
+        return axis
+    near = difflib.get_close_matches(axis, FIXABLE, n=2, cutoff=0.5)
+    raise InputError("--fix", name, f"is no axis of a plan; there are {', '.join(FIXABLE)}", " or ".join(near))
+
+
+def _value(axis: str, value: Any) -> int:
+    words = WORDS.get(axis, {})
+    word = str(value).strip().lower()
+    if word in words:
+        return words[word]
+    try:
+        number = int(word)
+    except ValueError:
+        near = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
+        must = f"must be one of {', '.join(words)}" if words else "must be a whole number"
+        raise InputError(f"--fix {axis}", value, must, near[0] if near else "") from None
+    known = (min(words.values()), max(words.values())) if words else (1, 2**31)
+    low, high = LIMITS.get(axis, known)
+    if not low <= number <= high:
+        must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
+        raise InputError(f"--fix {axis}", number, must, str(min(max(number, low), high)))
+    return number
+
+
+def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
+    """A number of recomputed layers says that whole layers are."""
+    some = values.get("recompute_layers")
+    if some is None:
+        return values
+    layers = len(layer_order(job.shape))
+    if some > layers:
+        raise InputError("--fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))
+    if values.get("recompute", Recompute.FULL) != Recompute.FULL:
+        word = Recompute(values["recompute"]).word
+        must = f"counts layers recomputed whole, which recompute={word} has none of"
+        raise InputError("--fix recompute_layers", some, must, "recompute=full")
+    return {**values, "recompute": int(Recompute.FULL)}
+
+
+def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int]) -> None:
+    """Degrees held fixed must divide the devices among them, and the batch must divide into what dp and microbatch
+    take at once."""
+    held = [name for name in DIMS if name in values]
+    product = math.prod(values[name] for name in held)
+    if len(held) > 1 and num_devices % product:
+        words = ",".join(f"{name}={values[name]}" for name in held)
+        below, above = num_devices // product * product, (num_devices // product + 1) * product
+        must = f"take {product} devices together, which num_devices={num_devices} is no multiple of"
+        raise InputError("--fix", words, must, f"--num-devices {' or '.join(str(n) for n in (below, above) if n)}")
+    batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
+    if batch % at_once and num_devices % values.get("dp", 1) == 0:
+        held = [name for name in ("dp", "microbatch_size") if name in values]
+        words = " x ".join(f"{name}={values[name]}" for name in held)
+        near = [n for n in (batch // at_once * at_once, (batch // at_once + 1) * at_once) if n]
+        raise InputError("global_batch_size", batch, f"must be a multiple of {words}", " or ".join(map(str, near)))
+
+
+def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal: Any) -> InputError:
+    """A value that no plan has: what rules it out, and the nearest that some plan has."""
+    if axis in DIMS and num_devices % value:
+        why = f"must divide num_devices={num_devices}"
+    elif axis == "ep":
+        within = "dp x cp" if job.framework.splits_experts else "tp x dp x cp"
+        why = f"must divide the model's experts and {within}" if job.shape.moe_ffn else "the model has no experts"
+    else:
+        rejected = structures(job, plan_space(job, num_devices, {axis: value})).rejected
+        why = max(rejected, key=lambda reason: rejected[reason]) if rejected else "no plan has it"
+    nearest = sorted(sorted(legal.tolist(), key=lambda v: (abs(v - value), v))[:2])
+    return InputError(f"--fix {axis}", value, why, " or ".join(map(str, nearest)))
+
+
+def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:
+    """No structure at all: the commonest reason, and numbers of devices nearby that some plan can use."""
+    reason = max(rejected, key=lambda each: rejected[each])
+    near = [n for n in (_towards(job, num_devices, -1), _towards(job, num_devices, 1)) if n]
+    must = f"no tp x pp x dp x cp of it suits the model and global_batch_size={job.global_batch_size} ({reason})"
+    return InputError("num_devices", num_devices, must, " or ".join(map(str, near)))
+
+
+def _towards(job: TrainingJob, num_devices: int, step: int) -> int | None:
+    candidates = (num_devices + step * k for k in range(1, NEAR_DEVICES + 1))
+    return next((n for n in candidates if n > 0 and size_of(structures(job, plan_space(job, n, {})).rows)), None)

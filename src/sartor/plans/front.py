@@ -1,0 +1,173 @@
+"""What is kept of plans priced in a stream: the best of every set of dims, the front of time and memory, the leanest.
+
+Ties are broken by less memory, then by the simpler plan (smaller degrees, in the order of ``AXES``), so the answer
+does not depend on the order in which plans come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sartor.pareto import is_pareto
+from sartor.plans.evaluate import Evaluated
+from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.plans.space import AXES, DIMS, Array, Rows, size_of
+
+OPEN = 4096
+"""Plans kept at most for the placing of layers."""
+KEYS = (*DIMS, "ep")
+COLUMNS = (*AXES, "recompute_layers")
+
+
+def empty() -> Evaluated:
+    """Nothing priced yet."""
+    none = np.zeros(0, dtype=np.int64)
+    return Evaluated(
+        rows=dict.fromkeys(COLUMNS, none),
+        step_s=none.astype(float),
+        bound_s=none.astype(float),
+        device_bytes=none.astype(float),
+        stage=none,
+    )
+
+
+@dataclass(slots=True)
+class Kept:
+    """Running answer of a search over chunks of plans; ``add`` takes one more chunk."""
+
+    top: int = 1
+    """Sets of dims whose plans uneven stages are wanted for."""
+
+    best: Evaluated = field(default_factory=empty)
+    """The fastest plan of every (tp, pp, cp, dp, ep)."""
+    front: Evaluated = field(default_factory=empty)
+    open: Evaluated = field(default_factory=empty)
+    """Plans that uneven stages might make faster than the best."""
+    leanest: Evaluated = field(default_factory=empty)
+    """The plan with the least memory, fitting or not."""
+    evaluated: int = 0
+    refined: int = 0
+    fitting: int = 0
+    over: dict[str, int] = field(default_factory=dict)
+    """Plans that do not fit, by the stage that is too full."""
+
+    def add(self, found: Evaluated) -> None:
+        """Plans of the grid."""
+        self.evaluated += size_of(found.rows)
+        self.fitting += int(found.fits.sum())
+        for reason, count in _why_not(found).items():
+            self.over[reason] = self.over.get(reason, 0) + count
+        self.leanest = first_of(joined(self.leanest, found), ("device_bytes",), 1)
+        self._keep(found)
+
+    def add_refined(self, found: Evaluated) -> None:
+        """Plans beside the grid; all of them fit."""
+        self.evaluated += size_of(found.rows)
+        self.refined += size_of(found.rows)
+        self._keep(found)
+
+    def _keep(self, found: Evaluated) -> None:
+        if found.fits.any():
+            good = chosen(found, found.fits)
+            self.best = best_of_each(joined(self.best, best_of_each(good)))
+            self.front = front_of(joined(self.front, front_of(good)))
+        self._keep_open(found)
+
+    def _keep_open(self, found: Evaluated) -> None:
+        """Of those that could beat the best so far, the ones with the lowest bounds."""
+        hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.worst_s)
+        both = joined(self.open, chosen(found, hopeful))
+        both = chosen(both, both.bound_s < self.worst_s)
+        self.open = first_of(both, ("bound_s",), OPEN) if size_of(both.rows) > OPEN else both
+
+    @property
+    def worst_s(self) -> float:
+        """The step of the last of the ``top`` sets of dims so far; infinite before there are so many."""
+        return float(self.best.step_s[self.top - 1]) if len(self.best.step_s) >= self.top else np.inf
+
+    @property
+    def best_s(self) -> float:
+        """The shortest step so far; infinite before any."""
+        return float(self.best.step_s[0]) if len(self.best.step_s) else np.inf
+
+
+def _why_not(found: Evaluated) -> dict[str, int]:
+    """Reasons of the plans that do not fit: which stage is fullest."""
+    over, stage, pp = ~found.fits, found.stage, found.rows["pp"]
+    masks = {
+        "does not fit in memory": over & (pp == 1),
+        "does not fit in memory: the first stage is fullest": over & (pp > 1) & (stage == 0),
+        "does not fit in memory: the last stage is fullest": over & (pp > 1) & (stage == pp - 1) & (stage > 0),
+    }
+    masks["does not fit in memory: a middle stage is fullest"] = over & ~np.logical_or.reduce(list(masks.values()))
+    return {reason: int(mask.sum()) for reason, mask in masks.items() if mask.any()}
+
+
+def joined(one: Evaluated, other: Evaluated) -> Evaluated:
+    return Evaluated(
+        rows={name: np.concatenate([one.rows[name], other.rows[name]]) for name in COLUMNS},
+        step_s=np.concatenate([one.step_s, other.step_s]),
+        bound_s=np.concatenate([one.bound_s, other.bound_s]),
+        device_bytes=np.concatenate([one.device_bytes, other.device_bytes]),
+        stage=np.concatenate([one.stage, other.stage]),
+    )
+
+
+def chosen(found: Evaluated, index: Array) -> Evaluated:
+    """Some of the rows, by mask or positions."""
+    return Evaluated(
+        rows={name: found.rows[name][index] for name in COLUMNS},
+        step_s=found.step_s[index],
+        bound_s=found.bound_s[index],
+        device_bytes=found.device_bytes[index],
+        stage=found.stage[index],
+    )
+
+
+def order(found: Evaluated, by: tuple[str, ...] = ("step_s", "device_bytes")) -> Array:
+    """Positions best first by ``by``, then the simpler plan."""
+    first = [getattr(found, name) for name in by]
+    rest = [found.rows[name] for name in COLUMNS]
+    return np.lexsort([*reversed(rest), *reversed(first)])
+
+
+def first_of(found: Evaluated, by: tuple[str, ...], count: int) -> Evaluated:
+    return chosen(found, order(found, by)[:count])
+
+
+def best_of_each(found: Evaluated) -> Evaluated:
+    """The fastest plan of every set of dims, fastest first."""
+    ranked = chosen(found, order(found))
+    key = _codes(ranked.rows)
+    _, first = np.unique(key, return_index=True)
+    return chosen(ranked, np.sort(first))
+
+
+def _codes(rows: Rows) -> Array:
+    """One number for every set of dims."""
+    code = np.zeros(size_of(rows), dtype=np.int64)
+    for name in KEYS:
+        values, inverse = np.unique(rows[name], return_inverse=True)
+        code = code * len(values) + inverse
+    return code
+
+
+def front_of(found: Evaluated) -> Evaluated:
+    """Plans no other beats in seconds and bytes, fastest first; of equal ones the simplest."""
+    mask = is_pareto(np.stack([found.step_s, found.device_bytes], axis=1))
+    ranked = first_of(chosen(found, mask), ("step_s", "device_bytes"), int(mask.sum()))
+    same = np.zeros(size_of(ranked.rows), dtype=bool)
+    same[1:] = (np.diff(ranked.step_s) == 0) & (np.diff(ranked.device_bytes) == 0)
+    return chosen(ranked, ~same)
+
+
+def front_over_devices(searches: Sequence[PlanSearch]) -> tuple[PricedPlan, ...]:
+    """Of the fronts of several searches, what no other plan beats in seconds, bytes and devices, fastest first."""
+    plans = [plan for each in searches for plan in each.front]
+    if not plans:
+        return ()
+    mask = is_pareto([[p.step_s, p.peak_bytes, float(p.plan.num_devices)] for p in plans])
+    return tuple(sorted((p for p, on in zip(plans, mask, strict=True) if on), key=lambda p: (p.step_s, p.peak_bytes)))

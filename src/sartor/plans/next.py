@@ -1,0 +1,79 @@
+"""What to try after the best plan: each proposal is priced, by the same step and footprint, before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.operators import DType
+from sartor.plans.evaluate import Pricer
+from sartor.plans.result import PlanSearch, PricedPlan
+
+WORTH = 0.01
+"""Least gain in tokens per second that is proposed."""
+ROOMY = 0.9
+"""Share of the memory under which a plan counts as roomy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """A change of the job or the trainer under the best plan, and tokens per second then over now."""
+
+    change: str
+    speedup: float
+    step_s: float
+
+
+def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
+    """Changes that pay, most first: overlap of tensor-parallel traffic, an 8-bit recipe, a larger global batch."""
+    job, plan = pricer.job, best.plan
+    now = job.tokens_per_step / best.step_s
+    found = []
+    for words, changed, new_plan in (*_trainer(job, plan), *_recipe(pricer, plan), *_batch(job, plan)):
+        other = replace(pricer, job=changed)
+        if float(other.footprint(new_plan).device_bytes) > pricer.limit_bytes:
+            continue
+        step_s = float(other.step(new_plan).step_s)
+        speedup = changed.tokens_per_step / step_s / now
+        if speedup >= 1 + WORTH:
+            found.append(NextStep(change=words, speedup=speedup, step_s=step_s))
+    return tuple(sorted(found, key=lambda each: -each.speedup))
+
+
+def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
+    trainer = job.framework
+    if int(plan.dims.tp) > 1 and not trainer.tp_overlap:
+        words = "overlap tensor-parallel traffic with the products it feeds (Megatron --tp-comm-overlap)"
+        yield words, replace(job, framework=replace(trainer, tp_overlap=True)), plan
+    if int(plan.dims.ep) > 1 and not trainer.dispatch_once:
+        words = "send a token once to each node (DeepEP; Megatron --moe-enable-deepep)"
+        yield words, replace(job, framework=replace(trainer, dispatch_once=True)), plan
+    if int(plan.dims.ep) > 1 and int(plan.virtual_stages) > 1 and not trainer.ep_overlap:
+        words = "hide experts' exchange behind another microbatch (Megatron --overlap-moe-expert-parallel-comm)"
+        yield words, replace(job, framework=replace(trainer, ep_overlap=True)), plan
+    if not trainer.cuda_graphs:
+        yield "CUDA graphs", replace(job, framework=replace(trainer, cuda_graphs=True)), plan
+
+
+def _recipe(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
+    job, rates = pricer.job, [gpu.peak_flops_per_s for gpu in pricer.cluster.gpus]
+    if job.recipe not in (Recipe.BF16, Recipe.FP16) or job.shape.traced is not None:
+        return
+    recipes = ((DType.FP8, Recipe.FP8_CURRENT), (DType.MXFP8, Recipe.MXFP8))
+    for dtype, recipe in recipes:
+        if all(peaks.get(dtype, 0.0) > peaks.get(job.recipe.dtype, 0.0) for peaks in rates):
+            yield f"train in 8 bits (--dtype {recipe.value}), if the loss allows", replace(job, recipe=recipe), plan
+
+
+def _batch(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
+    doubled = replace(job, global_batch_size=2 * job.global_batch_size)
+    words = f"a global batch of {doubled.global_batch_size} sequences, if convergence allows"
+    yield words, doubled, replace(plan, num_microbatches=2 * int(plan.num_microbatches))
+
+
+def roomier(search: PlanSearch, limit_bytes: float) -> PricedPlan | None:
+    """The fastest plan of the front that leaves a tenth of the memory free, where the best does not."""
+    if search.best is None or search.best.peak_bytes <= ROOMY * limit_bytes:
+        return None
+    return next((plan for plan in search.front if plan.peak_bytes <= ROOMY * limit_bytes), None)

@@ -1,0 +1,94 @@
+"""Why nothing fits, and the nearest change after which something would: each proposal has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sartor.model.training import PipelineSchedule, Recompute
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.evaluate import Pricer
+from sartor.plans.result import PricedPlan, Relaxation, Tightest
+from sartor.plans.space import chunks, plan_space, size_of
+from sartor.units import format_bytes, round_up
+
+DOUBLINGS = 7
+"""How often the devices are doubled, and the sequence halved, in search of what fits."""
+LEAST_SEQ_LEN = 128
+
+
+def tightest(
+    pricer: Pricer, num_devices: int, fixed: Mapping[str, int], leanest: PricedPlan | None, struck: Mapping[str, int]
+) -> Tightest:
+    """The constraint that leaves no plan, in a sentence, and changes that would leave some."""
+    relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
+    if leanest is None:
+        held = ", ".join(f"{name}={word_of(name, value)}" for name, value in fixed.items())
+        reason = list(struck)[-1] if struck else "they contradict each other"  # what the last of them were struck for
+        together = " together" if len(fixed) > 1 else ""
+        return Tightest(message=f"no plan has {held}{together}: {reason}", relaxations=relaxations)
+    over = leanest.peak_bytes - pricer.limit_bytes
+    stage = int(leanest.footprint.stage)
+    small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
+    where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
+    message = (
+        f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
+        f"{format_bytes(over)} more than {small.name} has ({format_bytes(pricer.limit_bytes)})"
+    )
+    return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
+
+
+def _relaxations(
+    pricer: Pricer, num_devices: int, fixed: Mapping[str, int], leanest: PricedPlan | None
+) -> Iterator[Relaxation]:
+    """Least intrusive first: free a fixed value, offload, add devices, shorten the sequence, larger devices."""
+    for name in fixed:
+        rest = {other: value for other, value in fixed.items() if other != name}
+        if something_fits(pricer, num_devices, rest):
+            yield Relaxation(change=f"leave {name} free", field=name, value="free")
+    if leanest is None:
+        return
+    if "optimizer_offload" not in fixed and something_fits(pricer, num_devices, {**fixed, "optimizer_offload": 1}):
+        yield Relaxation(
+            change="keep the optimizer's states in host memory (--fix optimizer_offload=1)",
+            field="optimizer_offload",
+            value="1",
+        )
+    more = _more_devices(pricer, num_devices, fixed)
+    if more:
+        yield Relaxation(change=f"use {more} devices", field="num_devices", value=str(more))
+    shorter = _shorter(pricer, num_devices, fixed)
+    if shorter:
+        yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
+    usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)
+    need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))
+    yield Relaxation(change=f"devices of {format_bytes(need)} or more", field="hbm_bytes", value=str(need))
+
+
+def word_of(axis: str, value: int) -> str:
+    """A held value as people say it: ``recompute=full``."""
+    if axis == "recompute":
+        return Recompute(value).word
+    return PipelineSchedule(value).word if axis == "schedule" else str(value)
+
+
+def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
+    counts = [num_devices * 2**k for k in range(1, DOUBLINGS + 1)]
+    cap = pricer.cluster.total_devices
+    return next((n for n in counts if not (cap and n > cap) and something_fits(pricer, n, fixed)), None)
+
+
+def _shorter(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
+    lengths = [pricer.job.seq_len // 2**k for k in range(1, DOUBLINGS + 1)]
+    jobs = (replace(pricer.job, seq_len=s) for s in lengths if s >= LEAST_SEQ_LEN)
+    return next((j.seq_len for j in jobs if something_fits(replace(pricer, job=j), num_devices, fixed)), None)
+
+
+def something_fits(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> bool:
+    """Whether any legal plan fits in memory; its time is not asked for."""
+    space = plan_space(pricer.job, num_devices, fixed)
+    for chunk in chunks(structures(pricer.job, space).rows):
+        rows = with_switches(pricer.job, space, chunk, {})
+        if size_of(rows) and (pricer.memory(rows)[0] <= pricer.limit_bytes).any():
+            return True
+    return False

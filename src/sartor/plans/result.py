@@ -1,0 +1,117 @@
+"""What a search over plans answers with: the best plan, others, the front, and why the rest was struck out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.plans.space import Rows
+from sartor.step.results import Footprint, StepEstimate
+
+Z_80 = 1.2815515655446004
+"""Standard deviations either side that hold 80% of a normal distribution."""
+
+
+class PlanStatus(Enum):
+    """``OPTIMAL``: no other plan of the space has a shorter predicted step; ``INFEASIBLE``: none fits."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """One plan with its predicted step and memory."""
+
+    plan: TrainingPlan
+    step: StepEstimate
+    footprint: Footprint
+
+    @property
+    def step_s(self) -> float:
+        return float(self.step.step_s)
+
+    @property
+    def low_s(self) -> float:
+        return self.step_s * float(np.exp(-Z_80 * self.step.log_sigma))
+
+    @property
+    def high_s(self) -> float:
+        return self.step_s * float(np.exp(Z_80 * self.step.log_sigma))
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest device, all told."""
+        return float(self.footprint.device_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPoints:
+    """Plans as columns for a figure: ``rows`` by axis name, with seconds and bytes of the fullest device."""
+
+    rows: Rows
+    step_s: np.ndarray[tuple[int], np.dtype[np.float64]]
+    device_bytes: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation:
+    """A change after which some plan fits: what to change, in words, and the best plan then."""
+
+    change: str
+    field: str
+    value: str
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tightest:
+    """Why nothing fits: the constraint in a sentence; of a lack of memory, the leanest plan and what it lacks."""
+
+    message: str
+    stage: int | None = None
+    over_bytes: float | None = None
+    leanest: PricedPlan | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSearch:
+    """What the search of one number of devices found. ``top`` holds the best plan of each (tp, pp, dp, cp, ep)."""
+
+    job: TrainingJob
+    cluster: Cluster
+    num_devices: int
+    fixed: Mapping[str, int]
+    status: PlanStatus
+    best: PricedPlan | None
+    top: tuple[PricedPlan, ...]
+    front: tuple[PricedPlan, ...]
+    """Plans no other beats in step time and memory at once, fastest first."""
+    points: PlanPoints
+    """The best plan of every (tp, pp, dp, cp, ep) that fits."""
+    space_size: int
+    """Points of the whole grid: ``fitting`` and all of ``rejected``."""
+    evaluated: int
+    """Plans whose memory was computed, and their step time where they fit; with the refined ones."""
+    refined: int
+    """Plans beside the grid: fewer layers recomputed than all, as many as must be."""
+    placed: int
+    """Plans whose layers were placed on stages by the dynamic program."""
+    unplaced: int
+    """Plans whose bound is below the best step and whose layers were not placed: 0 but in spaces with many such."""
+    fitting: int
+    """Points of the grid that fit."""
+    rejected: Mapping[str, int]
+    """Points struck out by reason, most first."""
+    tightest: Tightest | None
+    wall_s: float = field(compare=False)
+
+    @property
+    def evaluated_per_s(self) -> float:
+        return self.evaluated / self.wall_s if self.wall_s else 0.0

@@ -1,0 +1,168 @@
+"""The search over plans: every legal way to spread a job over devices, priced in a stream, the best one proved.
+
+Nothing is sampled and nothing is guessed away: a plan is left out only for a condition it breaks, which is counted,
+or because it does not fit in memory, which is counted too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Recompute, TrainingJob
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.evaluate import (
+    Footprints,
+    Pricer,
+    Steps,
+    distinct_but_recompute,
+    evaluate,
+    fewest_recomputed,
+    partly_recomputed,
+    priced,
+)
+from sartor.plans.fixed import check_fixed
+from sartor.plans.front import Kept, chosen, first_of, joined
+from sartor.plans.relax import tightest
+from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
+from sartor.plans.space import CHUNK, PlanSpace, chunks, plan_space, size_of, take
+from sartor.plans.stages import WORTH, Placed, place_layers
+
+FRONT = 60
+"""Points of the front that are priced in detail, evenly along it."""
+
+FRONTS = 1000
+"""Plans of the front, and the best of each set of dims, whose layers are recomputed in every number, fastest first."""
+
+Progress = Callable[[int, int], None]
+"""Told how many structures are done, of how many."""
+
+
+def search_plans(
+    job: TrainingJob,
+    cluster: Cluster,
+    num_devices: int,
+    fixed: Mapping[str, int] | None = None,
+    *,
+    top: int = 10,
+    uneven: bool = True,
+    calibration: Calibration | None = None,
+    progress: Progress | None = None,
+    steps: Steps | None = None,
+    footprints: Footprints | None = None,
+) -> PlanSearch:
+    """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
+
+    ``fixed`` holds axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
+    recompute) to one value each. ``uneven`` False keeps stages as even as can be. ``steps`` and ``footprints`` stand in
+    for ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed value that no plan of
+    so many devices can have.
+    """
+    started = time.perf_counter()
+    pricer = make_pricer(job, cluster, calibration, steps, footprints)
+    held = check_fixed(job, num_devices, fixed or {})
+    space = plan_space(job, num_devices, held)
+    kept, rejected = _stream(pricer, space, progress, top)
+    placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
+    best = _merged(_top(pricer, kept, top), placed.plans, top)
+    lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
+    return PlanSearch(
+        job=job,
+        cluster=cluster,
+        num_devices=num_devices,
+        fixed=held,
+        status=PlanStatus.OPTIMAL if best else PlanStatus.INFEASIBLE,
+        best=best[0] if best else None,
+        top=best,
+        front=_front(pricer, kept),
+        points=PlanPoints(rows=kept.best.rows, step_s=kept.best.step_s, device_bytes=kept.best.device_bytes),
+        space_size=space.size,
+        evaluated=kept.evaluated,
+        refined=kept.refined,
+        fitting=kept.fitting,
+        rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
+        placed=placed.tried,
+        unplaced=placed.left,
+        tightest=None if best else tightest(pricer, num_devices, held, lean, rejected),
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def make_pricer(
+    job: TrainingJob,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    steps: Steps | None = None,
+    footprints: Footprints | None = None,
+) -> Pricer:
+    """The training room's two questions about this job on this cluster."""
+    from sartor.step import footprint as memory
+    from sartor.step import step as time_of
+
+    return Pricer(
+        job=job,
+        cluster=cluster,
+        steps=steps or time_of.step,
+        footprints=footprints or memory.footprint,
+        calibration=calibration,
+    )
+
+
+def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
+    """Price every legal point of the space chunk by chunk; what is kept, and the counts of what was struck out."""
+    found = structures(pricer.job, space)
+    rejected, kept = dict(found.rejected), Kept(top=top)
+    total = size_of(found.rows)
+    done = 0
+    for chunk in chunks(found.rows):
+        if progress:
+            progress(done, total)
+        rows = with_switches(pricer.job, space, chunk, rejected)
+        if size_of(rows):
+            prices = evaluate(pricer, rows)
+            kept.add(prices)
+            fewer = fewest_recomputed(pricer, prices, kept.worst_s)
+            if fewer is not None:
+                kept.add_refined(evaluate(pricer, fewer))
+        done += size_of(chunk)
+    if "recompute_layers" not in space.fixed and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL:
+        _add_partly_recomputed(pricer, kept)
+    if progress:
+        progress(total, total)
+    for reason, count in kept.over.items():
+        rejected[reason] = rejected.get(reason, 0) + count
+    return kept, rejected
+
+
+def _add_partly_recomputed(pricer: Pricer, kept: Kept) -> None:
+    """Between a plan of the front that recomputes nothing and one that recomputes all lie those that do some."""
+    both = joined(kept.front, kept.best)
+    near = first_of(both, ("step_s", "device_bytes"), FRONTS)
+    rows = partly_recomputed(pricer.job, distinct_but_recompute(near.rows))
+    for start in range(0, size_of(rows), CHUNK):
+        kept.add_refined(evaluate(pricer, take(rows, slice(start, start + CHUNK))))
+
+
+def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
+    return priced(pricer, first_of(kept.best, ("step_s", "device_bytes"), top).rows)
+
+
+def _merged(even: Sequence[PricedPlan], uneven: Sequence[PricedPlan], top: int) -> tuple[PricedPlan, ...]:
+    """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only where it saves enough."""
+    kept: dict[tuple[int, ...], PricedPlan] = {}
+    for each in (*even, *uneven):
+        dims = each.plan.dims
+        key = tuple(int(n) for n in (dims.tp, dims.pp, dims.dp, dims.cp, dims.ep))
+        if key not in kept or each.step_s < kept[key].step_s * (1 - WORTH):
+            kept[key] = each
+    return tuple(sorted(kept.values(), key=lambda each: each.step_s)[:top])
+
+
+def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:
+    count = size_of(kept.front.rows)
+    shown = np.unique(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
+    return tuple(priced(pricer, chosen(kept.front, shown).rows))

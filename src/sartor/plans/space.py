@@ -1,0 +1,182 @@
+"""Every way to spread a job over so many devices: the axes of the search, and rows of candidate plans as arrays.
+
+A plan of the search is a *structure* (tp, pp, dp, cp, ep, virtual stages, microbatch) with *switches* (sequence
+parallelism, recomputation, ZeRO stage, schedule). Axes don't depend on each other: what does not go together is
+struck out by ``search.plan_conditions``, where every struck point gets its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.step.blocks import layer_order
+from sartor.units import ceil_div
+
+Array = npt.NDArray[Any]
+Rows = dict[str, Array]
+"""Columns of equal length by axis name; one entry per candidate."""
+
+DIMS = ("tp", "pp", "cp", "dp")
+STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
+SWITCHES = ("sequence_parallel", "zero_stage", "schedule", "optimizer_offload", "recompute")
+AXES = (*STRUCTURE, *SWITCHES)
+"""All axes; a plan's row holds one value of each, and ``recompute_layers``."""
+
+CHUNK = 16384
+"""Structures priced at once: with their switches some hundred thousand plans, enough that what they share (blocks,
+traffic) is priced seldom, and few enough that their arrays stay below a few hundred megabytes."""
+UNEVEN_CHUNKS = 8
+"""Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSpace:
+    """The axes of one search, before anything is struck out. ``dims`` holds every tp x pp x cp x dp of the devices."""
+
+    num_devices: int
+    dims: Rows
+    axes: Mapping[str, Array]
+    """Values of every other axis."""
+    fixed: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        """Points of the whole grid."""
+        return len(self.dims["tp"]) * int(np.prod([len(values) for values in self.axes.values()], dtype=object))
+
+
+def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, int]) -> PlanSpace:
+    """All axes for a job on ``num_devices``, each held to its one value where it is ``fixed``."""
+    dims = factorizations(num_devices)
+    axes = axis_values(job, dims)
+    keep = np.ones(len(dims["tp"]), dtype=bool)
+    for name, value in fixed.items():
+        if name in dims:
+            keep &= dims[name] == value
+        elif name in axes:
+            axes[name] = np.array([value])
+    return PlanSpace(num_devices=num_devices, dims=take(dims, keep), axes=axes, fixed=dict(fixed))
+
+
+def factorizations(num_devices: int) -> Rows:
+    """Every ordered (tp, pp, cp, dp) whose product is ``num_devices``: C(k + 3, 3) of them for 2^k devices."""
+    found = [np.array([num_devices])]
+    for _ in range(3):  # split the last factor again
+        last = found[-1]
+        pairs = [(i, d) for i, n in enumerate(last.tolist()) for d in divisors(n)]
+        index = np.array([i for i, _ in pairs])
+        factor = np.array([d for _, d in pairs])
+        found = [*(column[index] for column in found[:-1]), factor, last[index] // factor]
+    return dict(zip(DIMS, found, strict=True))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
+    """Values of the axes beside the dims that some plan of the job could have."""
+    experts = num_experts(job)
+    stages = np.unique(dims["pp"])
+    return {
+        "ep": np.array(divisors(experts) if experts else [1]),
+        "virtual_stages": np.array(_virtual_stages(len(layer_order(job.shape)), stages)),
+        "microbatch_size": np.array(divisors(job.global_batch_size)),
+        "sequence_parallel": np.array([0, 1]),
+        "zero_stage": np.array([0, 1, 2, 3]),
+        "schedule": np.array([int(s) for s in PipelineSchedule]),
+        "optimizer_offload": np.array([0]),
+        "recompute": np.array([int(r) for r in Recompute]),
+    }
+
+
+def _virtual_stages(num_layers: int, stages: Array) -> list[int]:
+    """1 up to UNEVEN_CHUNKS, and all that cut the layers evenly on some number of stages."""
+    even = {v for p in stages.tolist() if p > 1 and num_layers % p == 0 for v in divisors(num_layers // p)}
+    few = range(1, min(UNEVEN_CHUNKS, max(1, num_layers // 2)) + 1)
+    return sorted({1, *few, *even})
+
+
+def num_experts(job: TrainingJob) -> int:
+    """Routed experts of the layers that have them; 0 in a dense model."""
+    moe = job.shape.moe_ffn
+    return 0 if moe is None else int(moe.num_experts)
+
+
+def cross(rows: Rows, axis: str, values: Array) -> Rows:
+    """Every row with every value of one more axis; a row's values stand together."""
+    count = len(next(iter(rows.values())))
+    return {**{n: np.repeat(v, len(values)) for n, v in rows.items()}, axis: np.tile(values, count)}
+
+
+def take(rows: Rows, index: Any) -> Rows:
+    """Some of the rows, by mask, slice or positions."""
+    return {name: values[index] for name, values in rows.items()}
+
+
+def size_of(rows: Rows) -> int:
+    return len(next(iter(rows.values())))
+
+
+def chunks(rows: Rows) -> Iterator[Rows]:
+    """Structures in pieces; those with equal work on a device (tp, cp, ep, microbatch) stand together, so that it is
+    priced in few pieces."""
+    order = np.lexsort([rows[name] for name in ("virtual_stages", "pp", "microbatch_size", "ep", "cp", "tp")])
+    for start in range(0, len(order), CHUNK):
+        yield take(rows, order[start : start + CHUNK])
+
+
+def num_microbatches(job: TrainingJob, rows: Rows) -> Array:
+    """Microbatches of one pipeline in one step."""
+    return np.asarray(job.global_batch_size // (rows["dp"] * rows["microbatch_size"]))
+
+
+def stage_layers(job: TrainingJob, rows: Rows) -> Array:
+    """Layers of the fullest device, all its chunks together."""
+    chunks = rows["virtual_stages"]
+    return np.asarray(ceil_div(len(layer_order(job.shape)), rows["pp"] * chunks) * chunks)
+
+
+def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
+    """Rows as one ``TrainingPlan`` of arrays."""
+    dims = ParallelDims(
+        **{name: rows[name] for name in (*DIMS, "ep")},
+        sequence_parallel=rows["sequence_parallel"].astype(bool),  # type: ignore[arg-type]
+    )
+    return TrainingPlan(
+        dims=dims,
+        microbatch_size=rows["microbatch_size"],
+        num_microbatches=num_microbatches(job, rows),
+        virtual_stages=rows["virtual_stages"],
+        schedule=rows["schedule"],
+        zero_stage=rows["zero_stage"],
+        optimizer_offload=rows["optimizer_offload"].astype(bool),
+        recompute=rows["recompute"],
+        recompute_layers=rows.get("recompute_layers", -1),
+    )
+
+
+def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
+    """One row as a plan of plain numbers."""
+    row = {name: int(values[index]) for name, values in rows.items()}
+    dims = ParallelDims(**{name: row[name] for name in (*DIMS, "ep")}, sequence_parallel=bool(row["sequence_parallel"]))
+    return TrainingPlan(
+        dims=dims,
+        microbatch_size=row["microbatch_size"],
+        num_microbatches=job.global_batch_size // (row["dp"] * row["microbatch_size"]),
+        virtual_stages=row["virtual_stages"],
+        schedule=PipelineSchedule(row["schedule"]),
+        zero_stage=row["zero_stage"],
+        optimizer_offload=bool(row["optimizer_offload"]),
+        recompute=Recompute(row["recompute"]),
+        recompute_layers=row.get("recompute_layers", -1),
+    )

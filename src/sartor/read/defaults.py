@@ -1,0 +1,55 @@
+"""Published defaults of the model classes: what a field means when a file of that ``model_type`` omits it.
+
+The table (``class_defaults.json``) holds facts only, one entry per model type: the default values of the fields
+that say something about shape, other names a field goes by, and which model type a nested config is when it does
+not say. ``lab/class_defaults.py`` writes it from the configuration classes of the release it names.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassDefaults:
+    """What is published about one model type; empty for an unknown one."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = field(default_factory=dict)
+    known: bool = False
+
+
+@cache
+def class_defaults(model_type: str) -> ClassDefaults:
+    """The published defaults of ``model_type``."""
+    entry = _table()["model_types"].get(model_type)
+    if entry is None:
+        return _UNKNOWN
+    return ClassDefaults(
+        values=entry.get("values", {}), aliases=entry.get("aliases", {}), nested=entry.get("nested", {}), known=True
+    )
+
+
+def known_model_types() -> tuple[str, ...]:
+    """Model types the table has an entry for."""
+    return tuple(sorted(_table()["model_types"]))
+
+
+def defaults_source() -> str:
+    """Where the table comes from, with version and date."""
+    return str(_table()["source"])
+
+
+_UNKNOWN = ClassDefaults()
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = files("sartor.read").joinpath("class_defaults.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table

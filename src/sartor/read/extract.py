@@ -1,0 +1,126 @@
+"""From a name to a traced model: a Hugging Face config, a zoo model, a model type, or a factory of the user's own.
+
+The extra ``torch`` is needed here and nowhere else; it is imported when a trace is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError, MissingExtraError
+from sartor.model.traced import TracedModel
+from sartor.read.config_text import read_config
+from sartor.read.hub import fetch_config
+from sartor.read.zoo_config import zoo_config
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+PHASES = ("train", "prefill")
+
+
+def extract(
+    model: str | Path,
+    *,
+    inputs: Sequence[str] = (),
+    phase: str = "train",
+    seq_len: int | None = None,
+    microbatch_size: int | None = None,
+    dtype: str | None = None,
+    eager: bool = False,
+    architecture: str = "",
+) -> TracedModel:
+    """Trace a model on tensors without memory: forward and, for ``phase`` train, backward.
+
+    ``model`` is ``package.module:factory`` (or ``file.py:factory``), a config.json or its folder, a zoo name, a model
+    type of transformers, or ``org/name``. ``inputs`` are those of a factory's module, each ``name=8x1024:float32``.
+    Hugging Face models are fed ``microbatch_size`` sequences (1) of ``seq_len`` tokens (2048, or their longest) in
+    ``dtype`` (bf16); a factory's module keeps its own dtype unless one is given. ``eager``: every memory-bound operator
+    is a kernel of its own. Raises ``InputError`` (also where torch is not installed).
+    """
+    if phase not in PHASES:
+        raise InputError("phase", phase, "must be train (forward and backward) or prefill (forward)", "train")
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError("dtype", dtype, f"must be one of {', '.join(DTYPES)}", "bf16")
+    for name, value in (("seq_len", seq_len), ("microbatch_size", microbatch_size)):
+        if value is not None and value < 1:
+            raise InputError(name, value, "must be at least 1", "1")
+    text = str(model)
+    own = _is_factory(text)
+    needs_torch("extract", transformers=not own)
+    word = None if dtype is None else DTYPES[dtype]
+    train, fused = phase == "train", not eager
+    if own:
+        from sartor.read.torch_trace.own_module import own_module
+        from sartor.read.torch_trace.trace import trace
+
+        _only_for_configs({"--seq-len": seq_len, "--microbatch-size": microbatch_size, "--architecture": architecture})
+        return trace(own_module(text, inputs, dtype=word), train=train, fused=fused)
+    from sartor.read.torch_trace.hugging_face import trace_config
+
+    if inputs:
+        must = "is for modules of a factory; a Hugging Face model takes --seq-len and --microbatch-size"
+        raise InputError("--input", inputs[0], must)
+    fields, name = hugging_face_fields(text)
+    return trace_config(
+        fields,
+        train=train,
+        fused=fused,
+        name=name,
+        source=text,
+        microbatch_size=microbatch_size or 1,
+        seq_len=seq_len,
+        dtype=word or "bfloat16",
+        architecture=architecture,
+    )
+
+
+def needs_torch(feature: str, *, transformers: bool = False) -> None:
+    """Refuse with the command that installs what is missing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", *(("transformers",) if transformers else ())) if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"{feature} ({' and '.join(missing)})", "torch")
+
+
+def hugging_face_fields(text: str) -> tuple[Mapping[str, Any], str]:
+    """The config of a path, a hub id, a zoo model or a bare model type, and what to call the model."""
+    path = Path(text)
+    if text.endswith((".json", "/", "\\")) or path.exists():
+        fields = read_config(path)
+        stem = path.absolute().parent.name if path.name == "config.json" else path.absolute().name
+        name = str(fields.get("_name_or_path") or stem.removesuffix(".json"))
+    elif text.count("/") == 1:
+        fields, name = read_config(Path(fetch_config(text))), text.rpartition("/")[2]
+    else:
+        return _by_name(text)
+    if not isinstance(fields.get("model_type"), str):
+        raise InputError("model_type", fields.get("model_type", "missing"), "must name a model type of transformers")
+    return fields, name
+
+
+def _by_name(text: str) -> tuple[Mapping[str, Any], str]:
+    """A zoo model's config, or a model type's default one."""
+    from sartor.read.torch_trace.hugging_face import known_types
+
+    try:
+        return zoo_config(text)
+    except InputError as error:
+        if text in known_types():
+            return {"model_type": text}, text
+        must = f"{error.must}; package.module:factory and a model type of transformers work too"
+        raise InputError("model", text, must, error.nearest) from None
+
+
+def _is_factory(text: str) -> bool:
+    """``package.module:factory`` and ``file.py:factory``; a path that exists is a path."""
+    where, colon, name = text.rpartition(":")
+    return bool(colon and where) and all(part.isidentifier() for part in name.split(".")) and not Path(text).exists()
+
+
+def _only_for_configs(words: Mapping[str, Any]) -> None:
+    for flag, value in words.items():
+        if value not in (None, ""):
+            must = "is for Hugging Face models; give a factory's sizes with --input name=2x2048:int64"
+            raise InputError(flag, value, must)

@@ -1,0 +1,224 @@
+"""Pairs of towers and readers of pictures or sound whose text layers are plain: the layers here, the rest by table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.shape import Stack, TransformerShape
+from sartor.read.families import Reader, parts, readers
+from sartor.read.families.decoder import Family, read_decoder
+from sartor.read.families.encoder_decoder import Seq2Seq, Side, build_stack, read_side
+from sartor.read.families.encoders import Encoder, read_encoder
+from sartor.read.families.parts import group_layers, plain, rms
+from sartor.read.families.t5 import T5Kind, read_t5
+from sartor.read.families.tabled import is_tabled
+from sartor.read.fields import Fields
+
+PLAIN = Encoder(token_types=False, pooler=False)
+MODERN = Encoder(norm=rms(), gated=True, bias="qkv_bias", mlp_bias="mlp_bias", token_types=False, pooler=False)
+
+
+def read_text_encoder(f: Fields, family: Encoder = PLAIN, path: str = "text_config") -> TransformerShape:
+    """A text encoder in a nested config (``path`` empty: at the top), with no head of its own."""
+    inner = f.nested(path, required=True) if path else f
+    assert inner is not None
+    shape = read_encoder(replace(inner, architecture="Model"), family)
+    return replace(shape, model_type=f.model_type)
+
+
+def read_nested(f: Fields, fallback: str, path: str = "text_config") -> TransformerShape:
+    """A language model in a nested config of a type that is read elsewhere."""
+    inner = f.nested(path, fallback, required=True)
+    assert inner is not None
+    reader = readers().get(inner.model_type)
+    if reader is None:
+        raise inner.refuse("model_type", inner.model_type, "must be a text model this program reads")
+    return reader(inner)
+
+
+def read_captions(f: Fields) -> TransformerShape:
+    """Text layers that are run with the image's tokens before them (GIT): a decoder of BERT's layers."""
+    shape = read_encoder(replace(f, architecture=""), Encoder(token_types=False, transform=False))
+    tied = f.flag("tie_word_embeddings", default=False)
+    return replace(shape, tied_embeddings=tied, linears=(), vectors=())
+
+
+def read_blip(f: Fields) -> TransformerShape:
+    """BLIP: BERT's layers with a cross-attention to the image, which text alone does not run (arXiv 2201.12086)."""
+    shape = read_text_encoder(f)
+    inner = f.nested("text_config", required=True)
+    assert inner is not None
+    hidden, source = int(shape.hidden_size), inner.size("encoder_hidden_size")
+    cross = tuple(
+        plain(name, d_in, hidden, bias=True, rows=0)
+        for name, d_in in (("cross_q", hidden), ("cross_k", source), ("cross_v", source), ("cross_out", hidden))
+    )
+    if f.architecture in ("BlipModel",):
+        cross = ()
+    return with_more(shape, cross, Vectors(name="cross_norm", per_hidden=2))
+
+
+def read_flava(f: Fields) -> TransformerShape:
+    """FLAVA: a text encoder, pooled and projected for the multimodal one (arXiv 2112.04482)."""
+    shape = read_text_encoder(f, replace(PLAIN, bias="qkv_bias", out_bias=True))
+    hidden = int(shape.hidden_size)
+    towards = plain("text_to_multimodal", hidden, hidden, bias=True)
+    return replace(shape, linears=(*shape.linears, plain("pooler", hidden, hidden, bias=True, rows=1), towards))
+
+
+def with_more(shape: TransformerShape, linears: tuple[Linear, ...], norm: Vectors) -> TransformerShape:
+    """The shape with further parts in every layer of its main stack."""
+    if not linears:
+        return shape
+    runs = tuple(
+        replace(r, layer=replace(r.layer, linears=(*r.layer.linears, *linears), vectors=(*r.layer.vectors, norm)))
+        for r in shape.main.runs
+    )
+    return replace(shape, stacks=(replace(shape.main, runs=runs),))
+
+
+def read_lxmert(f: Fields) -> TransformerShape:
+    """LXMERT: its language layers; those over objects and across are beside them (arXiv 1908.07490)."""
+    named = replace(f, raw={**f.raw, "num_hidden_layers": f.size("l_layers")}, architecture="Model")
+    return read_encoder(named, Encoder())
+
+
+def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
+    """A decoder of BART's kind over an encoder of sound."""
+    inner = (f.nested(source, required=True) if source else None) or f
+    side = read_side(inner, "decoder_") if f.model_type == "speecht5" else plain_side(inner)
+    stack = build_stack(inner, Seq2Seq(), side, 0, cross=True)
+    return TransformerShape(
+        name=f.model_type,
+        stacks=(replace(stack, name="decoder"),),
+        vocab_size=inner.size(*parts.VOCAB),
+        tied_embeddings=f.flag("tie_word_embeddings", default=True),
+        model_type=f.model_type,
+    )
+
+
+def plain_side(f: Fields) -> Side:
+    """A decoder's sizes under the plain names."""
+    hidden = f.size("hidden_size")
+    num_heads, num_kv_heads, head_dim = parts.heads(f, hidden)
+    layers, ffn = f.layers(), f.size("intermediate_size")
+    return Side(hidden=hidden, layers=layers, heads=num_heads, ffn=ffn, kv_heads=num_kv_heads, head_dim=head_dim)
+
+
+def read_pix2struct(f: Fields) -> TransformerShape:
+    """Pix2Struct: T5's decoder with gated feed-forward parts over patches (arXiv 2210.03347)."""
+    t = f.nested("text_config", "pix2struct_text_model", required=True)
+    assert t is not None
+    hidden, heads, width = t.size("hidden_size"), t.size("num_heads"), t.size("d_ff")
+    own = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
+    cross = replace(own, cross=True, causal=False, name="cross_attention")
+    layer = Layer(mixers=(own, cross), ffn=DenseFfn(ffn_hidden_size=width), norms=(rms(),) * 3)
+    table = Vectors(name="relative_bias", fixed=t.size("relative_attention_num_buckets") * heads, embedding=True)
+    layers = [replace(layer, vectors=(table,)), *[layer] * (t.layers("num_layers") - 1)]
+    return TransformerShape(
+        name=f.model_type,
+        stacks=(Stack(name="decoder", hidden_size=hidden, runs=group_layers(layers), norms=(rms(),)),),
+        vocab_size=t.size("vocab_size"),
+        tied_embeddings=f.flag("tie_word_embeddings", default=False),
+        model_type=f.model_type,
+    )
+
+
+def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
+    """An encoder of conformer blocks (arXiv 2005.08100).
+
+    Two half feed-forward parts, attention with relative positions (Lasr: rotary ones, norms without bias), and a
+    convolution between two point-wise products.
+    """
+    relative = f.model_type != "lasr_ctc"
+    e = (f.nested(path, required=True) if path else None) or f
+    hidden, count, heads, width = e.size("hidden_size"), e.layers(), e.size(*parts.HEADS), e.size("intermediate_size")
+    bias = e.flag("attention_bias", default=True)
+    conv_bias, taps = e.flag("convolution_bias", default=True), e.size("conv_kernel_size")
+    mixer = AttentionMixer(
+        num_heads=heads,
+        num_kv_heads=e.optional_size(*parts.KV_HEADS) or heads,
+        head_dim=hidden // heads,
+        causal=False,
+        q_bias=bias,
+        kv_bias=bias,
+        out_bias=bias,
+        projections=(plain("relative_k", hidden, hidden),) if relative else (),
+        vectors=(Vectors(name="position_biases", fixed=2 * hidden),) if relative else (),
+    )
+    ffn = DenseFfn(ffn_hidden_size=width, gated=False, up_bias=bias, down_bias=bias)
+    around = (
+        plain("conv_in", hidden, 2 * hidden, bias=conv_bias),
+        plain("conv_out", hidden, hidden, bias=conv_bias),
+    )
+    taps_of = Vectors(name="depthwise", fixed=hidden * taps + (hidden if conv_bias else 0) + 2 * hidden)
+    layer = Layer(
+        mixers=(mixer,),
+        ffn=ffn,
+        ffns=(replace(ffn, name="mlp_2"),),
+        norms=(parts.layer_norm(bias=relative),) * 5,
+        linears=around,
+        vectors=(taps_of,),
+    )
+    stack = Stack(name="encoder", hidden_size=hidden, runs=group_layers([layer] * count))
+    return TransformerShape(
+        name=f.model_type, stacks=(stack,), vocab_size=0, lm_head=False, encoder_only=True, model_type=f.model_type
+    )
+
+
+def read_omni(f: Fields, thinker: str) -> TransformerShape:
+    """Qwen Omni: a thinker that reads and writes text, and a talker beside it that writes sound."""
+    inner = f.nested("thinker_config", thinker, required=True)
+    assert inner is not None
+    if not is_tabled(f.model_type, f.architecture):
+        f.ledger.guess(f"the talker of {f.model_type} is left out: only the thinker is counted, its text part exact")
+    return readers()[thinker](inner)
+
+
+_TEXT: dict[str, Encoder] = {
+    **dict.fromkeys(
+        (
+            "align", "altclip", "bridgetower", "chinese_clip", "clap", "tipsv2", "videoprism",
+            "vision-text-dual-encoder", "clipseg", "metaclip_2", "owlvit", "owlv2", "xclip", "groupvit",
+        ),
+        PLAIN,
+    ),
+    "aimv2": MODERN,
+}  # fmt: skip
+
+_TOP: dict[str, Encoder] = {
+    **dict.fromkeys(("tvp", "sew", "sew-d", "tipsv2_text_model"), PLAIN),
+    "vilt": replace(PLAIN, bias="qkv_bias", out_bias=True),
+}
+
+_OTHERS: dict[str, Callable[[Fields], TransformerShape]] = {
+    "flava": read_flava,
+    "git": read_captions,
+    "qwen2_5_omni": partial(read_omni, thinker="qwen2_5_omni_thinker"),
+    "qwen3_omni_moe": partial(read_omni, thinker="qwen3_omni_moe_thinker"),
+    "blip": read_blip,
+    "lxmert": read_lxmert,
+    "speecht5": read_sound_decoder,
+    "pix2struct": read_pix2struct,
+    "udop": partial(read_t5, kind=T5Kind()),
+    "pop2piano": partial(read_t5, kind=T5Kind()),
+    "idefics": partial(read_decoder, family=Family()),
+    "phi4_multimodal": lambda f: readers()["phi3"](f),
+    "modernvbert": partial(read_nested, fallback="modernbert"),
+    "moss_transcribe_diarize": partial(read_nested, fallback="qwen3"),
+    "nemo_speechlm": partial(read_nested, fallback="nemotron_h"),
+    "cosmos3_omni": partial(read_nested, fallback="qwen3_vl_text"),
+    "pe_audio": partial(read_nested, fallback="modernbert"),
+    "canary": partial(read_sound_decoder, source="decoder_config"),
+    "cohere_asr": read_sound_decoder,
+    **dict.fromkeys(("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "lasr_ctc"), conformer),
+}
+
+FAMILIES: dict[str, Reader] = {
+    **{name: partial(read_text_encoder, family=row) for name, row in _TEXT.items()},
+    **{name: partial(read_text_encoder, family=row, path="") for name, row in _TOP.items()},
+    **_OTHERS,
+}

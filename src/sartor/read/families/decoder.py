@@ -1,0 +1,381 @@
+"""One reader for the decoder-only families: a `Family` says what the class does that the file does not state.
+
+A family is a small record of habits (which norms, where biases are, gated or not, which layers hold experts); the
+sizes come from the config's fields. Most model types are one row in ``decoders.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from sartor.model.layer import (
+    AttentionMixer,
+    DenseFfn,
+    Ffn,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    Mixer,
+    MoeFfn,
+    Norm,
+    Vectors,
+)
+from sartor.model.shape import Stack, TransformerShape
+from sartor.read.families import parts
+from sartor.read.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
+from sartor.read.families.patterns import Span, Spans, Sparse, everywhere
+from sartor.read.fields import Fields
+
+Choice: TypeAlias = bool | str
+"""Fixed by the class, or the name of the field that says (``"!field"``: its negation)."""
+
+
+class QkNorm(Enum):
+    """Norms on queries and keys: none, one weight of ``head_dim`` each, one over all heads' width, one per head."""
+
+    NONE = "none"
+    HEAD = "head"
+    WIDTH = "width"
+    PER_HEAD = "per_head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Main sizes of a decoder, read once."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Where a family keeps its experts' sizes, and what stands beside them."""
+
+    sparse: Sparse
+    """Which layers have experts."""
+    num: tuple[str, ...] = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    top_k: tuple[str, ...] = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")
+    width: tuple[str, ...] = ("moe_intermediate_size", *parts.FFN)
+    shared_width: tuple[str, ...] = ()
+    """Fields that hold the shared expert's width."""
+    shared_count: tuple[str, ...] = ()
+    """Fields that hold how many experts' widths the shared expert is wide."""
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: Choice = False
+    """Expert linears have biases."""
+    score_bias: bool = False
+    """A trained correction per expert, as wide as the router's output."""
+    gated: bool = True
+    vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    """Further vectors of a sparse layer's feed-forward part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a class does that its config does not state."""
+
+    norm: Norm = field(default_factory=parts.rms)
+    norms: int = 2
+    """Norms over the residual width in one layer."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    qk_norm: QkNorm = QkNorm.NONE
+    qk_norm_if: Choice = True
+    qk_norm_bias: bool = False
+    q_bias: Choice = False
+    kv_bias: Choice | None = None
+    """As ``q_bias`` when None."""
+    out_bias: Choice = False
+    mlp_bias: Choice = False
+    gated: bool = True
+    parallel: Choice = False
+    activation: tuple[str, ...] = ("hidden_act", "hidden_activation", "activation_function")
+    ffn: tuple[str, ...] = parts.FFN
+    ffn_factor: int = 0
+    """Feed-forward width over hidden size where no field gives it (0: a field must)."""
+    spans: Spans | None = None
+    experts: Experts | None = None
+    positions: Callable[[Fields], int] | None = None
+    """Rows of a learned position table."""
+    lm_head_bias: Choice = False
+    tied: Choice = "tie_word_embeddings"
+    heads: Callable[[Fields, int], tuple[int, int, int]] = heads
+    hidden_name: tuple[str, ...] = parts.HIDDEN
+    attention_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    attention_linears: Callable[[Fields, Sizes], tuple[Linear, ...]] | None = None
+    layer_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
+    fused_qkv: bool = True
+    rotary: float = 1.0
+    """Share of the head dimension that is rotated where no field says (0: positions come otherwise)."""
+    attention_gate: Choice = False
+    """Queries come with an output gate of the same width."""
+    latent: bool = False
+    """Multi-head latent attention in place of queries, keys and values."""
+    ffn_vectors: Callable[[Fields, Sizes, int], tuple[Vectors, ...]] | None = None
+    """Vectors of the dense feed-forward part, given its width."""
+
+
+def read_decoder(f: Fields, family: Family) -> TransformerShape:
+    """The shape of a decoder-only language model."""
+    sizes = read_sizes(f, family)
+    spans = (family.spans or everywhere)(f, sizes.layers)
+    sparse = sparse_layers(f, sizes.layers, family)
+    dense = None if all(sparse) else dense_ffn(f, sizes, family)
+    moe = moe_ffn(f, sizes, family) if any(sparse) else None
+    norms = tuple(family.norm for _ in range(family.norms))
+    parallel = choose(f, family.parallel)
+    vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
+    made: dict[tuple[Span, bool], Layer] = {}
+    mixer: Mixer
+    for key in dict.fromkeys(zip(spans, sparse, strict=True)):
+        part: Ffn | None = moe if key[1] else dense
+        mixer = latent_attention(f, sizes, family, key[0]) if family.latent else attention(f, sizes, family, key[0])
+        made[key] = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, vectors=vectors)
+    layers = [made[key] for key in zip(spans, sparse, strict=True)]
+    return assemble(f, family, sizes.hidden, layers)
+
+
+def read_sizes(f: Fields, family: Family) -> Sizes:
+    """Hidden size, layers and heads."""
+    hidden = f.essential(*family.hidden_name)
+    layers = f.layers(*parts.LAYERS)
+    num_heads, num_kv_heads, head_dim = (latent_heads if family.latent else family.heads)(f, hidden)
+    return Sizes(hidden=hidden, layers=layers, heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
+
+
+def assemble(
+    f: Fields,
+    family: Family,
+    hidden: int,
+    layers: list[Layer],
+    *,
+    linears: tuple[Linear, ...] = (),
+    vectors: tuple[Vectors, ...] = (),
+    embedding_size: int | None = None,
+) -> TransformerShape:
+    """The model around a decoder's layers: embeddings, outer norms, head."""
+    outer = (*((family.norm,) if family.embedding_norm else ()), *((family.norm,) if family.final_norm else ()))
+    head = head_of(f)
+    top, has_lm_head = classifier(f, head, hidden), head is Head.LM
+    return TransformerShape(
+        name=f.model_type,
+        stacks=(Stack(name="decoder", hidden_size=hidden, runs=group_layers(layers), norms=outer),),
+        vocab_size=f.essential(*parts.VOCAB),
+        embedding_size=embedding_size,
+        max_positions=max_positions(f),
+        learned_positions=family.positions(f) if family.positions else 0,
+        mtp_layers=mtp_layers(f),
+        tied_embeddings=choose(f, family.tied) if has_lm_head else True,
+        lm_head=has_lm_head,
+        lm_head_bias=choose(f, family.lm_head_bias) if has_lm_head else False,
+        linears=(*linears, *top),
+        vectors=vectors,
+        model_type=f.model_type,
+    )
+
+
+def mtp_layers(f: Fields) -> int:
+    """Multi-token-prediction modules the file announces; they are in no main-model count."""
+    given = f.raw.get("num_nextn_predict_layers", f.raw.get("num_mtp_layers"))
+    return given if isinstance(given, int) and 0 < given < 1000 else 0
+
+
+def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
+    """What decoder classes put on top when they are no language models (transformers' generic heads)."""
+    if f.architecture.endswith("DoubleHeadsModel"):  # Beside the language-model head, a score for multiple choice.
+        return (parts.plain("summary", hidden, 1, bias=True, rows=1),)
+    match head:
+        case Head.SEQUENCE_CLASSIFICATION:
+            return (parts.plain("score", hidden, num_labels(f)),)
+        case Head.TOKEN_CLASSIFICATION:
+            return (parts.plain("score", hidden, num_labels(f), bias=True),)
+        case Head.QUESTION_ANSWERING:
+            return (parts.plain("qa_outputs", hidden, 2, bias=True),)
+        case _:
+            return ()
+
+
+def max_positions(f: Fields) -> int:
+    """Longest sequence, 0 when the file and the class are silent."""
+    given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.raw.get(n), int)), None)
+    value = given if given is not None else f.defaults.values.get("max_position_embeddings", 0)
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0
+
+
+def attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> AttentionMixer:
+    """The attention of one layer."""
+    q_bias = choose(f, family.q_bias)
+    return AttentionMixer(
+        num_heads=sizes.heads,
+        num_kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        window=span.window,
+        chunked=span.chunked,
+        q_bias=q_bias,
+        kv_bias=q_bias if family.kv_bias is None else choose(f, family.kv_bias),
+        out_bias=choose(f, family.out_bias),
+        fused_qkv=family.fused_qkv,
+        gated=choose(f, family.attention_gate),
+        rotary_dim=rotary_dim(f, family, sizes.head_dim),
+        vectors=(
+            *qk_norms(f, sizes, family),
+            *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
+        ),
+        projections=family.attention_linears(f, sizes) if family.attention_linears else (),
+    )
+
+
+def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
+    """Rotated part of a head; it changes no count."""
+    if not family.rotary:
+        return 0
+    nested = f.raw.get("rope_parameters") or f.raw.get("rope_scaling")
+    inner = nested if isinstance(nested, dict) else {}
+    given = inner.get("partial_rotary_factor", f.raw.get("partial_rotary_factor", f.raw.get("rotary_pct")))
+    fixed = f.raw.get("rotary_dim")
+    if isinstance(fixed, int) and given is None:
+        return min(max(fixed, 0), head_dim)
+    valid = isinstance(given, (int, float)) and 0 <= given <= 1
+    share = float(given) if valid and given is not None else family.rotary
+    return int(head_dim * share)
+
+
+def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
+    """Heads of multi-head latent attention: keys of nope and rope parts, as many as queries."""
+    num_heads = f.size(*parts.HEADS)
+    return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim", least=0)
+
+
+def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> LatentAttentionMixer:
+    """Multi-head latent attention of one layer (DeepSeek-V2); ``q_lora_rank`` null leaves queries undivided."""
+    q_rank, kv_rank = f.optional_size("q_lora_rank", least=0) or 0, f.size("kv_lora_rank")
+    return LatentAttentionMixer(
+        num_heads=sizes.heads,
+        q_lora_rank=q_rank,
+        kv_lora_rank=kv_rank,
+        qk_nope_head_dim=f.size("qk_nope_head_dim"),
+        qk_rope_head_dim=f.size("qk_rope_head_dim", least=0),
+        v_head_dim=f.size("v_head_dim"),
+        bias=choose(f, family.q_bias),
+        window=span.window,
+        vectors=(
+            *((Vectors(name="q_norm", fixed=q_rank),) if q_rank else ()),
+            Vectors(name="kv_norm", fixed=kv_rank),
+            *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
+        ),
+        projections=family.attention_linears(f, sizes) if family.attention_linears else (),
+    )
+
+
+def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
+    """Weights (and biases) of the query and key norms."""
+    if family.qk_norm is QkNorm.NONE or not choose(f, family.qk_norm_if):
+        return ()
+    d, each = sizes.head_dim, 2 if family.qk_norm_bias else 1
+    q, k = (d, d) if family.qk_norm is QkNorm.HEAD else (sizes.heads * d, sizes.kv_heads * d)
+    return (Vectors(name="q_norm", fixed=each * q), Vectors(name="k_norm", fixed=each * k))
+
+
+def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
+    """The dense feed-forward part."""
+    width = f.optional_size(*family.ffn) if family.ffn else None
+    if width is None and family.ffn_factor:
+        width = family.ffn_factor * sizes.hidden
+    if width is None:
+        raise f.missing(family.ffn[0])
+    bias = choose(f, family.mlp_bias)
+    return DenseFfn(
+        ffn_hidden_size=width,
+        gated=family.gated,
+        up_bias=bias,
+        down_bias=bias,
+        activation=activation(f, family),
+        vectors=family.ffn_vectors(f, sizes, width) if family.ffn_vectors else (),
+    )
+
+
+def activation(f: Fields, family: Family) -> str:
+    """The activation's name; it changes no count, so its default is not reported."""
+    given = next((f.raw[n] for n in family.activation if isinstance(f.raw.get(n), str)), None)
+    return given if given and len(given) < 40 and given.isprintable() else "silu" if family.gated else "gelu"
+
+
+def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
+    """The expert part of a sparse layer."""
+    e = family.experts
+    assert e is not None
+    num, top_k = f.size(*e.num), f.size(*e.top_k)
+    own = next((name for name in e.width if f.has(name)), "")
+    width = f.size(own) if own else f.size(*e.width)
+    check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
+    bias = choose(f, e.bias)
+    expert = DenseFfn(
+        ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=activation(f, family)
+    )
+    return MoeFfn(
+        num_experts=num,
+        experts_per_token=top_k,
+        expert=expert,
+        shared=shared_expert(f, family, width),
+        shared_gate=e.shared_gate,
+        router_bias=e.router_bias,
+        vectors=(
+            *((Vectors(name="score_bias", fixed=num),) if e.score_bias else ()),
+            *(e.vectors(f, sizes) if e.vectors else ()),
+        ),
+    )
+
+
+def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
+    """The shared expert, by its own width or as a multiple of one expert's; None where there is none."""
+    e = family.experts
+    assert e is not None
+    shared = None
+    if e.shared_width:
+        shared = f.optional_size(*e.shared_width, least=0)
+    elif e.shared_count:
+        shared = (f.optional_size(*e.shared_count, least=0) or 0) * width
+    bias = choose(f, family.mlp_bias)
+    return DenseFfn(ffn_hidden_size=shared, gated=e.gated, up_bias=bias, down_bias=bias) if shared else None
+
+
+def choose(f: Fields, choice: Choice) -> bool:
+    """What the class fixes, or the file's field says."""
+    if isinstance(choice, bool):
+        return choice
+    if choice.startswith("!"):
+        return not f.flag(choice[1:])
+    return f.flag(choice)
+
+
+# -- which layers have experts --------------------------------------------------------------------------------
+
+
+def sparse_layers(f: Fields, layers: int, family: Family) -> list[bool]:
+    """Which layers have experts: by an explicit ``mlp_layer_types`` list, else by the family's rule."""
+    if family.experts is None:
+        return [False] * layers
+    types = f.words("mlp_layer_types", length=layers)
+    if types is None:
+        return family.experts.sparse(f, layers)
+    unknown = next((t for t in types if t not in ("dense", "sparse", "moe")), None)
+    if unknown is not None:
+        raise f.refuse("mlp_layer_types", unknown, "must be dense or sparse")
+    return [t != "dense" for t in types]
+
+
+def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
+    """One attention sink per head."""
+    return (Vectors(name="sinks", fixed=sizes.heads),)
+
+
+def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
+    """A gate on the attention's output, as wide as its heads together."""
+    return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim),)

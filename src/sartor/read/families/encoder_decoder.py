@@ -1,0 +1,355 @@
+"""Encoder-decoder families (BART, T5, Whisper and their kin), one row each: what the class does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
+from sartor.model.shape import Stack, TransformerShape
+from sartor.read.families import Reader, parts
+from sartor.read.families.decoder import Choice, choose
+from sartor.read.families.parts import check_experts, divisors_near, group_layers, layer_norm, num_labels, plain
+from sartor.read.fields import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """Sizes of one of the two stacks."""
+
+    hidden: int
+    layers: int
+    heads: int
+    ffn: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seq2Seq:
+    """Habits of an encoder-decoder class of BART's kind."""
+
+    norm: Norm = field(default_factory=layer_norm)
+    encoder_norms: int = 2
+    decoder_norms: int = 3
+    final_norm: bool = False
+    embedding_norm: bool = False
+    bias: Choice = True
+    key_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    gated_decoder: bool = False
+    positions: Callable[[Fields], tuple[int, int]] | None = None
+    """Rows of the position tables of encoder and decoder."""
+    sparse_step: tuple[str, str] | None = None
+    """Fields with the period of expert layers in encoder and decoder."""
+    encoder_extra: Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]] | None = None
+    """Further parts of each encoder layer."""
+    decoder_extra: Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]] | None = None
+    front: Callable[[Fields, int], tuple[Vectors, ...]] | None = None
+    """What stands before the encoder's layers: convolutions over sound, global tokens."""
+    encoder_tokens: str = ""
+    """Field with the encoder's fixed length, where it does not read text."""
+    encoder_stride: int = 1
+    """Positions of that length per token of the encoder (strided convolutions)."""
+    shared_table: bool = True
+    """Encoder and decoder look tokens up in one table; a class that cannot read text in its encoder has one anyway."""
+    names: tuple[str, str] = ("encoder_", "decoder_")
+
+
+def read_seq2seq(f: Fields, family: Seq2Seq) -> TransformerShape:
+    """The shape of an encoder-decoder model with the head its architecture names."""
+    encoder, decoder = read_side(f, family.names[0]), read_side(f, family.names[1])
+    rows = family.positions(f) if family.positions else (0, 0)
+    stacks = (
+        build_stack(f, family, encoder, rows[0], cross=False),
+        build_stack(f, family, decoder, rows[1], cross=True),
+    )
+    if f.architecture.endswith("ForCausalLM") and not f.path:
+        return around_stacks(f, family, (decoder_alone(stacks[1]),), decoder.hidden)
+    return around_stacks(f, family, stacks, decoder.hidden)
+
+
+def read_side(f: Fields, prefix: str) -> Side:
+    """Sizes under ``encoder_...`` or ``decoder_...`` names, or the plain ones."""
+    hidden = f.essential(*parts.HIDDEN)
+    heads = f.size(
+        f"{prefix}attention_heads", f"num_{prefix}attention_heads", f"{prefix}num_attention_heads", "num_heads"
+    )
+    if hidden % heads:
+        must = f"must divide d_model {hidden}"
+        raise f.refuse(f"{prefix}attention_heads", heads, must, divisors_near(hidden, heads))
+    kv = f.optional_size(f"{prefix}num_key_value_heads") or heads
+    layers = f.layers(f"{prefix}layers", f"num_{prefix}layers", f"{prefix}num_hidden_layers")
+    ffn = f.size(f"{prefix}ffn_dim", "intermediate_size")
+    return Side(hidden=hidden, layers=layers, heads=heads, ffn=ffn, kv_heads=kv, head_dim=hidden // heads)
+
+
+def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: bool) -> Stack:
+    """One of the two stacks."""
+    extra = family.decoder_extra if cross else family.encoder_extra
+    linears, vectors = extra(f, side.hidden) if extra else ((), ())
+    own = attention(f, family, side, causal=cross)
+    mixers = (own, replace(own, cross=True, causal=False, name="cross_attention")) if cross else (own,)
+    norms = (family.norm,) * (family.decoder_norms if cross else family.encoder_norms)
+    plain_layer = Layer(
+        mixers=mixers, ffn=ffn_of(f, family, side, cross=cross), norms=norms, linears=linears, vectors=vectors
+    )
+    layers = [plain_layer] * side.layers
+    if family.sparse_step:
+        step = f.optional_size(family.sparse_step[int(cross)], least=0) or 0
+        sparse = replace(plain_layer, ffn=experts(f, side.ffn))
+        layers = [sparse if step and (i + 1) % step == 0 else plain_layer for i in range(side.layers)]
+    outer = (family.norm,) * (int(family.final_norm) + int(family.embedding_norm))
+    tables = (Vectors(name="positions", per_hidden=rows, embedding=True),) if rows else ()
+    front = family.front(f, side.hidden) if family.front and not cross else ()
+    tokens = f.size(family.encoder_tokens) // family.encoder_stride if family.encoder_tokens and not cross else None
+    return Stack(
+        name="decoder" if cross else "encoder",
+        hidden_size=side.hidden,
+        runs=group_layers(layers),
+        norms=outer,
+        vectors=(*tables, *front),
+        tokens=tokens,
+    )
+
+
+def attention(f: Fields, family: Seq2Seq, side: Side, *, causal: bool) -> AttentionMixer:
+    """The self-attention of one side."""
+    bias = choose(f, family.bias)
+    values_only = bias and not family.key_bias
+    return AttentionMixer(
+        num_heads=side.heads,
+        num_kv_heads=side.kv_heads,
+        head_dim=side.head_dim,
+        causal=causal,
+        q_bias=bias,
+        kv_bias=bias and family.key_bias,
+        out_bias=bias and family.out_bias,
+        vectors=(Vectors(name="v_bias", fixed=side.hidden),) if values_only else (),
+    )
+
+
+def ffn_of(f: Fields, family: Seq2Seq, side: Side, *, cross: bool) -> DenseFfn:
+    """The feed-forward part of one side."""
+    return DenseFfn(
+        ffn_hidden_size=side.ffn,
+        gated=cross and family.gated_decoder,
+        up_bias=family.mlp_bias,
+        down_bias=family.mlp_bias,
+        activation=f.word("activation_function", "dense_act_fn", "decoder_hidden_act", default="gelu"),
+    )
+
+
+def experts(f: Fields, width: int) -> MoeFfn:
+    """NLLB-MoE's experts, two per token (arXiv 2207.04672)."""
+    num = f.size("num_experts")
+    check_experts(f, num, 2)
+    expert = DenseFfn(ffn_hidden_size=width, gated=False, up_bias=True, down_bias=True, activation="relu")
+    bias = f.flag("router_bias", default=False)
+    return MoeFfn(num_experts=num, experts_per_token=2, expert=expert, router_bias=bias)
+
+
+def decoder_alone(stack: Stack) -> Stack:
+    """By itself the decoder has nothing to attend to: its cross-attention is held and not run."""
+    runs = tuple(replace(run, layer=without_source(run.layer, int(stack.hidden_size))) for run in stack.runs)
+    return replace(stack, runs=runs)
+
+
+def without_source(layer: Layer, hidden: int) -> Layer:
+    """The layer with its cross-attention idle."""
+    own, cross = layer.mixers
+    assert isinstance(cross, AttentionMixer)
+    idle = tuple(replace(x, rows=0) for x in cross.linears(hidden))
+    return replace(layer, mixers=(own, replace(cross, own_linears=idle)))
+
+
+def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden: int) -> TransformerShape:
+    """Token tables and head around the two stacks."""
+    vocab = f.essential(*parts.VOCAB)
+    tied = f.flag("tie_word_embeddings", default=True)
+    classifies = f.architecture.endswith("ForSequenceClassification")
+    bare = f.architecture.endswith(("Model", "ForQuestionAnswering")) and not f.architecture.endswith("MTModel")
+    copies = 2 if not tied and family.shared_table and len(stacks) == 2 else 0
+    tables = (Vectors(name="separate_tables", per_hidden=copies * vocab, embedding=True),) if copies else ()
+    linears: tuple[Linear, ...] = ()
+    if classifies:
+        linears = (
+            plain("classifier_dense", hidden, hidden, bias=True, rows=1),
+            plain("classifier", hidden, num_labels(f, 3), bias=True, rows=1),
+        )
+    elif f.architecture.endswith("ForQuestionAnswering"):
+        linears = (plain("qa_outputs", hidden, 2, bias=True),)
+    return TransformerShape(
+        name=f.model_type,
+        stacks=stacks,
+        vocab_size=vocab,
+        max_positions=f.optional_size(*parts.POSITIONS, "max_target_positions") or 0,
+        tied_embeddings=tied,
+        lm_head=not bare and not classifies,
+        linears=linears,
+        vectors=tables,
+        model_type=f.model_type,
+    )
+
+
+# -- positions and extras ------------------------------------------------------------------------------------
+
+
+def offset_positions(extra: int) -> Callable[[Fields], tuple[int, int]]:
+    """``max_position_embeddings`` rows and so many more on both sides."""
+
+    def rows(f: Fields) -> tuple[int, int]:
+        count = f.size(*parts.POSITIONS) + extra
+        return count, count
+
+    return rows
+
+
+def apart(encoder: str, decoder: str) -> Callable[[Fields], tuple[int, int]]:
+    """Rows from a field per side."""
+    return lambda f: (f.size(encoder), f.size(decoder))
+
+
+def global_projections(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """LED's second set of projections for global tokens, which plain text does not run."""
+    return tuple(plain(f"{x}_global", hidden, hidden, bias=True, rows=0) for x in ("q", "k", "v")), ()
+
+
+def ngram_positions(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """ProphetNet's relative positions, a projection of the hidden state (arXiv 2001.04063)."""
+    return (
+        plain("relative_positions", hidden, f.size("num_buckets") * f.size("num_decoder_attention_heads"), bias=True),
+    ), ()
+
+
+def whisper_front(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """Two convolutions of three taps over the spectrogram."""
+    return (Vectors(name="convolutions", fixed=3 * hidden * (f.size("num_mel_bins") + hidden) + 2 * hidden),)
+
+
+def speech_front(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """Speech-to-Text's convolutions with gated linear units between."""
+    sizes = f.sizes("conv_kernel_sizes") or [5, 5]
+    channels, inputs, total = f.size("conv_channels"), f.size("input_feat_per_channel") * f.size("input_channels"), 0
+    for i, taps in enumerate(sizes):
+        d_in = inputs if i == 0 else channels // 2
+        d_out = 2 * hidden if i == len(sizes) - 1 else channels
+        total += d_in * d_out * taps + d_out
+    return (Vectors(name="convolutions", fixed=total),)
+
+
+def moonshine_front(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """Moonshine's three convolutions over raw sound and a group norm."""
+    return (Vectors(name="convolutions", fixed=hidden * 127 + 2 * hidden * hidden * 10 + 3 * hidden + 2 * hidden),)
+
+
+def global_tokens(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """PEGASUS-X's learned global tokens."""
+    return (Vectors(name="global_tokens", per_hidden=f.size("num_global_tokens"), embedding=True),)
+
+
+def read_prophetnet(f: Fields, family: Seq2Seq) -> TransformerShape:
+    """ProphetNet: streams that predict several tokens ahead, each with an embedding."""
+    shape = read_seq2seq(f, family)
+    return replace(shape, vectors=(*shape.vectors, Vectors(name="streams", per_hidden=f.size("ngram"), embedding=True)))
+
+
+def read_fsmt(f: Fields, family: Seq2Seq) -> TransformerShape:
+    """FSMT: a vocabulary per language."""
+    source, target = f.essential("src_vocab_size"), f.essential("tgt_vocab_size")
+    shape = read_seq2seq(replace(f, raw={**f.raw, "vocab_size": target}), family)
+    if shape.tied_embeddings and source == target:
+        return shape
+    table = Vectors(name="source_table", per_hidden=source, embedding=True)
+    return replace(shape, vectors=(*shape.vectors, table))
+
+
+def read_marian(f: Fields, family: Seq2Seq) -> TransformerShape:
+    """Marian: one vocabulary for both sides, or (``share_encoder_decoder_embeddings`` false) the decoder's own."""
+    shape = read_seq2seq(f, family)
+    target = f.optional_size("decoder_vocab_size") or shape.vocab_size
+    if f.flag("share_encoder_decoder_embeddings", default=True):
+        extra = Vectors(name="narrower_decoder_table", per_hidden=target - shape.vocab_size, embedding=True)
+        return shape if shape.tied_embeddings else replace(shape, vectors=(*shape.vectors, extra))
+    table = Vectors(name="source_table", per_hidden=shape.vocab_size, embedding=True)
+    return replace(shape, vocab_size=target, vectors=(table,))
+
+
+def read_mvp(f: Fields, family: Seq2Seq) -> TransformerShape:
+    """MVP: BART with learned prompts in front of the keys and values where ``use_prompt``."""
+    shape = read_seq2seq(f, family)
+    if not f.flag("use_prompt", default=False):
+        return shape
+    hidden, middle, rows = int(shape.hidden_size), f.size("prompt_mid_dim"), f.size("prompt_length")
+    prompts = []
+    for stack, sets in zip(shape.stacks, (1, 2), strict=True):
+        each = (
+            rows * hidden
+            + hidden * middle
+            + middle
+            + middle * 2 * hidden * stack.num_layers
+            + 2 * hidden * stack.num_layers
+        )
+        prompts.append(Vectors(name=f"{stack.name}_prompts", fixed=sets * each))
+    return replace(shape, vectors=(*shape.vectors, *prompts))
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+BART = Seq2Seq(embedding_norm=True, positions=offset_positions(2))
+SINUSOIDAL = Seq2Seq(final_norm=True)
+
+_ROWS: dict[str, Seq2Seq] = {
+    "bart": BART,
+    "plbart": BART,
+    "mbart": replace(BART, final_norm=True),
+    "pegasus": Seq2Seq(final_norm=True, positions=offset_positions(0)),
+    "blenderbot": Seq2Seq(final_norm=True, positions=offset_positions(0)),
+    "blenderbot-small": Seq2Seq(embedding_norm=True, positions=offset_positions(0)),
+    "m2m_100": SINUSOIDAL,
+    "nllb-moe": replace(SINUSOIDAL, sparse_step=("encoder_sparse_step", "decoder_sparse_step")),
+    "led": Seq2Seq(
+        embedding_norm=True,
+        positions=apart("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
+        encoder_extra=global_projections,
+    ),
+    "bigbird_pegasus": Seq2Seq(embedding_norm=True, bias="use_bias", positions=offset_positions(0)),
+    "pegasus_x": Seq2Seq(final_norm=True, bias=False, encoder_norms=3, front=global_tokens),
+    "whisper": Seq2Seq(
+        final_norm=True,
+        key_bias=False,
+        positions=apart("max_source_positions", "max_target_positions"),
+        front=whisper_front,
+        encoder_tokens="max_source_positions",
+        shared_table=False,
+    ),
+    "speech_to_text": Seq2Seq(
+        final_norm=True,
+        front=speech_front,
+        encoder_tokens="max_source_positions",
+        encoder_stride=4,
+        shared_table=False,
+    ),
+    "moonshine": Seq2Seq(
+        norm=layer_norm(bias=False),
+        final_norm=True,
+        bias="attention_bias",
+        out_bias=False,
+        gated_decoder=True,
+        front=moonshine_front,
+        shared_table=False,
+    ),
+}
+
+FAMILIES: dict[str, Reader] = {
+    **{name: partial(read_seq2seq, family=row) for name, row in _ROWS.items()},
+    "marian": partial(read_marian, family=Seq2Seq(positions=offset_positions(0))),
+    "mvp": partial(read_mvp, family=BART),
+    "prophetnet": partial(
+        read_prophetnet,
+        family=Seq2Seq(embedding_norm=True, positions=offset_positions(0), decoder_extra=ngram_positions),
+    ),
+    "fsmt": partial(read_fsmt, family=Seq2Seq(positions=offset_positions(2), shared_table=False)),
+}

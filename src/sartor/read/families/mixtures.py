@@ -1,0 +1,391 @@
+"""Decoder families whose experts, heads or layers follow a pattern of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.shape import TransformerShape
+from sartor.read.families import Reader, parts
+from sartor.read.families.decoder import (
+    Experts,
+    Family,
+    QkNorm,
+    Sizes,
+    assemble,
+    attention,
+    dense_ffn,
+    head_gate,
+    latent_attention,
+    moe_ffn,
+    read_decoder,
+    read_sizes,
+    sinks,
+    sparse_layers,
+)
+from sartor.read.families.parts import check_experts, check_kv_heads, layer_norm
+from sartor.read.families.patterns import (
+    Span,
+    all_sparse,
+    beam_spans,
+    by_layer_types,
+    dense_first,
+    ernie_moe_sparse,
+    first_three_dense,
+    flint_spans,
+    flint_sparse,
+    full_first_of_four,
+    window_pattern,
+)
+from sartor.read.fields import Fields
+
+ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
+MOE_WIDTH = Experts(sparse=all_sparse)
+FULL_WIDTH = Experts(sparse=all_sparse, width=("intermediate_size",))
+
+
+def layered(
+    f: Fields, family: Family, sizes: Sizes, mixer: Callable[[int], AttentionMixer], sparse: list[bool], **kwargs: Any
+) -> TransformerShape:
+    """A decoder whose attention differs from layer to layer."""
+    dense = None if all(sparse) else dense_ffn(f, sizes, family)
+    moe = moe_ffn(f, sizes, family) if any(sparse) else None
+    norms = tuple(family.norm for _ in range(family.norms))
+    layers = []
+    for i, is_sparse in enumerate(sparse):
+        part: Ffn | None = moe if is_sparse else dense
+        layers.append(Layer(mixers=(mixer(i),), ffn=part, norms=norms))
+    return assemble(f, family, sizes.hidden, layers, **kwargs)
+
+
+# -- families with a pattern ------------------------------------------------------------------------------------
+
+
+def llama4_text(f: Fields) -> TransformerShape:
+    """Llama 4: experts in every ``interleave_moe_layer_step``-th layer; dense layers have a width of their own;
+    attention in chunks but where positions are left out."""
+    family = replace(
+        ATTENTION_BIAS,
+        ffn=("intermediate_size_mlp",),
+        spans=_llama4_spans,
+        experts=Experts(sparse=_llama4_sparse, width=("intermediate_size",), shared_width=("intermediate_size",)),
+    )
+    return read_decoder(f, family)
+
+
+def _llama4_sparse(f: Fields, layers: int) -> list[bool]:
+    listed = f.sizes("moe_layers", least=0)
+    if listed is not None:
+        chosen = set(listed)
+        return [i in chosen for i in range(layers)]
+    step = f.optional_size("interleave_moe_layer_step", least=0) or 0
+    return [bool(step) and (i + 1) % step == 0 for i in range(layers)]
+
+
+def _llama4_spans(f: Fields, layers: int) -> list[Span]:
+    if (said := by_layer_types(f, layers)) is not None:
+        return said
+    every = f.optional_size("no_rope_layer_interval") or 4
+    rotary = f.sizes("no_rope_layers", least=0) or [int((i + 1) % every != 0) for i in range(layers)]
+    if len(rotary) != layers:
+        raise f.refuse("no_rope_layers", f"{len(rotary)} entries", f"must have {layers} entries, one per layer")
+    chunk = f.optional_size("attention_chunk_size") or 0
+    return [Span(chunk, chunked=True) if flag else Span() for flag in rotary]
+
+
+def one_or_listed(f: Fields, name: str, *aliases: str) -> int:
+    """A size that may be given once or per layer; the layers must agree."""
+    listed = f.sizes(name, *aliases, least=0)
+    if not listed:
+        raise f.missing(name)
+    if len(set(listed)) > 1:
+        raise f.refuse(name, sorted(set(listed))[:4], "must be the same in every layer")
+    return listed[0]
+
+
+def hunyuan_moe(f: Fields) -> TransformerShape:
+    """Hunyuan MoE: expert sizes may be listed per layer; one dense part as wide as an expert beside them."""
+    family = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
+    sizes = read_sizes(f, family)
+    num, top_k = one_or_listed(f, "num_experts"), one_or_listed(f, "moe_topk")
+    check_experts(f, num, top_k, "moe_topk")
+    expert = DenseFfn(ffn_hidden_size=f.size("intermediate_size"))
+    moe = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, shared=expert)
+    mixer = attention(f, sizes, family, Span())
+    layer = Layer(mixers=(mixer,), ffn=moe, norms=(family.norm, family.norm))
+    return assemble(f, family, sizes.hidden, [layer] * sizes.layers)
+
+
+def dbrx(f: Fields) -> TransformerShape:
+    """DBRX: attention and experts described in nested configs."""
+    attn, ffn = f.nested("attn_config", required=True), f.nested("ffn_config", required=True)
+    assert attn is not None
+    assert ffn is not None
+    hidden, num_heads = f.essential("d_model", "hidden_size"), f.essential("n_heads", "num_attention_heads")
+    kv_heads = attn.size("kv_n_heads", "num_key_value_heads")
+    check_kv_heads(attn, num_heads, kv_heads)
+    if hidden % num_heads:
+        must = f"must divide d_model {hidden}"
+        raise f.refuse("n_heads", num_heads, must, parts.divisors_near(hidden, num_heads))
+    num, top_k = ffn.size("moe_num_experts"), ffn.size("moe_top_k")
+    check_experts(ffn, num, top_k, "moe_top_k")
+    norm = layer_norm(bias=False)
+    layer = Layer(
+        mixers=(AttentionMixer(num_heads=num_heads, num_kv_heads=kv_heads, head_dim=hidden // num_heads),),
+        ffn=MoeFfn(
+            num_experts=num,
+            experts_per_token=top_k,
+            expert=DenseFfn(ffn_hidden_size=ffn.size("ffn_hidden_size")),
+        ),
+        norms=(norm, norm),
+    )
+    return assemble(f, Family(norm=norm), hidden, [layer] * f.layers("n_layers", "num_hidden_layers"))
+
+
+def jetmoe(f: Fields) -> TransformerShape:
+    """JetMoE: queries and output of attention are experts too; every token uses ``num_experts_per_tok`` of each."""
+    hidden, layers = f.essential("hidden_size"), f.layers()
+    kv_heads, d = f.size("num_key_value_heads"), f.size("kv_channels")
+    num, top_k = f.size("num_local_experts"), f.size("num_experts_per_tok")
+    check_experts(f, num, top_k)
+    idle = (num - top_k) * 2 * kv_heads * d
+    mixer = AttentionMixer(
+        num_heads=kv_heads * top_k,
+        num_kv_heads=kv_heads,
+        head_dim=d,
+        rotary_dim=d,
+        vectors=(Vectors(name="experts_not_chosen", per_hidden=idle, idle=True), Vectors(name="bias", per_hidden=1)),
+        projections=(parts.plain("attention_router", hidden, num),),
+    )
+    expert = DenseFfn(ffn_hidden_size=f.size("intermediate_size"))
+    bias = (Vectors(name="bias", per_hidden=1),)
+    moe = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, vectors=bias)
+    layer = Layer(mixers=(mixer,), ffn=moe, norms=(parts.rms(), parts.rms()))
+    return assemble(f, Family(), hidden, [layer] * layers)
+
+
+def longcat_flash(f: Fields) -> TransformerShape:
+    """LongCat-Flash: two latent attentions and two dense parts per layer around one expert part, whose router also
+    chooses among experts that do nothing (they hold a gate and up projection all the same)."""
+    family = Family(latent=True, q_bias="attention_bias", ffn=("ffn_hidden_size",))
+    sizes = read_sizes(f, family)
+    num, idle = f.size("n_routed_experts"), f.optional_size("zero_expert_num", least=0) or 0
+    top_k, width = f.size("moe_topk"), f.size("expert_ffn_hidden_size", "moe_intermediate_size")
+    check_experts(f, num + idle, top_k, "moe_topk")
+    # The share of the idle experts' weights that falls on each real one, so that the router's choice covers them.
+    whole = idle * 2 * width % num == 0
+    each = (Vectors(name="zero_experts", per_hidden=idle * 2 * width // num),)
+    moe = MoeFfn(
+        num_experts=num,
+        experts_per_token=top_k,
+        expert=DenseFfn(ffn_hidden_size=width, vectors=each if whole else ()),
+        router_bias=f.flag("router_bias", default=False),
+        vectors=() if whole else (Vectors(name="zero_experts", per_hidden=idle * 2 * width, idle=True),),
+        projections=(parts.plain("zero_router", sizes.hidden, idle),) if idle else (),
+    )
+    mixer, dense = latent_attention(f, sizes, family, Span()), dense_ffn(f, sizes, family)
+    layer = Layer(mixers=(mixer, mixer), ffn=moe, ffns=(dense, dense), norms=(family.norm,) * 4)
+    return assemble(f, family, sizes.hidden, [layer] * sizes.layers)
+
+
+def doge(f: Fields) -> TransformerShape:
+    """Doge: scaled residuals, a dynamic mask made from the values; with ``is_moe`` a table of tiny experts."""
+    family = replace(
+        ATTENTION_BIAS,
+        mlp_bias="mlp_bias",
+        qk_norm=QkNorm.HEAD,
+        attention_vectors=lambda _, s: (Vectors(name="A", fixed=s.kv_heads),),
+        attention_linears=_doge_mask,
+        layer_vectors=lambda *_: (Vectors(name="residual_scales", per_hidden=2),),
+        ffn_vectors=_doge_experts,
+    )
+    return read_decoder(f, family)
+
+
+def _doge_mask(f: Fields, s: Sizes) -> tuple[Linear, ...]:
+    return (parts.plain("dt", s.kv_heads * s.head_dim, s.kv_heads, bias=f.flag("attention_bias")),)
+
+
+def _doge_experts(f: Fields, s: Sizes, width: int) -> tuple[Vectors, ...]:
+    if not f.flag("is_moe"):
+        return ()
+    num = f.size("num_experts")
+    keys = int(num**0.5)
+    return (
+        Vectors(name="router", per_hidden=2 * keys),
+        Vectors(name="expert_tables", per_hidden=2 * num, embedding=True),
+    )
+
+
+def laguna(f: Fields) -> TransformerShape:
+    """Laguna: heads per layer, a gate per head (or per channel) on attention's output."""
+    family = replace(
+        ATTENTION_BIAS,
+        qk_norm=QkNorm.HEAD,
+        experts=Experts(
+            sparse=dense_first(otherwise=1),
+            shared_width=("shared_expert_intermediate_size",),
+            score_bias=True,
+        ),
+    )
+    sizes = read_sizes(f, family)
+    listed = f.sizes("num_attention_heads_per_layer", length=sizes.layers) or [sizes.heads] * sizes.layers
+    gating = f.raw.get("gating", True)
+    spans = by_layer_types(f, sizes.layers) or [Span()] * sizes.layers
+
+    def mixer(i: int) -> AttentionMixer:
+        check_kv_heads(f, listed[i], sizes.kv_heads)
+        one = replace(sizes, heads=listed[i])
+        width = one.heads if gating is True or gating == "per-head" else one.heads * one.head_dim
+        gate = parts.plain("gate", one.hidden, width)
+        return replace(attention(f, one, family, spans[i]), projections=(gate,))
+
+    types = f.words("mlp_layer_types", length=sizes.layers)
+    sparse = [t != "dense" for t in types] if types else [i > 0 for i in range(sizes.layers)]
+    return layered(f, family, sizes, mixer, sparse)
+
+
+def mimo_v2_flash(f: Fields) -> TransformerShape:
+    """MiMo-V2-Flash: sliding layers have sinks and twice the key/value heads; values narrower than keys."""
+    family = Family(q_bias="attention_bias", experts=replace(MOE_WIDTH, sparse=dense_first("first_k_dense_replace")))
+    sizes = read_sizes(f, family)
+    window = f.optional_size("sliding_window") or 0
+    types = f.words("layer_types", length=sizes.layers) or [
+        "full_attention" if i == 0 or (i + 1) % 6 == 0 else "sliding_attention" for i in range(sizes.layers)
+    ]
+    values = f.size("v_head_dim")
+
+    def mixer(i: int) -> AttentionMixer:
+        local = types[i] == "sliding_attention"
+        one = replace(sizes, kv_heads=sizes.kv_heads * (2 if local else 1))
+        check_kv_heads(f, one.heads, one.kv_heads)
+        made = attention(f, one, family, Span(window if local else 0))
+        return replace(made, v_head_dim=values, vectors=sinks(f, one) if local else ())
+
+    kinds = f.words("mlp_layer_types", length=sizes.layers)
+    sparse = [t != "dense" for t in kinds] if kinds else [i > 0 for i in range(sizes.layers)]
+    return layered(f, family, sizes, mixer, sparse)
+
+
+def minimax_m3_text(f: Fields) -> TransformerShape:
+    """MiniMax-M3: some layers choose blocks of keys with an indexer of a few narrow heads."""
+    family = Family(
+        qk_norm=QkNorm.HEAD,
+        ffn=("dense_intermediate_size",),
+        experts=replace(FULL_WIDTH, shared_width=("shared_intermediate_size",)),
+    )
+    sizes = read_sizes(f, family)
+    sparse_config = f.raw.get("sparse_attention_config")
+    inner = replace(f, raw=sparse_config) if isinstance(sparse_config, dict) else f
+    types = f.words("layer_types", length=sizes.layers)
+    freq = inner.sizes("sparse_attention_freq", length=sizes.layers, least=0) if inner is not f else None
+    indexed = [t == "minimax_m3_sparse" for t in types] if types else [bool(x) for x in freq or [0] * sizes.layers]
+    num = inner.optional_size("sparse_num_index_heads", "index_n_heads") or 4
+    d = inner.optional_size("sparse_index_dim", "index_head_dim") or 128
+    plain = attention(f, sizes, family, Span())
+    indexer = replace(
+        plain,
+        vectors=(*plain.vectors, Vectors(name="index_norms", fixed=2 * d)),
+        projections=(parts.plain("index_q", sizes.hidden, num * d), parts.plain("index_k", sizes.hidden, d)),
+    )
+    listed = f.sizes("moe_layer_freq", length=sizes.layers, least=0) if f.has("moe_layer_freq") else None
+    sparse = [bool(x) for x in listed] if listed else sparse_layers(f, sizes.layers, family)
+    return layered(f, family, sizes, lambda i: indexer if indexed[i] else plain, sparse)
+
+
+_ROWS: dict[str, Family] = {
+    "gpt_oss": Family(
+        q_bias="attention_bias",
+        out_bias="attention_bias",
+        attention_vectors=sinks,
+        spans=window_pattern(2),
+        experts=replace(FULL_WIDTH, router_bias=True, bias=True),
+    ),
+    "granite_swa": replace(ATTENTION_BIAS, mlp_bias="mlp_bias", attention_vectors=sinks, spans=full_first_of_four),
+    "granitemoe_swa": replace(
+        ATTENTION_BIAS,
+        attention_vectors=sinks,
+        spans=full_first_of_four,
+        experts=replace(FULL_WIDTH, shared_width=("shared_intermediate_size",)),
+    ),
+    "afmoe": replace(
+        ATTENTION_BIAS,
+        norms=4,
+        qk_norm=QkNorm.HEAD,
+        attention_linears=head_gate,
+        spans=window_pattern(4, "global_attn_every_n_layers"),
+        experts=Experts(sparse=dense_first("num_dense_layers"), shared_count=("num_shared_experts",), score_bias=True),
+    ),
+    "beam": replace(
+        ATTENTION_BIAS,
+        norms=4,
+        qk_norm=QkNorm.HEAD,
+        attention_linears=head_gate,
+        attention_vectors=lambda _, s: (Vectors(name="gate_bias", fixed=s.heads),),
+        spans=beam_spans,
+        experts=replace(MOE_WIDTH, sparse=first_three_dense),
+    ),
+    "flint": replace(
+        ATTENTION_BIAS,
+        qk_norm=QkNorm.HEAD,
+        attention_vectors=sinks,
+        spans=flint_spans,
+        experts=replace(MOE_WIDTH, sparse=flint_sparse, shared_width=("shared_expert_intermediate_size",)),
+    ),
+    "ernie4_5_moe": Family(
+        q_bias="use_bias",
+        out_bias="use_bias",
+        mlp_bias="use_bias",
+        lm_head_bias="use_bias",
+        experts=Experts(
+            sparse=ernie_moe_sparse,
+            num=("moe_num_experts",),
+            top_k=("moe_k",),
+            width=("moe_intermediate_size",),
+            shared_count=("moe_num_shared_experts",),
+            score_bias=True,
+        ),
+    ),
+    "hunyuan_v1_dense": replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD),
+    "bitnet": replace(
+        ATTENTION_BIAS,
+        layer_vectors=lambda *_: (Vectors(name="attention_sub_norm", per_hidden=1),),
+        ffn_vectors=lambda _, s, width: (Vectors(name="ffn_sub_norm", fixed=width),),
+    ),
+    "diffllama": replace(
+        ATTENTION_BIAS, attention_vectors=lambda _, s: (Vectors(name="lambdas", fixed=4 * s.head_dim),)
+    ),
+    "apertus": replace(
+        ATTENTION_BIAS,
+        gated=False,
+        qk_norm=QkNorm.HEAD,
+        ffn_vectors=lambda *_: (Vectors(name="xielu", fixed=2),),
+    ),
+    "axk1": Family(
+        latent=True,
+        q_bias="attention_bias",
+        experts=replace(
+            MOE_WIDTH,
+            sparse=dense_first(otherwise=1),
+            shared_count=("n_shared_experts",),
+            vectors=lambda *_: (Vectors(name="post_mlp_norm", per_hidden=1),),
+        ),
+    ),
+}
+
+FAMILIES: dict[str, Reader] = {}
+FAMILIES |= {
+    "llama4_text": llama4_text,
+    "hunyuan_v1_moe": hunyuan_moe,
+    "dbrx": dbrx,
+    "jetmoe": jetmoe,
+    "longcat_flash": longcat_flash,
+    "doge": doge,
+    "laguna": laguna,
+    "mimo_v2_flash": mimo_v2_flash,
+    "minimax_m3_vl_text": minimax_m3_text,
+}
+FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

@@ -1,0 +1,119 @@
+"""What stands beside the text layers, where it is known by its sizes alone: towers, projectors, codecs, heads.
+
+``tensor_tables.json`` says for a model type how many parameters the published class holds outside its main stack's
+layers, as polynomials of config fields (``c * hidden_size**2 * num_hidden_layers + ...``), apart for the towers and for
+the text. ``lab/tensor_tables.py`` derives them from the shapes of the class's tensors and holds them against configs
+they were not derived from. Fields that change the structure are guards: with another value the count is a guess.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sartor.model.counts import count_params, layer_params, run_sets
+from sartor.model.layer import Vectors
+from sartor.model.shape import Stack, TransformerShape
+from sartor.read.fields import Fields
+
+TIED = "tie_word_embeddings"
+
+
+def is_tabled(model_type: str, architecture: str = "") -> bool:
+    """Whether the table knows what stands beside the text layers of a model type, or of one of its classes."""
+    types = _table()["model_types"]
+    return model_type in types or f"{model_type}:{architecture}" in types
+
+
+def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
+    """The shape of the text with the towers of its model type beside it, and the text outside the layers as built."""
+    types = _table()["model_types"]
+    entry = types.get(f"{f.model_type}:{f.architecture}") or types[f.model_type]
+    values = {path: value_at(f, path, default) for path, default in entry["defaults"].items()}
+    if entry["tower"]:
+        check_guards(f, entry, "tower")
+        towers = Vectors(name="towers", fixed=evaluate(f, entry["tower"], values))
+        stack = Stack(name="towers", hidden_size=shape.hidden_size, runs=(), vectors=(towers,), is_text=False, tokens=0)
+        shape = replace(shape, stacks=(*(s for s in shape.stacks if s.is_text), stack))
+    if entry["text"]:
+        check_guards(f, entry, "text")
+        main = shape.main
+        layers = sum(int(run_sets(run)) * int(layer_params(run.layer, main.hidden_size)) for run in main.runs)
+        counted = count_params(shape)
+        rest = evaluate(f, entry["text"], values) + layers - int(counted.text if main.is_text else counted.total)
+        rest += own_head(f, entry, shape)
+        if rest:
+            shape = replace(shape, vectors=(*shape.vectors, Vectors(name="beside_the_layers", fixed=rest)))
+    return shape
+
+
+def own_head(f: Fields, entry: dict[str, Any], shape: TransformerShape) -> int:
+    """What untying the head adds to the table's count, or tying it takes away."""
+    kept, given = entry["guards"]["text"].get(TIED), f.raw.get(TIED)
+    if not shape.lm_head or not isinstance(kept, bool) or not isinstance(given, bool):
+        return 0
+    width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
+    return (int(kept) - int(given)) * int(shape.vocab_size) * int(width)
+
+
+def evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
+    """The polynomial's value; a share of a parameter means that the sizes do not fit together."""
+    total = Fraction(0)
+    for coefficient, powers in terms:
+        term = Fraction(coefficient)
+        for name, power in powers.items():
+            first, _, second = name.partition("//")
+            if 0 in ((values[second],) if second else (values[first],)) and (second or power < 0):
+                raise f.refuse(second or first, 0, "must be a positive integer")
+            term *= Fraction(values[first] // values[second] if second else values[first]) ** power
+        total += term
+    if total.denominator != 1:
+        f.ledger.guess(f"the sizes beside the text layers of {f.model_type} do not divide evenly: rounded")
+    return round(total)
+
+
+def value_at(f: Fields, path: str, default: int) -> int:
+    """A size by its path (``vision_config.hidden_size``); a pair of equal numbers counts as one."""
+    *folders, name = path.split(".")
+    for folder in folders:
+        inner = f.nested(folder)
+        if inner is None:
+            f.ledger.assume(f"{f.path}{folder} is not in the file: the published defaults are taken")
+            return default
+        f = inner
+    given = f.raw.get(name)
+    if isinstance(given, list) and given and all(x == given[0] for x in given):
+        f = replace(f, raw={**f.raw, name: given[0]})
+    found = f.optional_size(name, least=0)
+    return default if found is None else found
+
+
+def check_guards(f: Fields, entry: dict[str, Any], kind: str) -> None:
+    """Says which fields differ from those that the table holds for."""
+    for path, kept in entry["guards"][kind].items():
+        given = _given(f, path)
+        if given is not None and given != kept and path != TIED:
+            f.ledger.guess(f"{path}={given!r:.40} is not as in the configs the sizes of {f.model_type} are known from")
+    for path, kept in entry["types"].items():
+        given = _given(f, f"{path}.model_type")
+        is_text = path == "text_config"
+        if given is not None and given != kept and is_text is (kind == "text"):
+            f.ledger.guess(f"{path}.model_type={given!r:.40} is another than {kept}, for which the sizes are known")
+
+
+def _given(f: Fields, path: str) -> Any:
+    value: Any = f.raw
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = files("sartor.read").joinpath("tensor_tables.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table

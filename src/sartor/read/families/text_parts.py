@@ -1,0 +1,135 @@
+"""Text parts of composite models that are decoder families under names of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from sartor.model.layer import AttentionMixer, Linear
+from sartor.model.shape import TransformerShape
+from sartor.read.families import Reader, parts
+from sartor.read.families.decoder import (
+    Experts,
+    Family,
+    QkNorm,
+    Sizes,
+    attention,
+    head_gate,
+    read_decoder,
+    read_sizes,
+    sinks,
+)
+from sartor.read.families.mixtures import layered
+from sartor.read.families.parts import check_kv_heads
+from sartor.read.families.patterns import (
+    Span,
+    all_sparse,
+    by_layer_types,
+    dense_first,
+    sparse_steps,
+    window_everywhere,
+    window_pattern,
+    window_where_used,
+)
+from sartor.read.fields import Fields
+
+LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
+QWEN2 = Family(q_bias=True, spans=window_where_used)
+QWEN3 = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
+QWEN3_MOE = replace(QWEN3, experts=Experts(sparse=sparse_steps))
+SHARED = Experts(
+    sparse=dense_first(otherwise=1),
+    num=("n_routed_experts", "num_experts"),
+    shared_count=("n_shared_experts",),
+)
+
+
+def step3(f: Fields) -> TransformerShape:
+    """Step 3.5: a gate per head; sliding layers may have more heads; experts but in the first three layers."""
+    family = replace(
+        LLAMA,
+        qk_norm=QkNorm.HEAD,
+        experts=Experts(
+            sparse=all_sparse,
+            num=("n_routed_experts", "moe_num_experts"),
+            top_k=("num_experts_per_tok", "moe_top_k"),
+            width=("moe_intermediate_size",),
+            shared_width=("share_expert_dim",),
+        ),
+    )
+    sizes = read_sizes(f, family)
+    n = sizes.layers
+    other = f.raw.get("attention_other_setting")
+    said = other.get("num_attention_heads") if isinstance(other, dict) else None
+    wide = f.optional_size("num_sliding_attention_heads") or (said if isinstance(said, int) else None) or sizes.heads
+    trimmed = replace(f, raw={k: v[:n] if isinstance(v, list) and len(v) > n else v for k, v in f.raw.items()})
+    spans = by_layer_types(trimmed, n) or [Span()] * n
+    kinds = trimmed.words("mlp_layer_types", length=n)
+    listed = f.raw.get("moe_layers_enum")
+    chosen = range(3, n) if not isinstance(listed, str) else {int(x) for x in listed.split(",") if x.strip().isdigit()}
+    sparse = [kind != "dense" for kind in kinds] if kinds else [i in chosen for i in range(n)]
+
+    def mixer(i: int) -> AttentionMixer:
+        one = replace(sizes, heads=wide if spans[i].window else sizes.heads)
+        check_kv_heads(f, one.heads, one.kv_heads)
+        return replace(attention(f, one, family, spans[i]), projections=(per_head_gate(f, one)))
+
+    return layered(f, family, sizes, mixer, sparse)
+
+
+def per_head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
+    """A scalar gate for every head."""
+    return (parts.plain("gate", sizes.hidden, sizes.heads),)
+
+
+def voxtral_realtime(f: Fields) -> TransformerShape:
+    """Voxtral realtime's text part: a Mistral whose second norm is modulated through a bottleneck of 32."""
+    shape = read_decoder(f, Family(spans=window_everywhere))
+    main = shape.main
+    h = int(main.hidden_size)
+    inner = 32
+    linears = (parts.plain("norm_down", h, inner, rows=1), parts.plain("norm_up", inner, h, rows=1))
+    runs = tuple(replace(run, layer=replace(run.layer, linears=linears)) for run in main.runs)
+    return replace(shape, stacks=(replace(main, runs=runs),))
+
+
+def reference_window(f: Fields, layers: int) -> list[Span]:
+    """Unlimited-OCR: windows that always see the reference tokens as well."""
+    window = f.optional_size("sliding_window", least=0) or 0
+    kinds = f.words("layer_types", length=layers) or ["reference_sliding_attention"] * layers
+    return [Span(window) if "sliding" in kind else Span() for kind in kinds]
+
+
+_ROWS: dict[str, Family] = {
+    "qwen2_vl_text": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
+    "qwen2_5_omni_text": QWEN2,
+    "qwen3_vl_text": QWEN3,
+    "qwen3_vl_moe_text": QWEN3_MOE,
+    "qwen3_omni_moe_text": QWEN3_MOE,
+    "glm4v_text": Family(q_bias=True, norms=4),
+    "glm_image_text": Family(q_bias="attention_bias", norms=4),
+    "glm_ocr_text": Family(norms=4),
+    "glm4v_moe_text": Family(q_bias="attention_bias", experts=replace(SHARED, sparse=dense_first())),
+    "granite_docling_text": LLAMA,
+    "granite4_vision_text": LLAMA,
+    "emu3_text_model": LLAMA,
+    "paddleocr_vl_text": Family(q_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
+    "hunyuan_vl_text": replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD),
+    "cosmos3_edge_text": replace(LLAMA, gated=False),
+    "unlimited_ocr_text": replace(LLAMA, experts=SHARED, spans=reference_window),
+    "deepseek_ocr2_text": replace(LLAMA, experts=SHARED),
+    "muse_glimmer_text": replace(ATTENTION_BIAS, norms=4, attention_linears=head_gate, spans=window_pattern(4)),
+    "openai_privacy_filter": Family(
+        q_bias="attention_bias",
+        out_bias="attention_bias",
+        attention_vectors=sinks,
+        spans=window_everywhere,
+        experts=Experts(sparse=all_sparse, width=("intermediate_size",), router_bias=True, bias=True),
+    ),
+}
+
+FAMILIES: dict[str, Reader] = {}
+FAMILIES |= {"step3p5": step3, "step3p7_text": step3, "voxtral_realtime_text": voxtral_realtime}
+FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

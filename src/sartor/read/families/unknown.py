@@ -1,0 +1,217 @@
+"""A model type nobody described: read by its field names, every guess said, the interval widened.
+
+The rules are those by which published decoder configs are named: an RMS-norm epsilon means RMS norms, a SiLU-like
+activation a gated feed-forward part, ``kv_lora_rank`` latent attention, a count of experts a mixture. What they
+leave open is a guess, and is listed as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sartor.model.layer import Norm
+from sartor.model.shape import TransformerShape
+from sartor.read.families import Reader, parts
+from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
+from sartor.read.families.patterns import (
+    Span,
+    Sparse,
+    all_sparse,
+    dense_first,
+    everywhere,
+    sparse_steps,
+    window_everywhere,
+)
+from sartor.read.fields import Fields
+
+WIDENED = 1.5
+"""How much wider the interval of a model is whose class nobody described: its biases, norms and gates are guessed,
+which moves parameters by a percent or two and the feed-forward part by half where the gate is guessed wrongly."""
+BY_CLASS = 1.2
+"""The same where the class is known but the model type is not: a fork that may differ in details."""
+
+NUM_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_moe_experts",
+    "n_experts",
+)
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk", "top_k_experts")
+TOP_K_MORE = (*TOP_K, "moe_k", "top_k", "topk", "num_selected_experts")
+EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size")
+SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
+SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+NESTED = ("text_config", "llm_config", "language_config", "language_model", "decoder", "thinker_config")
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "activation_type", "act_fn")
+GATED = ("silu", "swish", "swiglu", "geglu", "glu", "reglu")
+RMS_FIELDS = ("rms_norm_eps", "rms_norm", "rmsnorm", "rms_eps")
+LAYER_NORM_FIELDS = ("layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "layernorm_eps")
+ROTARY_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_dim", "rotary_pct", "rotary_emb_base")
+NOT_A_DECODER = {
+    "d_state": "a state-space mixer",
+    "ssm_state_size": "a state-space mixer",
+    "state_size": "a state-space mixer",
+    "mamba_d_state": "a state-space mixer",
+    "time_mix_extra_dim": "a recurrent mixer",
+    "num_mel_bins": "an audio encoder",
+    "encoder_layers": "an encoder beside the decoder",
+    "num_decoder_layers": "an encoder beside the decoder",
+}
+
+
+def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
+    """The shape that the field names suggest. Raises `InputError` where they settle too little."""
+    if f.raw.get("auto_map") and isinstance(f.raw["auto_map"], dict):
+        must = "its architecture is code in its repository (auto_map), which is never run, and no built-in class has it"
+        near = "delete auto_map to have the sizes read by their field names, with every assumption listed"
+        raise f.refuse("model_type", f.model_type or "missing", must, near)
+    inner = next((f.nested(name) for name in NESTED if isinstance(f.raw.get(name), dict)), None)
+    if inner is not None:
+        return _nested(f, inner, known)
+    twin = _class_known(f, known)
+    if twin:
+        sentence = f"model_type is {_said(f)}: read as {twin}, the model type of class {f.architecture}"
+        if f.model_type:
+            f.ledger.guess(sentence, BY_CLASS)
+        else:
+            f.ledger.assume(sentence)
+        return known[twin](_as(f, twin))
+    for name, what in NOT_A_DECODER.items():
+        if f.has(name):
+            must = f"is {what}, and model_type {_said(f)} is unknown: how it is built cannot be told from field names"
+            raise f.refuse(name, f.raw.get(name, f.defaults.values.get(name)), must)
+    f.ledger.guess(f"model_type {_said(f)} is unknown: read by its field names as a decoder", WIDENED)
+    return read_decoder(f, guess_family(f))
+
+
+def guess_family(f: Fields) -> Family:
+    """The habits of an unknown decoder class, each guess entered in the ledger."""
+    rms = _guess_rms(f)
+    gated = _guess_gated(f, rms)
+    bias = _bias_fields(f, rms)
+    norm: Norm = parts.rms() if rms else parts.layer_norm()
+    parallel = next((n for n in ("use_parallel_residual", "parallel_attn", "parallel_attention") if f.has(n)), "")
+    learned = not rms and not f.has(*ROTARY_FIELDS) and not f.flag("alibi", default=False)
+    if learned and f.has(*parts.POSITIONS):
+        f.ledger.guess("positions: a learned table, as there are layer norms and no rotary field")
+    return Family(
+        norm=norm,
+        q_bias=bias[0],
+        out_bias=bias[1],
+        mlp_bias=bias[2],
+        gated=gated,
+        parallel=parallel or False,
+        latent=f.has("kv_lora_rank"),
+        qk_norm=QkNorm.HEAD,
+        qk_norm_if=next((n for n in ("use_qk_norm", "qk_layernorm", "qk_norm") if f.has(n)), False),
+        activation=ACTIVATIONS,
+        ffn_factor=0 if rms else 4,
+        spans=_guess_spans,
+        experts=_guess_experts(f) if f.has(*NUM_EXPERTS) else None,
+        positions=(lambda g: g.size(*parts.POSITIONS)) if learned and f.has(*parts.POSITIONS) else None,
+        rotary=0 if learned else 1.0,
+        tied=_guess_tied(f, rms),
+    )
+
+
+def _said(f: Fields) -> str:
+    return f.model_type or "missing"
+
+
+def _as(f: Fields, model_type: str) -> Fields:
+    return Fields(f.raw, model_type, f.path, f.ledger, f.architecture)
+
+
+def _class_known(f: Fields, known: Mapping[str, Reader]) -> str:
+    """The model type whose name the class begins with: ``LlamaForCausalLM`` -> ``llama``."""
+    for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model"):
+        if f.architecture.endswith(suffix):
+            stem = f.architecture.removesuffix(suffix).lower()
+            return next((t for t in known if t.replace("_", "").replace("-", "") == stem), "")
+    return ""
+
+
+def _nested(f: Fields, inner: Fields, known: Mapping[str, Reader]) -> TransformerShape:
+    """The text part of a composite model; what surrounds it is not counted, and said."""
+    name = inner.path.removesuffix(".")
+    reader = known.get(inner.model_type)
+    sentence = f"model_type {_said(f)} is unknown: only its {name} is read, what surrounds it is not counted"
+    f.ledger.guess(sentence, 1.0 if reader else WIDENED)
+    f.ledger.factor = max(f.ledger.factor, 1.2)
+    return reader(inner) if reader else read_unknown(inner, known)
+
+
+def _guess_rms(f: Fields) -> bool:
+    for name in ("rmsnorm", "rms_norm"):
+        if isinstance(f.raw.get(name), bool):
+            return f.flag(name)
+    rms, layer = f.has(*RMS_FIELDS), f.has(*LAYER_NORM_FIELDS)
+    if rms != layer:
+        f.ledger.guess(f"norms: {'RMS norms' if rms else 'layer norms with bias'}, by the name of their epsilon")
+        return rms
+    f.ledger.guess("norms: RMS norms, as no field says")
+    return True
+
+
+def _guess_gated(f: Fields, rms: bool) -> bool:
+    given = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.raw.get(n), str)), "")
+    gated = any(word in given.lower() for word in GATED) if given else rms
+    why = f"by its activation {given[:30]!r}" if given else "as no activation is named"
+    f.ledger.guess(f"feed-forward part: {'gated (three matrices)' if gated else 'plain (two matrices)'}, {why}")
+    return gated
+
+
+def _bias_fields(f: Fields, rms: bool) -> tuple[Choice, Choice, Choice]:
+    """Biases of query/key/value, output and feed-forward part."""
+    every = next((n for n in ("use_bias", "bias", "add_bias_linear", "no_bias") if isinstance(f.raw.get(n), bool)), "")
+    everywhere_: Choice = f"!{every}" if every == "no_bias" else every or not rms
+    qkv_names = ("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias")
+    qkv = next((n for n in qkv_names if isinstance(f.raw.get(n), bool)), "")
+    out: Choice = qkv if qkv == "attention_bias" else everywhere_
+    mlp: Choice = "mlp_bias" if isinstance(f.raw.get("mlp_bias"), bool) else everywhere_
+    if not every and not qkv:
+        f.ledger.guess(f"biases: {'none' if rms else 'on every linear layer'}, as no field says")
+    return qkv or everywhere_, out, mlp
+
+
+def _guess_spans(f: Fields, layers: int) -> list[Span]:
+    types = f.words("layer_types", length=layers)
+    if types is not None and any("attention" not in t for t in types):
+        other = next(t for t in types if "attention" not in t)
+        raise f.refuse("layer_types", other, f"cannot be built without knowing model_type {_said(f)}")
+    if types is not None:
+        window = f.optional_size("sliding_window", least=0) or 0
+        return [Span(window) if "sliding" in t or "local" in t else Span() for t in types]
+    used = f.flag("use_sliding_window", default=True)
+    return window_everywhere(f, layers) if used else everywhere(f, layers)
+
+
+def _guess_experts(f: Fields) -> Experts | None:
+    if f.optional_size(*NUM_EXPERTS, least=0) in (None, 0, 1):
+        return None
+    sparse: Sparse = all_sparse
+    rule = "in every layer, as no field says"
+    if f.has("first_k_dense_replace"):
+        sparse, rule = dense_first(), "after the first first_k_dense_replace layers"
+    elif f.has("num_dense_layers"):
+        sparse, rule = dense_first("num_dense_layers"), "after the first num_dense_layers layers"
+    elif f.has("decoder_sparse_step", "mlp_only_layers"):
+        sparse, rule = sparse_steps, "by decoder_sparse_step and mlp_only_layers"
+    f.ledger.guess(f"experts: {rule}")
+    return Experts(
+        sparse=sparse,
+        num=NUM_EXPERTS,
+        top_k=TOP_K_MORE,
+        width=(*EXPERT_WIDTH, *parts.FFN),
+        shared_width=tuple(n for n in SHARED_WIDTH if f.has(n)),
+        shared_count=tuple(n for n in SHARED_COUNT if f.has(n)),
+    )
+
+
+def _guess_tied(f: Fields, rms: bool) -> Choice:
+    if isinstance(f.raw.get("tie_word_embeddings"), bool):
+        return "tie_word_embeddings"
+    f.ledger.guess(f"output head: {'its own matrix' if rms else 'tied to the token table'}, as no field says")
+    return not rms

@@ -1,0 +1,204 @@
+"""Models of images alone (ViT and its kin), and of images beside text (CLIP, SigLIP)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sartor.model.layer import DenseFfn, Linear, Vectors
+from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.read.families import Reader
+from sartor.read.families.encoders import Encoder, read_encoder
+from sartor.read.families.parts import Head, head_of, num_labels, plain
+from sartor.read.families.towers import CLIP, SIGLIP, Tower, field_rows, grid, plus, pooling_head, read_tower
+from sartor.read.fields import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageModel:
+    """A tower that is the whole model. ``pooler``: the bare model ends in a dense layer on the first token;
+    ``doubled``: its classifier reads the first token and the mean of the others side by side."""
+
+    tower: Tower
+    tokens: Callable[[Fields], int] | None = None
+    """Tokens of one image (sound, film), where they are not its patches and the learned ones."""
+    pooler: bool = False
+    doubled: bool = False
+
+
+def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
+    """The shape of an image model, with the classifier its architecture names."""
+    stack = swiglu(f, read_tower(f, model.tower, name="encoder"))
+    hidden, tokens = int(stack.hidden_size), (model.tokens or (lambda f: grid(f) + model.tower.class_token))(f)
+    top: tuple[Linear, ...] = ()
+    if f.architecture.endswith("ForImageClassification"):
+        top = (plain("classifier", hidden * (2 if model.doubled else 1), num_labels(f), bias=True, rows=1),)
+    elif f.architecture.endswith("ForImageClassificationWithTeacher"):
+        one = plain("classifier", hidden, num_labels(f), bias=True, rows=1)
+        top = (one, replace(one, name="distillation_classifier"))
+    elif f.architecture.endswith("ForObjectDetection"):
+        top = detection_heads(f, hidden)
+    elif model.pooler and head_of(f) in (Head.NONE, Head.LM):
+        top = (plain("pooler", hidden, f.optional_size("pooler_output_size") or hidden, bias=True, rows=1),)
+    return TransformerShape(
+        name=f.model_type,
+        stacks=(replace(stack, tokens=tokens),),
+        vocab_size=0,
+        lm_head=False,
+        encoder_only=True,
+        linears=top,
+        model_type=f.model_type,
+    )
+
+
+def detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
+    """YOLOS: class and box of each detection token, three linear layers each (arXiv 2106.00666)."""
+    rows = f.size("num_detection_tokens")
+    inner = plain("detection", hidden, hidden, bias=True, rows=rows)
+    ends = (("class", num_labels(f) + 1), ("box", 4))
+    out = (plain(f"{name}_out", hidden, width, bias=True, rows=rows) for name, width in ends)
+    return (replace(inner, count=4), *out)
+
+
+def swiglu(f: Fields, stack: Stack) -> Stack:
+    """DINOv2's largest model has a gated feed-forward part of two thirds the width, rounded up to eights."""
+    if not f.flag("use_swiglu_ffn", default=False):
+        return stack
+    width = (int(int(stack.hidden_size) * (f.number("mlp_ratio") or 4) * 2 / 3) + 7) // 8 * 8
+    ffn = DenseFfn(ffn_hidden_size=width, up_bias=True, down_bias=True)
+    runs = tuple(Run(layer=replace(run.layer, ffn=ffn), count=run.count) for run in stack.runs)
+    return replace(stack, runs=runs)
+
+
+def spectrogram_patches(f: Fields) -> int:
+    """Overlapping patches of a spectrogram and two learned tokens (AST, arXiv 2104.01778)."""
+    side = f.size("patch_size")
+    down = (f.size("num_mel_bins") - side) // f.size("frequency_stride") + 1
+    return down * ((f.size("max_length") - side) // f.size("time_stride") + 1) + 2
+
+
+def film_patches(f: Fields) -> int:
+    """Patches of every few frames (VideoMAE, ViViT)."""
+    depth, *_ = f.sizes("tubelet_size") or [2]
+    learned = int(f.model_type == "vivit")
+    side = (f.sizes("tubelet_size") or [0])[-1] if learned else f.size("patch_size")
+    return (f.size("num_frames") // depth) * (f.size("image_size") // side) ** 2 + learned
+
+
+def unmasked_patches(f: Fields) -> int:
+    """The patches a masked autoencoder sees, and the class token (arXiv 2111.06377)."""
+    return int(grid(f) * (1 - (f.number("mask_ratio") or 0.75))) + 1
+
+
+def relative_positions(f: Fields, hidden: int) -> tuple[Vectors, ...]:
+    """BEiT's table of relative positions in each layer, where asked."""
+    if not f.flag("use_relative_position_bias", default=False):
+        return ()
+    side = f.size("image_size") // f.size("patch_size")
+    rows = (2 * side - 1) ** 2 + 3
+    return (Vectors(name="relative_positions", fixed=rows * f.size("num_attention_heads"), embedding=True),)
+
+
+TEXT = Encoder(
+    token_types=False, embedding_norm=False, final_norm=True, pooler=False, transform=False, lm_head_bias=False
+)
+
+
+def read_clip_text(f: Fields) -> TransformerShape:
+    """CLIP's text encoder, causal; with a projection where the class has one."""
+    return _text_tower(replace(f, architecture="CLIPTextModel"), "WithProjection" in f.architecture)
+
+
+def read_siglip_text(f: Fields) -> TransformerShape:
+    """SigLIP's text encoder with its pooling layer."""
+    shape = _text_tower(replace(f, architecture="SiglipTextModel"), False)
+    out = f.optional_size("projection_size") or int(shape.hidden_size)
+    return replace(shape, linears=(plain("head", int(shape.hidden_size), out, bias=True, rows=1),))
+
+
+def _text_tower(f: Fields, projected: bool) -> TransformerShape:
+    shape = read_encoder(f, TEXT)
+    if not projected:
+        return shape
+    return replace(shape, linears=(plain("projection", int(shape.hidden_size), f.size("projection_dim"), rows=1),))
+
+
+def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
+    """CLIP and SigLIP: a text and an image encoder whose outputs are compared."""
+    t = f.nested("text_config", text, required=True)
+    v = f.nested("vision_config", vision, required=True)
+    assert t is not None
+    assert v is not None
+    clip = text.startswith("clip")
+    shape = read_clip_text(t) if clip else read_siglip_text(t)
+    tower = read_tower(v, CLIP if clip else SIGLIP2 if "siglip2" in vision else SIGLIP)
+    scalars = Vectors(name="logit_scale", fixed=1 if clip else 2)
+    if clip:
+        out = f.size("projection_dim")
+        seen = plain("visual_projection", int(tower.hidden_size), out, rows=0)
+        shape = replace(shape, linears=(plain("text_projection", int(shape.hidden_size), out, rows=1),))
+        tower = replace(tower, linears=(*tower.linears, seen))
+    return replace(shape, stacks=(*shape.stacks, tower), vectors=(*shape.vectors, scalars), model_type=f.model_type)
+
+
+SIGLIP2 = Tower(positions=field_rows("num_patches"), outer_norms=1, around=pooling_head)
+VIT = Tower(q_bias="qkv_bias", out_bias=True, class_token=1, positions=plus(1), outer_norms=1)
+
+_ROWS: dict[str, ImageModel] = {
+    "vit": ImageModel(tower=VIT, pooler=True),
+    "deit": ImageModel(tower=replace(VIT, class_token=2, positions=plus(2)), pooler=True),
+    "dinov2": ImageModel(
+        tower=replace(VIT, scale=2, around=lambda _f, _h: ((), (Vectors(name="mask_token", per_hidden=1),))),
+        doubled=True,
+    ),
+    "dinov2_with_registers": ImageModel(
+        tower=replace(
+            VIT,
+            scale=2,
+            around=lambda f, _h: (
+                (),
+                (Vectors(name="mask_and_registers", per_hidden=1 + f.size("num_register_tokens")),),
+            ),
+        ),
+        doubled=True,
+    ),
+    "vit_msn": ImageModel(tower=VIT),
+    "ijepa": ImageModel(tower=replace(VIT, class_token=0, positions=plus(0))),
+    "vit_mae": ImageModel(tower=VIT, tokens=unmasked_patches),
+    "yolos": ImageModel(tower=VIT, pooler=True, tokens=lambda f: grid(f) + 1 + f.size("num_detection_tokens")),
+    "audio-spectrogram-transformer": ImageModel(tower=replace(VIT, patch=False), tokens=spectrogram_patches),
+    "vivit": ImageModel(tower=replace(VIT, patch=False), tokens=film_patches),
+    "videomae": ImageModel(
+        tower=replace(VIT, q_bias="qv_bias", k_bias=False, patch=False, class_token=0), tokens=film_patches
+    ),
+    **dict.fromkeys(
+        ("beit", "data2vec-vision"),
+        ImageModel(tower=replace(VIT, q_bias=True, k_bias=False, scale=2, layer_vectors=relative_positions)),
+    ),
+    "dinov3_vit": ImageModel(
+        tower=replace(
+            VIT,
+            q_bias="query_bias",
+            k_bias="key_bias",
+            out_bias="proj_bias",
+            mlp_bias="mlp_bias",
+            gated="use_gated_mlp",
+            positions=None,
+            scale=2,
+        ),
+        tokens=lambda f: grid(f) + 1 + f.size("num_register_tokens", least=0),
+    ),
+    "clip_vision_model": ImageModel(tower=CLIP),
+    "siglip_vision_model": ImageModel(tower=SIGLIP),
+}
+
+FAMILIES: dict[str, Reader] = {
+    **{name: partial(read_image_model, model=row) for name, row in _ROWS.items()},
+    "clip_text_model": read_clip_text,
+    "siglip_text_model": read_siglip_text,
+    "siglip2_text_model": read_siglip_text,
+    "clip": partial(read_pair, text="clip_text_model", vision="clip_vision_model"),
+    "siglip": partial(read_pair, text="siglip_text_model", vision="siglip_vision_model"),
+    "siglip2": partial(read_pair, text="siglip2_text_model", vision="siglip2_vision_model"),
+}

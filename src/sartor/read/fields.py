@@ -1,0 +1,256 @@
+"""A config as its readers see it: fields by name and alias, checked, with every default that was taken written down."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import MAX_LAYERS
+from sartor.read.defaults import ClassDefaults, class_defaults
+
+MAX_SIZE = 2**28
+"""Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a reader had to take from elsewhere than the file, in the order it came up."""
+
+    assumptions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    inexact: list[str] = field(default_factory=list)
+    """Reasons why the counts may differ from the real model's."""
+    factor: float = 1.0
+    """What the interval of every prediction is widened by."""
+    parts: list[str] = field(default_factory=list)
+    """Model types of the nested configs that were read."""
+
+    def assume(self, sentence: str) -> None:
+        if sentence not in self.assumptions:
+            self.assumptions.append(sentence)
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def guess(self, sentence: str, factor: float = 1.05) -> None:
+        """An assumption that no published default backs: the counts are no longer exact."""
+        if sentence not in self.assumptions:
+            self.assumptions.append(sentence)
+            self.inexact.append(sentence)
+            self.factor *= factor
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """One (sub-)config: ``raw`` as in the file, the published class defaults behind it, and the shared ledger.
+
+    Every getter takes the canonical field name and further names it goes by; the first that the file holds (and
+    is not null) counts, then the class default. Getters named ``optional_*`` answer None where nothing is given.
+    """
+
+    raw: dict[str, Any]
+    model_type: str = ""
+    path: str = ""
+    """Where this sub-config sits in the file: ``""`` or ``"text_config."``."""
+    ledger: Ledger = field(default_factory=Ledger)
+    architecture: str = ""
+    """The class the file names in ``architectures``, or ``""``."""
+
+    @property
+    def defaults(self) -> ClassDefaults:
+        return class_defaults(self.model_type)
+
+    # -- values -----------------------------------------------------------------------------------------------
+
+    def size(self, name: str, *aliases: str, least: int = 1) -> int:
+        """A positive integer the model cannot be without; the class default where the file omits it."""
+        value = self.optional_size(name, *aliases, least=least)
+        if value is None:
+            raise self.missing(name, *aliases)
+        return value
+
+    def essential(self, name: str, *aliases: str) -> int:
+        """As `size`, but a whole file (not a nested part of one) must state it: no model is its class's defaults."""
+        found, value, in_file = self._find((name, *aliases))
+        if not in_file and (not self.path or value is None):
+            raise self.missing(name, *aliases)
+        if value is None:
+            raise InputError(self.path + found, None, "must be a positive integer")
+        return self.size(name, *aliases)
+
+    def optional_size(self, name: str, *aliases: str, least: int = 1) -> int | None:
+        """An integer of at least ``least``, or None where neither the file nor the class gives one."""
+        found, value, in_file = self._find((name, *aliases))
+        if value is None:
+            return None
+        checked = self._integer(found, value, least)
+        if not in_file:
+            self.ledger.assume(self._default_sentence(name, checked))
+        return checked
+
+    def layers(self, name: str = "num_hidden_layers", *aliases: str) -> int:
+        """How many layers; bounded, so that a pattern may be written out layer by layer."""
+        count = self.essential(name, *aliases)
+        if count > MAX_LAYERS:
+            raise InputError(self.path + name, count, f"must be at most {MAX_LAYERS} layers")
+        return count
+
+    def flag(self, name: str, *aliases: str, default: bool | None = None) -> bool:
+        """A boolean; ``default`` where neither file nor class says."""
+        found, value, in_file = self._find((name, *aliases))
+        if value is None:
+            value, in_file = bool(default), False
+        if isinstance(value, int) and value in (0, 1):
+            value = bool(value)
+        if not isinstance(value, bool):
+            raise InputError(self.path + found, value, "must be true or false")
+        if not in_file:
+            self.ledger.assume(self._default_sentence(name, value))
+        return value
+
+    def word(self, name: str, *aliases: str, default: str = "") -> str:
+        """A short string such as ``hidden_act``."""
+        found, value, in_file = self._find((name, *aliases))
+        if value is None:
+            return default
+        if not isinstance(value, str) or len(value) > 100 or not value.isprintable():
+            raise InputError(self.path + found, value, "must be a short string")
+        if not in_file and value:
+            self.ledger.assume(self._default_sentence(name, value))
+        return value
+
+    def number(self, name: str, *aliases: str) -> float | None:
+        """A finite number, integer or not."""
+        found, value, _ = self._find((name, *aliases))
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InputError(self.path + found, value, "must be a finite number")
+        return float(value)
+
+    def sequence(self, name: str, *aliases: str) -> list[Any] | None:
+        """A list, or None."""
+        found, value, _ = self._find((name, *aliases))
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise InputError(self.path + found, value, "must be a list")
+        if len(value) > MAX_LAYERS:
+            raise InputError(self.path + found, f"{len(value)} entries", f"must have at most {MAX_LAYERS} entries")
+        return value
+
+    def sizes(self, name: str, *aliases: str, length: int | None = None, least: int = 1) -> list[int] | None:
+        """A list of integers (one number stands for ``length`` equal ones), or None."""
+        found, value, _ = self._find((name, *aliases))
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            return [self._integer(found, value, least)] * (length or 1)
+        out = [self._integer(f"{found}[{i}]", x, least) for i, x in enumerate(self.sequence(name, *aliases) or [])]
+        if length is not None and len(out) != length:
+            raise InputError(self.path + found, f"{len(out)} entries", f"must have {length} entries, one per layer")
+        return out
+
+    def words(self, name: str, *aliases: str, length: int | None = None) -> list[str] | None:
+        """A list of short strings such as ``layer_types``, or None."""
+        found, _, _ = self._find((name, *aliases))
+        out = self.sequence(name, *aliases)
+        if out is None:
+            return None
+        for i, x in enumerate(out):
+            if not isinstance(x, str) or len(x) > 100 or not x.isprintable():
+                raise InputError(f"{self.path}{found}[{i}]", x, "must be a short string")
+        if length is not None and len(out) != length:
+            raise InputError(self.path + found, f"{len(out)} entries", f"must have {length} entries, one per layer")
+        return out
+
+    def has(self, *names: str) -> bool:
+        """Whether the file itself gives one of the fields a value other than null."""
+        return any(self.raw.get(name) is not None for name in self._all_names(names))
+
+    def nested(self, name: str, model_type: str = "", *, required: bool = False) -> Fields | None:
+        """The sub-config ``name`` as Fields; ``model_type`` is what it is when it does not say.
+
+        Where the file has none: None, unless ``model_type`` names a class to take the defaults of and it is
+        ``required``.
+        """
+        value = self.raw.get(name)
+        if value is None and not required:
+            return None
+        if value is not None and not isinstance(value, dict):
+            raise InputError(self.path + name, value, "must be an object")
+        inner = dict(value or {})
+        said = inner.get("model_type")
+        kind = said if isinstance(said, str) and said else model_type or self.defaults.nested.get(name, "")
+        if value is None:
+            self.ledger.assume(f"{self.path}{name} is not in the file: the published defaults of {kind} are taken")
+        self.ledger.parts.append(kind)
+        return Fields(inner, kind, f"{self.path}{name}.", self.ledger, self.architecture)
+
+    # -- checks -----------------------------------------------------------------------------------------------
+
+    def missing(self, name: str, *aliases: str) -> InputError:
+        """The refusal for a field that is needed and not there."""
+        null = next((n for n in self._all_names((name, *aliases)) if n in self.raw), None)
+        if null is not None:
+            return InputError(self.path + null, self.raw[null], "must be a positive integer")
+        keys = {k.lower(): k for k in self.raw}
+        near = [keys[k] for k in difflib.get_close_matches(name, list(keys), 2, 0.8)]
+        others = f" (or {', '.join(aliases[:3])})" if aliases else ""
+        must = f"must be given as a positive integer{others}"
+        return InputError(self.path + name, "missing", must, " and ".join(near))
+
+    def refuse(self, name: str, value: Any, must: str, nearest: str = "") -> InputError:
+        return InputError(self.path + name, value, must, nearest)
+
+    # -- inner ------------------------------------------------------------------------------------------------
+
+    def _all_names(self, names: tuple[str, ...]) -> list[str]:
+        aliases = self.defaults.aliases
+        every = [x for name in names for x in (name, aliases.get(name, name))]
+        return list(dict.fromkeys((*every, *(alias for alias, name in aliases.items() if name in every))))
+
+    def _find(self, names: tuple[str, ...]) -> tuple[str, Any, bool]:
+        """Name found, value, and whether it came from the file."""
+        every = self._all_names(names)
+        present = [name for name in every if name in self.raw]
+        given = [name for name in present if self.raw[name] is not None]
+        if given:
+            values = [self.raw[name] for name in given]
+            if len(given) > 1 and any(v != values[0] for v in values[1:]):
+                others = ", ".join(f"{n}={self.raw[n]!r:.30}" for n in given[1:])
+                self.ledger.note(f"{self.path}{given[0]}={values[0]!r:.30} is used; {others} is ignored")
+            return given[0], values[0], True
+        if present:
+            return present[0], None, True
+        for name in every:
+            if (value := self.defaults.values.get(name)) is not None:
+                return name, value, False
+        return names[0], None, False
+
+    def _integer(self, name: str, value: Any, least: int) -> int:
+        must = "must be a positive integer" if least == 1 else f"must be an integer of at least {least}"
+        if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) < 12:
+            self.ledger.note(f'{self.path}{name} is the string "{value}", read as the number {int(value)}')
+            value = int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SIZE:
+            self.ledger.note(f"{self.path}{name} is {value}, read as the integer {int(value)}")
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            shown = f'the string "{value:.40}"' if isinstance(value, str) else value
+            raise InputError(self.path + name, shown, must)
+        if value < least:
+            raise InputError(self.path + name, value, must)
+        if value > MAX_SIZE:
+            raise InputError(self.path + name, value, f"must be at most {MAX_SIZE}")
+        return value
+
+    def _default_sentence(self, name: str, value: Any) -> str:
+        shown = str(value).lower() if isinstance(value, bool) else value
+        known = self.defaults.values.get(name) is not None or name in self.defaults.values
+        behind = f"the published default of {self.model_type}" if known else "as usual"
+        return f"{self.path}{name} is not in the file: {shown}, {behind}"

@@ -1,0 +1,364 @@
+"""Traced models as files: what ``sartor extract --out graph.json`` writes and estimate, plan and design read.
+
+The format is ``sartor/extract/1`` (docs/json.md). An operator's sizes carry the names of its noun in
+``sartor.operators``; keys that are not needed to price a graph (``flops``, ``versions``) are written and not read.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.reading import ModelReading
+from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel
+from sartor.model.traced_shape import traced_shape
+from sartor.operators import (
+    Attention,
+    Collective,
+    DType,
+    Gemm,
+    GroupedGemm,
+    Layout,
+    MemoryBound,
+    MemoryBoundKind,
+    Operator,
+    OperatorGraph,
+    Part,
+    Pass,
+    kind_name,
+)
+from sartor.read.config_text import MAX_BYTES, printable, read_config
+
+SCHEMA = "sartor/extract/1"
+SIZES: dict[str, tuple[str, ...]] = {
+    "gemm": ("batch", "m", "n", "k"),
+    "grouped_gemm": ("groups", "rows", "n", "k"),
+    "attention": ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim"),
+}
+"""Sizes of each kind, all at least 1; every other kind is memory-bound and has ``rows`` and ``cols``."""
+NOUNS: dict[str, type] = {"gemm": Gemm, "grouped_gemm": GroupedGemm, "attention": Attention}
+MEMORY_KINDS = tuple(kind.value for kind in MemoryBoundKind)
+PHASES = ("train", "prefill")
+
+
+def graph_body(model: TracedModel) -> dict[str, Any]:
+    """The JSON of a traced model, without the envelope."""
+    graph = model.graph
+    return {
+        "model": {
+            "name": model.name,
+            "source": model.source,
+            "module_class": model.module_class,
+            "model_type": model.model_type or None,
+            "num_params": model.num_params,
+            "num_active_params": model.num_active_params,
+            "embedding_params": model.embedding_params,
+            "head_params": model.head_params,
+            "tied_params": model.tied_params,
+            "hidden_size": model.hidden_size,
+            "vocab_size": model.vocab_size,
+        },
+        "workload": {
+            "phase": model.phase,
+            "dtype": model.dtype.value,
+            "microbatch_size": model.microbatch_size,
+            "seq_len": model.seq_len,
+            "tokens": graph.tokens,
+        },
+        "inputs": [{"name": n, "shape": list(shape), "dtype": dtype} for n, shape, dtype in model.inputs],
+        "layers": [_layer_body(layer) for layer in model.layers],
+        "operators": [_operator_body(op, call) for op, call in zip(graph.operators, model.calls, strict=True)],
+        "edges": [list(edge) for edge in graph.edges],
+        "totals": _totals(graph),
+        "versions": dict(model.versions),
+        "notes": list(model.notes),
+    }
+
+
+def _totals(graph: OperatorGraph) -> dict[str, Any]:
+    products = (Gemm, GroupedGemm, Attention)
+    forward = sum(
+        op.flops * op.count for op in graph.operators if isinstance(op, products) and op.pass_ is Pass.FORWARD
+    )
+    return {"matmul_flops": graph.matmul_flops, "forward_matmul_flops": forward, "bytes_moved": graph.bytes_moved}
+
+
+def _layer_body(layer: TracedLayer) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "module": layer.module,
+        "count": layer.count,
+        "positions": list(layer.positions),
+        "num_params": layer.num_params,
+        "expert_params": layer.expert_params,
+        "weight_sets": layer.weight_sets,
+        "stash_bytes": layer.stash_bytes,
+        "output_bytes": layer.output_bytes,
+    }
+
+
+def _operator_body(op: Operator, call: TracedCall) -> dict[str, Any]:
+    kind = kind_name(op)
+    body: dict[str, Any] = {
+        "name": op.name,
+        "kind": kind,
+        "pass": op.pass_.value,
+        "part": op.part.value,
+        "layer": call.layer,
+        "module": call.module,
+        "call": call.call,
+        "count": op.count,
+    }
+    for field in SIZES.get(kind, ("rows", "cols")):
+        body[field] = getattr(op, field)
+    body |= _habits(op)
+    body |= {
+        "dtype": "bf16" if isinstance(op, Collective) else op.dtype.value,
+        "grows": call.grows.value,
+        "inputs": [list(shape) for shape in call.inputs],
+        "outputs": [list(shape) for shape in call.outputs],
+        "flops": op.flops,
+        "bytes_moved": op.bytes_moved,
+    }
+    return body
+
+
+def _habits(op: Operator) -> dict[str, Any]:
+    """What a kind has beside sizes."""
+    if isinstance(op, Attention):
+        return {"causal": op.causal, "window": op.window}
+    if isinstance(op, MemoryBound):
+        return {"kernels": op.kernels, "kernel": op.kernel}
+    return {"layout": op.layout.value} if isinstance(op, (Gemm, GroupedGemm)) else {}
+
+
+def is_graph(path: Path) -> bool:
+    """Whether a file says that it is a traced model."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return False
+        return SCHEMA.rpartition("/")[0].encode() in path.read_bytes()
+    except (OSError, ValueError):
+        return False
+
+
+def read_graph(path: Path) -> TracedModel:
+    """The traced model in a file. Raises ``InputError`` on anything that is not one."""
+    return parse_graph(read_config(path), path.name)
+
+
+def read_traced(path: Path) -> ModelReading:
+    """The traced model in a file, as a model that was read. Raises ``InputError``."""
+    return traced_reading(read_graph(path))
+
+
+def traced_reading(traced: TracedModel) -> ModelReading:
+    """A traced model as a model that was read: its counts are the module's own."""
+    versions = ", ".join(f"{name} {version}" for name, version in traced.versions)
+    source = f"operators as traced from {traced.source}" + (f" ({versions})" if versions else "")
+    return ModelReading(shape=traced_shape(traced), notes=(source, *traced.notes), architecture=traced.module_class)
+
+
+def not_traced(reading: ModelReading, what: str) -> None:
+    """Refuse a question that changes the shape of a model that was traced."""
+    if reading.shape.traced is not None:
+        must = (
+            "an extracted graph cannot change its shape: estimate, plan and design read it; ask this of a config.json"
+        )
+        raise InputError(what, reading.shape.name, must)
+
+
+def parse_graph(body: Mapping[str, Any], name: str = "graph") -> TracedModel:
+    """The traced model in a parsed file."""
+    name = printable(name)
+    schema = body.get("schema")
+    if schema != SCHEMA:
+        raise InputError(f"{name}: schema", schema, "must be that of an extracted graph", SCHEMA)
+    read = _Reader(name)
+    model, workload = read.table(body, "model"), read.table(body, "workload")
+    layers = tuple(_layer(read, i, row) for i, row in enumerate(read.rows(body, "layers")))
+    _check_layers(read, layers)
+    pairs = [_operator(read, i, row, len(layers)) for i, row in enumerate(read.rows(body, "operators"))]
+    if not pairs:
+        raise InputError(f"{name}: operators", "[]", "must hold at least one operator")
+    edges = tuple(read.edge(i, edge, len(pairs)) for i, edge in enumerate(read.rows(body, "edges")))
+    tokens = read.whole(workload, "tokens", "workload")
+    versions = body.get("versions") or {}
+    return TracedModel(
+        name=read.text(model, "name", "model"),
+        source=read.text(model, "source", "model"),
+        graph=OperatorGraph(operators=tuple(op for op, _ in pairs), edges=edges, tokens=tokens),
+        calls=tuple(call for _, call in pairs),
+        layers=layers,
+        num_params=read.whole(model, "num_params", "model", least=0),
+        num_active_params=read.whole(model, "num_active_params", "model", least=0),
+        embedding_params=read.whole(model, "embedding_params", "model", least=0),
+        head_params=read.whole(model, "head_params", "model", least=0),
+        tied_params=read.whole(model, "tied_params", "model", least=0, default=0),
+        hidden_size=read.whole(model, "hidden_size", "model", least=0, default=0),
+        vocab_size=read.whole(model, "vocab_size", "model", least=0, default=0),
+        microbatch_size=read.whole(workload, "microbatch_size", "workload"),
+        seq_len=read.whole(workload, "seq_len", "workload"),
+        dtype=read.word(DType, workload, "dtype", "workload"),
+        phase=read.one_of(PHASES, workload, "phase", "workload"),
+        model_type=str(model.get("model_type") or ""),
+        module_class=str(model.get("module_class") or ""),
+        versions=tuple((str(k), str(v)) for k, v in versions.items()) if isinstance(versions, dict) else (),
+        notes=tuple(printable(str(note)) for note in body.get("notes") or () if isinstance(note, str)),
+    )
+
+
+def _layer(read: _Reader, i: int, row: Any) -> TracedLayer:
+    where = f"layers[{i}]"
+    row = read.object(row, where)
+    count = read.whole(row, "count", where)
+    return TracedLayer(
+        name=read.text(row, "name", where),
+        module=str(row.get("module") or ""),
+        count=count,
+        positions=tuple(read.numbers(row, "positions", where)),
+        num_params=read.whole(row, "num_params", where, least=0),
+        expert_params=read.whole(row, "expert_params", where, least=0, default=0),
+        weight_sets=read.whole(row, "weight_sets", where, default=count),
+        stash_bytes=read.amount(row, "stash_bytes", where, default=0.0),
+        output_bytes=read.amount(row, "output_bytes", where, default=0.0),
+    )
+
+
+def _check_layers(read: _Reader, layers: tuple[TracedLayer, ...]) -> None:
+    """Positions are those of a permutation: every layer stands somewhere, none twice."""
+    if not layers:
+        raise InputError(f"{read.name}: layers", "[]", "must hold at least one kind of layer")
+    for i, layer in enumerate(layers):
+        if len(layer.positions) != layer.count:
+            must = f"must be as many as count={layer.count}"
+            raise InputError(f"{read.name}: layers[{i}].positions", len(layer.positions), must)
+    found = sorted(p for layer in layers for p in layer.positions)
+    if found != list(range(len(found))):
+        must = f"together must be 0 to {len(found) - 1}, each once"
+        raise InputError(f"{read.name}: layers.positions", str(found)[:40], must)
+
+
+def _operator(read: _Reader, i: int, row: Any, num_layers: int) -> tuple[Operator, TracedCall]:
+    where = f"operators[{i}]"
+    row = read.object(row, where)
+    kind = read.one_of((*SIZES, *MEMORY_KINDS), row, "kind", where)
+    common: dict[str, Any] = {
+        "name": read.text(row, "name", where),
+        "count": read.whole(row, "count", where),
+        "dtype": read.word(DType, row, "dtype", where),
+        "pass_": read.word(Pass, row, "pass", where),
+        "part": read.word(Part, row, "part", where),
+    }
+    sizes: dict[str, Any] = {field: read.whole(row, field, where) for field in SIZES.get(kind, ("rows", "cols"))}
+    operator: Operator
+    if kind == "attention":
+        window = read.whole(row, "window", where, least=0, default=0)
+        operator = Attention(**common, **sizes, causal=bool(row.get("causal", False)), window=window)
+    elif kind in NOUNS:
+        layout = read.word(Layout, row, "layout", where)
+        operator = NOUNS[kind](**common, **sizes, layout=layout, out_dtype=common["dtype"])
+    else:
+        operator = MemoryBound(
+            **common,
+            **sizes,
+            kind=MemoryBoundKind(kind),
+            bytes_moved=read.amount(row, "bytes_moved", where),
+            flops=read.amount(row, "flops", where, default=0.0),
+            kernels=read.whole(row, "kernels", where, default=1),
+            kernel=str(row.get("kernel") or ""),
+        )
+    layer = row.get("layer")
+    if layer is not None and not (isinstance(layer, int) and 0 <= layer < num_layers):
+        raise InputError(f"{read.name}: {where}.layer", layer, f"must be null or an index into {num_layers} layers")
+    call = TracedCall(
+        module=str(row.get("module") or ""),
+        call=str(row.get("call") or ""),
+        inputs=_shapes(row.get("inputs")),
+        outputs=_shapes(row.get("outputs")),
+        layer=layer,
+        grows=read.word(Grows, row, "grows", where),
+    )
+    return operator, call
+
+
+def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes are told for people alone: what is none is left out."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(tuple(shape) for shape in value if isinstance(shape, list) and all(isinstance(x, int) for x in shape))
+
+
+class _Reader:
+    """Fields of one file, each refused with its place where it is not what it must be."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def table(self, body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        return self.object(self._field(body, key, ""), key)
+
+    def object(self, value: Any, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise InputError(f"{self.name}: {where}", value, "must be an object { ... }")
+        return value
+
+    def rows(self, body: Mapping[str, Any], key: str) -> list[Any]:
+        value = self._field(body, key, "")
+        if not isinstance(value, list):
+            raise InputError(f"{self.name}: {key}", value, "must be a list")
+        return value
+
+    def text(self, row: Mapping[str, Any], key: str, where: str) -> str:
+        value = self._field(row, key, where)
+        if not isinstance(value, str) or len(value) > 500:
+            raise InputError(f"{self.name}: {where}.{key}", value, "must be a short text")
+        return printable(value)
+
+    def whole(self, row: Mapping[str, Any], key: str, where: str, *, least: int = 1, default: int | None = None) -> int:
+        value = row.get(key, default) if default is not None else self._field(row, key, where)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**60:
+            raise InputError(f"{self.name}: {where}.{key}", value, f"must be an integer from {least} to 2^60")
+        return value
+
+    def numbers(self, row: Mapping[str, Any], key: str, where: str) -> list[int]:
+        value = self._field(row, key, where)
+        if not isinstance(value, list) or not all(isinstance(x, int) and not isinstance(x, bool) for x in value):
+            raise InputError(f"{self.name}: {where}.{key}", value, "must be a list of integers")
+        return value
+
+    def amount(self, row: Mapping[str, Any], key: str, where: str, *, default: float | None = None) -> float:
+        value = row.get(key, default) if default is not None else self._field(row, key, where)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (isfinite(value) and value >= 0):
+            raise InputError(f"{self.name}: {where}.{key}", value, "must be a number of at least 0")
+        return float(value)
+
+    def word(self, enum: Any, row: Mapping[str, Any], key: str, where: str) -> Any:
+        return enum(self.one_of(tuple(member.value for member in enum), row, key, where))
+
+    def one_of(self, words: tuple[str, ...], row: Mapping[str, Any], key: str, where: str) -> str:
+        value = self._field(row, key, where)
+        if not isinstance(value, str) or value not in words:
+            near = difflib.get_close_matches(str(value), words, 3, 0.3)
+            raise InputError(
+                f"{self.name}: {where}.{key}", value, f"must be one of {', '.join(words)}", ", ".join(near)
+            )
+        return value
+
+    def edge(self, i: int, value: Any, count: int) -> tuple[int, int]:
+        fine = isinstance(value, list) and len(value) == 2 and all(type(x) is int for x in value)
+        if not fine or not 0 <= value[0] < value[1] < count:
+            must = f"must be two indices a < b of the {count} operators"
+            raise InputError(f"{self.name}: edges[{i}]", value, must)
+        return value[0], value[1]
+
+    def _field(self, row: Mapping[str, Any], key: str, where: str) -> Any:
+        if key not in row:
+            place = f"{where}.{key}" if where else key
+            near = difflib.get_close_matches(key, [str(name) for name in row], n=1)
+            raise InputError(f"{self.name}: {place}", "missing", "must be given", printable(near[0]) if near else "")
+        return row[key]

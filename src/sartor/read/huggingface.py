@@ -1,0 +1,157 @@
+"""Hugging Face ``config.json`` to `TransformerShape`: counted from fields and architecture, never from a name.
+
+Known model types are read as their published classes build them; what a file leaves out is taken from the classes'
+published defaults and said. An unknown model type is read by its field names, every guess is said, and the
+interval of each prediction is widened. Nothing in a file is followed or executed (``auto_map`` least of all).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.reading import ModelReading
+from sartor.read.config_text import parse_config, read_config
+from sartor.read.families import readers
+from sartor.read.families.tabled import is_tabled, with_table
+from sartor.read.families.unknown import read_unknown
+from sartor.read.fields import Fields, Ledger
+from sartor.read.published import default_class, is_published_class
+from sartor.read.verified import unverified
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
+
+
+def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -> ModelReading:
+    """Read a config.json: its path or folder, its bytes, or the dictionary already parsed.
+
+    Raises `InputError` with one sentence where the file cannot be used.
+
+    >>> reading = read_model({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257})
+    >>> reading.shape.hidden_size
+    768
+    """
+    if isinstance(source, dict):
+        config = source
+    elif isinstance(source, bytes):
+        config = parse_config(source, name=name or "config.json")
+    else:
+        path = Path(source)
+        config = read_config(path)
+        name = name or _name_of(path)
+    return read_fields(config, name=name)
+
+
+def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
+    """Read a parsed config. ``name`` is what to call the model where the file does not."""
+    ledger = Ledger()
+    model_type, architecture = _model_type(config), _architecture(config)
+    if not model_type and not architecture:
+        raise InputError(
+            "model_type",
+            "missing",
+            "must be given: with neither model_type nor architectures the sizes alone do not settle what is built",
+        )
+    _check_dtype(config)
+    _check_what_changes_no_count(config)
+    _note_what_is_left_aside(config, ledger)
+    reader = readers().get(model_type)
+    built = _built_class(architecture, model_type, ledger) if reader else architecture
+    fields = Fields(config, model_type, "", ledger, built)
+    shape = read_unknown(fields, readers()) if reader is None else reader(fields)
+    if reader and is_tabled(model_type, built):
+        shape = with_table(fields, shape)
+    shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
+    reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
+    return ModelReading(
+        shape=shape,
+        assumptions=tuple(ledger.assumptions),
+        notes=tuple(ledger.notes),
+        exact=not reasons,
+        inexact_because=reasons,
+        interval_factor=ledger.factor,
+        architecture=architecture,
+    )
+
+
+def _name_of(path: Path) -> str:
+    """The folder's name for a config.json or a folder, else the file's without ``.json``."""
+    if path.name == "config.json":
+        return path.absolute().parent.name
+    return path.name.removesuffix(".json")
+
+
+def _model_type(config: dict[str, Any]) -> str:
+    value = config.get("model_type")
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or not _NAME.match(value) or len(value) > 80:
+        raise InputError("model_type", value, "must be a name of letters, digits, - and _")
+    return value
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    value = config.get("architectures")
+    if value is None or value == []:
+        return ""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(x, str) and _NAME.match(x) and len(x) < 120 for x in value):
+        raise InputError("architectures", value, "must be a list of class names")
+    return str(next((name for name in value if is_published_class(name)), value[0]))
+
+
+def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
+    """The published class a file is built as: the one it names, else its model type's first auto class."""
+    if is_published_class(architecture):
+        return architecture
+    built = default_class(model_type)
+    if architecture and built:
+        ledger.note(f"architectures={architecture} is no published class: counted as {built}, model_type's own")
+    return built or architecture
+
+
+def _display_name(config: dict[str, Any], name: str) -> str:
+    said = config.get("_name_or_path")
+    chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
+    return "".join(c if c.isprintable() else "?" for c in chosen)[:100]
+
+
+_DTYPES = re.compile(r"(torch\.)?(auto|half|float|double|bfloat16|(u?int|float)(4|8|16|32|64)(_[a-z0-9]+)?)\Z")
+
+
+def _check_dtype(config: dict[str, Any]) -> None:
+    """A dtype changes no count, but a file with one that does not exist is damaged."""
+    for name in ("torch_dtype", "dtype"):
+        value = config.get(name)
+        if value is not None and not (isinstance(value, str) and _DTYPES.match(value)):
+            known = "bfloat16, float16, float32"
+            raise InputError(name, value, "must name an element type of PyTorch", known)
+
+
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "hidden_activation_function")
+_WINDOWS = ("sliding_window", "attention_window_size", "sliding_window_size")
+
+
+def _check_what_changes_no_count(config: dict[str, Any], path: str = "") -> None:
+    """Activations are names and windows lengths, also where no count depends on them; -1 is written for no window."""
+    for name in _ACTIVATIONS:
+        if not isinstance(config.get(name), (str, dict, type(None))):
+            raise InputError(path + name, config[name], "must be the name of an activation", "silu, gelu")
+    for name in _WINDOWS:
+        value = config.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value < -1:
+            raise InputError(path + name, value, "must be a length of at least 0, or null for no window")
+    for name, value in config.items():
+        if isinstance(value, dict) and name.endswith("config"):
+            _check_what_changes_no_count(value, f"{path}{name}.")
+
+
+def _note_what_is_left_aside(config: dict[str, Any], ledger: Ledger) -> None:
+    if config.get("auto_map"):
+        ledger.note("auto_map names code of the repository; it is not followed")
+    if config.get("quantization_config") or config.get("compression_config"):
+        ledger.note("quantization_config is left aside: parameters are counted as if unquantised")

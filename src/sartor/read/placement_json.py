@@ -1,0 +1,212 @@
+"""Placement instances in the public program's JSON (msr-fiddle/phaze, Solver/device_placement) as a problem.
+
+Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Fields this reader
+does not know are left alone, so files may carry remarks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.placement.problem import (
+    Edge,
+    FixedStrategy,
+    Layer,
+    PlacementProblem,
+    Width,
+    parse_optimizer,
+)
+from sartor.placement.terms import DeviceType, PlacementTerms, Tier
+from sartor.read.config_text import parse_config
+
+MAX_BYTES = 100 * 1000 * 1000
+"""Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
+
+FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
+
+
+def read_placement(path: Path) -> PlacementProblem:
+    """The problem in a file. Raises `InputError` naming the field, its value and what must hold."""
+    return parse_placement(read_object(path))
+
+
+def read_terms(path: Path) -> PlacementTerms:
+    """Richer terms in a file of their own."""
+    return parse_terms(read_object(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises `InputError` where there is none."""
+    try:
+        if not path.is_file():
+            must = "must be a JSON file" if path.exists() else "no such file; must be a JSON file"
+            raise InputError("instance", str(path), must)
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise InputError("instance", f"{size} bytes", f"must be at most {MAX_BYTES} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError("instance", str(path), f"must be readable ({error.strerror})") from None
+    return parse_config(data, name=path.name)
+
+
+def parse_placement(raw: dict[str, Any]) -> PlacementProblem:
+    """The problem in an already parsed JSON object."""
+    nodes = _of(raw, "nodes", dict, 'an object of layers by width, e.g. {"1": [...]}')
+    edges = _of(raw, "edges", dict, 'an object of edges by width, e.g. {"1": [...]}')
+    odd = sorted(set(nodes) ^ set(edges))
+    if odd:
+        has, lacks = ("nodes", "edges") if odd[0] in nodes else ("edges", "nodes")
+        raise InputError(lacks, f"no width {odd[0]}", f"must have the widths of {has}: {', '.join(raw[has])}")
+    return PlacementProblem(
+        widths=tuple(_width(key, nodes[key], edges[key]) for key in nodes),
+        memory_bytes=_number(raw, "maxMemoryPerDevice"),
+        num_devices=_integer(raw, "maxDevices"),
+        link_bytes_per_s=_number(raw, "bandwidth"),
+        num_microbatches=_integer(raw, "mbsInBatch"),
+        recompute=_of(raw, "activationRecomputation", bool, "true or false"),
+        optimizer=parse_optimizer(_of(raw, "optimizerAlgorithm", str, "SGD or Adam")),
+        fixed=_fixed(raw),
+    )
+
+
+def parse_terms(raw: dict[str, Any]) -> PlacementTerms:
+    """Richer terms from their JSON object (docs/concepts/placement.md); what it leaves out is off."""
+    unknown = sorted(set(raw) - set(TERMS))
+    if unknown:
+        near = ", ".join(difflib.get_close_matches(unknown[0], TERMS, n=1)) or ", ".join(TERMS)
+        raise InputError("terms", unknown[0], "must be a known term", near)
+    off = PlacementTerms()
+    return PlacementTerms(
+        resync_every_stage="resyncEveryStage" in raw and _of(raw, "resyncEveryStage", bool, "true or false", "terms"),
+        tiers=tuple(_tier(row, f"terms.tiers[{i}]") for i, row in enumerate(_rows(raw, "tiers"))),
+        device_types=tuple(_type(row, f"terms.deviceTypes[{i}]") for i, row in enumerate(_rows(raw, "deviceTypes"))),
+        virtual_stages=_integers(raw, "virtualStages") or off.virtual_stages,
+        zero_stages=_integers(raw, "zeroStages") or off.zero_stages,
+        resync_factor=_number(raw, "resyncFactor", "terms") if "resyncFactor" in raw else off.resync_factor,
+    )
+
+
+TERMS = ("resyncEveryStage", "tiers", "deviceTypes", "virtualStages", "zeroStages", "resyncFactor")
+
+
+def _rows(raw: dict[str, Any], name: str) -> list[Any]:
+    return list(_of(raw, name, list, "a list", "terms")) if name in raw else []
+
+
+def _integers(raw: dict[str, Any], name: str) -> tuple[int, ...]:
+    values = {str(i): value for i, value in enumerate(_rows(raw, name))}
+    return tuple(_integer(values, i, f"terms.{name}") for i in values)
+
+
+def _tier(row: Any, where: str) -> Tier:
+    row = _object(row, where)
+    return Tier(
+        size=_integer(row, "devices", where),
+        bytes_per_s=_number(row, "bandwidth", where),
+        latency_s=_number(row, "latency", where) if "latency" in row else 0.0,
+    )
+
+
+def _type(row: Any, where: str) -> DeviceType:
+    row = _object(row, where)
+    return DeviceType(
+        name=str(_of(row, "name", str, "a name", where)),
+        num_devices=_integer(row, "maxDevices", where),
+        memory_bytes=_number(row, "maxMemoryPerDevice", where),
+        slowdown=_number(row, "slowdown", where) if "slowdown" in row else 1.0,
+    )
+
+
+def _width(key: str, layers: Any, edges: Any) -> Width:
+    """A width by its key: the tensor-parallel degree, or ``"8 cp2 ep4"`` with context and expert degrees."""
+    degrees = {"tp": 1, "cp": 1, "ep": 1}
+    for word in key.split():
+        name, digits = (word[:2], word[2:]) if word[:2] in degrees else ("tp", word)
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 9 and int(digits) > 0):
+            raise InputError("width in nodes", key, 'must be a positive integer (or "8 cp2 ep4")', '"1"')
+        degrees[name] = int(digits)
+    for where, rows in ((f'nodes["{key}"]', layers), (f'edges["{key}"]', edges)):
+        if not isinstance(rows, list):
+            raise InputError(where, rows, "must be a list")
+    return Width(
+        tensor_parallel=degrees["tp"],
+        context_parallel=degrees["cp"],
+        expert_parallel=degrees["ep"],
+        layers=tuple(_layer(row, f'nodes["{key}"][{i}]') for i, row in enumerate(layers)),
+        edges=tuple(_edge(row, f'edges["{key}"][{i}]') for i, row in enumerate(edges)),
+    )
+
+
+def _layer(row: Any, where: str) -> Layer:
+    row = _object(row, where)
+    return Layer(
+        id=_integer(row, "id", where),
+        param_bytes=_number(row, "parameterSize", where),
+        activation_bytes=_number(row, "activationSize", where),
+        forward_s=_number(row, "optimalLatencyFw", where),
+        backward_s=_number(row, "optimalLatencyBw", where),
+        is_split=_of(row, "isTensorParallelized", bool, "true or false", where),
+        expert_param_bytes=_number(row, "expertParameterSize", where) if "expertParameterSize" in row else 0.0,
+    )
+
+
+def _edge(row: Any, where: str) -> Edge:
+    row = _object(row, where)
+    return Edge(
+        source=_integer(row, "sourceId", where),
+        dest=_integer(row, "destId", where),
+        size_bytes=_number(row, "communicationCost", where),
+    )
+
+
+def _fixed(raw: dict[str, Any]) -> FixedStrategy | None:
+    """The expert's strategy; None where the file gives none of its fields."""
+    if not any(name in raw for name in FIXED):
+        return None
+    stages, tensor, data, layers = (_integer(raw, name) for name in FIXED)
+    return FixedStrategy(num_stages=stages, tensor_parallel=tensor, data_parallel=data, num_transformer_layers=layers)
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InputError(where, row, "must be an object")
+    return row
+
+
+def _given(raw: dict[str, Any], name: str, where: str) -> Any:
+    if name not in raw:
+        near = ", ".join(difflib.get_close_matches(name, raw, n=1))
+        raise InputError(_path(name, where), "missing", "must be given", near and f"{near} is given; is it meant?")
+    return raw[name]
+
+
+def _path(name: str, where: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _of(raw: dict[str, Any], name: str, kind: type, must: str, where: str = "") -> Any:
+    value = _given(raw, name, where)
+    if not isinstance(value, kind):
+        raise InputError(_path(name, where), value, f"must be {must}")
+    return value
+
+
+def _number(raw: dict[str, Any], name: str, where: str = "") -> float:
+    value = _given(raw, name, where)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(_path(name, where), value, "must be a number")
+    return float(value)
+
+
+def _integer(raw: dict[str, Any], name: str, where: str = "") -> int:
+    value = _given(raw, name, where)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not whole:
+        nearest = f"{value:.0f}" if isinstance(value, float) and abs(value) < 1e15 else ""
+        raise InputError(_path(name, where), value, "must be an integer", nearest)
+    return int(value)

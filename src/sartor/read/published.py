@@ -1,0 +1,33 @@
+"""Names of the published model classes: whether a class exists, and which one a model type is without a name.
+
+``published_classes.json`` holds names only; ``lab/class_defaults.py`` writes it from the release it names.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+def is_published_class(name: str) -> bool:
+    """Whether the release has a model class of that name."""
+    return name in _names()
+
+
+def default_class(model_type: str) -> str:
+    """The class built of a file of ``model_type`` that names none; ``""`` where the type is unknown."""
+    return str(_table()["default"].get(model_type, ""))
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(stem + end for stem, ends in _table()["classes"].items() for end in ends)
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = files("sartor.read").joinpath("published_classes.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table

@@ -1,0 +1,59 @@
+"""Operator-scheduling instances as files.
+
+The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` with ``id``, ``type``, ``latency``,
+``intra_latency``, and ``edges`` of ids. Other keys (``name``, ``note``) are let through.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.read.config_text import printable
+from sartor.read.placement_json import read_object
+from sartor.schedule.problem import ScheduledOperator, ScheduleProblem
+
+OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
+
+
+def read_schedule_problem(path: Path) -> ScheduleProblem:
+    """The problem in an instance file. Raises `InputError` on anything that is not one."""
+    return schedule_problem(read_object(path))
+
+
+def schedule_problem(instance: Mapping[str, Any]) -> ScheduleProblem:
+    """The problem in a parsed instance."""
+    rows, edges = _list(instance, "ops"), _list(instance, "edges")
+    name = instance.get("name", "")
+    return ScheduleProblem(
+        num_tc=_field(instance, "num_tc", "instance"),
+        num_vc=_field(instance, "num_vc", "instance"),
+        operators=tuple(_operator(k, row) for k, row in enumerate(rows)),
+        edges=tuple(tuple(edge) if isinstance(edge, list) else edge for edge in edges),
+        name=name if isinstance(name, str) else "",
+    )
+
+
+def _operator(position: int, row: Any) -> ScheduledOperator:
+    where = f"ops[{position}]"
+    if not isinstance(row, dict):
+        raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
+    fields = {key: _field(row, key, where) for key in OPERATOR_KEYS}
+    return ScheduledOperator(core_type=fields.pop("type"), **fields)
+
+
+def _field(row: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in row:
+        near = difflib.get_close_matches(key, [str(name) for name in row], n=1)
+        raise InputError(f"{where}.{key}", "missing", "must be given", printable(near[0]) if near else "")
+    return row[key]
+
+
+def _list(instance: Mapping[str, Any], key: str) -> list[Any]:
+    value = _field(instance, key, "instance")
+    if not isinstance(value, list):
+        raise InputError(key, value, "must be a list")
+    return value

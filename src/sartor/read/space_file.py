@@ -1,0 +1,157 @@
+"""Spaces of accelerators as TOML files: axes in the units people read, checked by pydantic at the door.
+
+A named space is a file of ours (``spaces/*.toml``) or the published grid; a path is the user's. What a file may say is
+``SpaceFile``; ``search.accelerator_space.space_from`` makes candidates of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
+from sartor.errors import InputError
+from sartor.read.config_text import printable
+
+ENTRIES = Path(__file__).parent / "spaces"
+MAX_BYTES = 1_000_000
+
+
+class Range(BaseModel):
+    """``{from, to, step}`` or ``{from, to, factor}``; both ends belong to it where a step reaches them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    start: float = Field(alias="from")
+    to: float
+    step: float | None = None
+    factor: float | None = None
+
+
+Axis = int | float | list[int | float] | Range
+
+
+class SpaceFile(BaseModel):
+    """A space as it is written: every axis a number, a list or a range; the candidates are their product."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str = ""
+    title: str = ""
+    note: str = ""
+    num_tensor_cores: Axis
+    num_vector_cores: Axis
+    array_rows: Axis
+    array_cols: Axis
+    vector_lanes: Axis | Literal["array_cols"] | None = None
+    global_buffer_mib: Axis
+    clock_mhz: Axis | None = None
+    num_stacks: Axis | None = None
+    num_links: Axis | None = None
+    link_gb_per_s: Axis | None = None
+    memory: str | list[str] | None = None
+    node_nm: int | list[int] | None = None
+    dataflow: str | list[str] | None = None
+    hbm_gb: Axis | None = None
+    area_limit_mm2: int | float | None = None
+    area_model: Literal["published", "die"] | None = None
+
+
+def load_space(name_or_path: str | Path) -> AcceleratorSpace:
+    """The space of a name (``sartor catalog spaces``) or of a TOML file. Raises ``InputError``."""
+    text = str(name_or_path)
+    if text.lower() == PUBLISHED:
+        return published_space()
+    path = _path_of(name_or_path)
+    table = _read(path)
+    try:
+        checked = SpaceFile.model_validate(table)
+    except ValidationError as error:
+        raise _sentence(error, table) from None
+    said = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note"})
+    return space_from({**said, "name": checked.name or path.stem})
+
+
+def space_names() -> tuple[str, ...]:
+    """Every named space, the published one first."""
+    return (PUBLISHED, *sorted(path.stem for path in ENTRIES.glob("*.toml")))
+
+
+def space_entry(name_or_path: str | Path) -> dict[str, Any]:
+    """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, what is assumed."""
+    space = load_space(name_or_path)
+    published = str(name_or_path).lower() == PUBLISHED
+    written = _PUBLISHED_AXES if published else _read(_path_of(name_or_path))
+    head = {"name": space.name, "num_points": space.num_points, "num_candidates": space.num_kept}
+    return {**head, "area_model": space.area_model.value, **written, "assumptions": list(space.assumptions)}
+
+
+_POWERS = "powers of two"
+_PUBLISHED_AXES: dict[str, Any] = {
+    "title": "The grid of PHAZE (Wang et al., ICML 2024)",
+    "num_tensor_cores": f"1 to 4096, {_POWERS}",
+    "num_vector_cores": f"1 to 4096, {_POWERS}",
+    "array_rows": f"2 to 256, {_POWERS}",
+    "array_cols": f"2 to 256, {_POWERS}",
+    "vector_lanes": "array_cols",
+    "global_buffer_mib": f"2 to 128, {_POWERS}",
+    "hbm_gb": [32, 64, 80],
+    "note": "kept: at most the TPUv4-like point's 278.8 mm2, and at least 30% of it unless there is one core of a kind",
+}
+
+
+def _path_of(name_or_path: str | Path) -> Path:
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+        return Path(name_or_path)
+    known = space_names()
+    if text.lower() in known:
+        return ENTRIES / f"{text.lower()}.toml"
+    near = difflib.get_close_matches(text.lower(), known, n=2, cutoff=0.3) or list(known)
+    raise InputError("--space", text, "must be a named space (sartor catalog spaces) or a TOML file", ", ".join(near))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    name = printable(str(path))
+    try:
+        if not path.is_file():
+            must = "must be a TOML file" if path.exists() else "no such file; must be a named space or a TOML file"
+            raise InputError("--space", name, must, ", ".join(space_names()))
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError("--space", name, f"must be at most {MAX_BYTES} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("--space", name, f"must be readable ({error.strerror})") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise InputError("--space", name, f"must be readable as TOML: {why}") from None
+
+
+def _sentence(error: ValidationError, table: dict[str, Any]) -> InputError:
+    """The first of pydantic's complaints as one sentence in our words."""
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else "space"
+    value = table.get(field, "missing")
+    if first["type"] == "missing" and len(first["loc"]) == 1:
+        return InputError(field, "missing", "the space must state it")
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        near = difflib.get_close_matches(field, SpaceFile.model_fields, n=2, cutoff=0.4)
+        return InputError(printable(field), value, "is no axis of a space", ", ".join(near or _first_axes()))
+    if field in ("memory", "dataflow", "name", "title", "note"):
+        return InputError(field, value, "must be a text" + (" or a list of texts" if field in LISTED else ""))
+    if field == "area_model":
+        return InputError(field, value, "must be published or die", "die")
+    if field == "node_nm":
+        return InputError(field, value, "must be a whole number of nanometres, or a list of them")
+    must = "must be a number, a list of numbers, or a range {from, to, step} or {from, to, factor}"
+    return InputError(field, value, must + (' or "array_cols"' if field == "vector_lanes" else ""))
+
+
+LISTED = ("memory", "dataflow")
+
+
+def _first_axes() -> Iterator[str]:
+    return (name for name, field in SpaceFile.model_fields.items() if field.is_required())

@@ -1,0 +1,220 @@
+"""A Hugging Face model on the meta device, from its config: no weights, no download."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import AttentionInterface, AutoConfig
+from transformers.models.auto import modeling_auto
+
+from sartor.errors import InputError
+from sartor.model.traced import TracedModel
+from sartor.read.torch_trace.recorder import Recorder
+from sartor.read.torch_trace.stand_ins import hugging_face_attention
+from sartor.read.torch_trace.trace import Subject, trace
+
+AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "")
+"""Classes to build where a config names none, in this order; the last is the bare model."""
+LEFT_OUT = ("quantization_config", "compression_config", "auto_map", "transformers_version", "torch_dtype", "dtype")
+WITH_LOSS = ("CausalLM", "MaskedLM", "ConditionalGeneration", "LMHeadModel", "WithLMHead", "Seq2SeqLM")
+PADDED = {"roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "esm", "xmod", "data2vec-text"}
+"""Families whose positions start after the padding index: two fewer tokens fit."""
+NAME = "sartor"
+
+
+def trace_config(fields: Mapping[str, Any], *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
+    """Trace a config's model: with the attention that takes no mask, or, where the model wants one, with its own eager
+    attention. ``words`` are those of `hugging_face`. Raises ``InputError``."""
+    subject = hugging_face(fields, train=train, **words)
+    try:
+        return trace(subject, train=train, fused=fused)
+    except InputError as first:
+        if subject.notes:
+            raise
+        try:
+            return trace(hugging_face(fields, train=train, eager=True, **words), train=train, fused=fused)
+        except InputError:
+            raise first from None
+
+
+def hugging_face(
+    fields: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    microbatch_size: int,
+    seq_len: int | None,
+    dtype: str,
+    train: bool,
+    architecture: str = "",
+    eager: bool = False,
+) -> Subject:
+    """The subject of a config's fields: its published class, fed token ids (and pixels or features where that is its
+    main input). ``eager``: with its own attention, masks and all. Raises ``InputError`` where transformers builds no
+    such model."""
+    transformers.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore")
+    config = _config(fields, source)
+    model, notes = _build(config, architecture, fields.get("architectures") or [], dtype, source, eager)
+    longest = _longest(config)
+    seq = min(seq_len or 2048, longest)
+    if seq_len is not None and seq < seq_len:
+        raise InputError("seq_len", seq_len, f"is beyond the {longest} positions of {name}", str(longest))
+    inputs, seq = _inputs(model, config, microbatch_size, seq, train)
+    return Subject(
+        name=name,
+        source=source,
+        model=model,
+        inputs=inputs,
+        microbatch_size=microbatch_size,
+        seq_len=seq,
+        attention=_register,
+        lenient=True,
+        model_type=config.model_type,
+        versions=(("transformers", transformers.__version__),),
+        notes=notes,
+    )
+
+
+def known_types() -> list[str]:
+    """Model types transformers can build."""
+    return sorted(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+
+
+def _not_yet(*_: Any, **__: Any) -> Any:
+    """Stands for our attention while a model is built; the recorder's takes its place before it runs."""
+    raise RuntimeError("attention ran before it was traced")
+
+
+def _register(recorder: Recorder) -> None:
+    AttentionInterface.register(NAME, hugging_face_attention(recorder))
+
+
+def _config(fields: Mapping[str, Any], source: str) -> Any:
+    kept = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
+    model_type = kept.pop("model_type", None)
+    if model_type not in known_types():
+        own = fields.get("auto_map")
+        must = "is no model type of the installed transformers"
+        code = "; code that auto_map names is not run: a factory of yours may (file.py:factory)" if own else ""
+        raise InputError(source, str(model_type), must + code)
+    try:
+        return AutoConfig.for_model(model_type, **kept)
+    except Exception as error:
+        raise InputError(source, str(model_type), f"transformers refuses this config: {_said(error)}") from error
+
+
+def _numbers(value: Any) -> Any:
+    """Infinities, which JSON lacks, as transformers writes them (``{"__float__": "Infinity"}``)."""
+    if isinstance(value, dict):
+        return float(value["__float__"]) if set(value) == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(each) for each in value] if isinstance(value, list) else value
+
+
+def _build(
+    config: Any, architecture: str, named: list[str], dtype: str, source: str, eager: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """The model on the meta device, with our attention, or with its own eager one where it takes no other."""
+    name = architecture or next((a for a in named if hasattr(transformers, a)), "") or _auto_class(config.model_type)
+    if not name or not hasattr(transformers, name):
+        raise InputError("architecture", name or config.model_type, "is no class of the installed transformers")
+    AttentionInterface.register(NAME, _not_yet)
+    refused: Exception | None = None
+    for attention in ("eager",) if eager else (NAME, "eager"):
+        _prepare(config, attention)
+        try:
+            with torch.device("meta"):
+                model = getattr(transformers, name)._from_config(config, dtype=getattr(torch, dtype))
+        except Exception as error:
+            refused = refused or error
+            continue
+        model.eval()
+        model.tie_weights()
+        own = f"{name} has an attention of its own: traced as the products it is written in"
+        return model, ((own,) if attention == "eager" else ())
+    raise InputError(source, name, f"transformers cannot build it: {_said(refused)}") from refused
+
+
+def _auto_class(model_type: str) -> str:
+    for word in AUTO:
+        mapping = getattr(modeling_auto, f"MODEL_FOR_{word}_MAPPING_NAMES" if word else "MODEL_MAPPING_NAMES")
+        found = mapping.get(model_type)
+        if found:
+            return str(found if isinstance(found, str) else found[0])
+    return ""
+
+
+def _prepare(config: Any, attention: str) -> None:
+    """Our attention everywhere (it takes no mask), no cache, no kernels of another library."""
+    for part in [config, *[v for v in vars(config).values() if hasattr(v, "to_diff_dict")]]:
+        if not hasattr(part, "pad_token_id"):
+            part.pad_token_id = None
+        part._attn_implementation = attention
+        part.use_cache = False
+        if hasattr(part, "use_mamba_kernels"):
+            part.use_mamba_kernels = False
+
+
+def _longest(config: Any) -> int:
+    """Positions the model has: its table's rows, or any number where positions are computed."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_target_positions")
+    found = next((getattr(text, n) for n in names if isinstance(getattr(text, n, None), int)), None)
+    if not found or text.model_type in ("t5", "mt5", "umt5", "bloom"):
+        return 2**20
+    return found - 2 if text.model_type in PADDED else int(found)
+
+
+def _inputs(model: Any, config: Any, batch: int, seq: int, train: bool) -> tuple[dict[str, Any], int]:
+    """What a step is given: ids, and labels where the class has a loss over them."""
+    accepted = inspect.signature(model.forward).parameters
+    main = getattr(model, "main_input_name", "input_ids")
+    ids = torch.zeros(batch, seq, dtype=torch.long, device="meta")
+    out: dict[str, Any] = {}
+    if main == "pixel_values" and "input_ids" not in accepted:
+        out["pixel_values"] = _pixels(model, config, batch)
+        return out, 1
+    if main == "input_features":
+        out["input_features"] = _features(model, config, batch)
+    elif "input_ids" in accepted:
+        out["input_ids"] = ids
+    else:
+        raise InputError(
+            main, type(model).__name__, "is the model's main input; only text, pixels and features are made"
+        )
+    if "pixel_values" in accepted and "input_ids" in out and not _makes_text(model):  # both towers at once (CLIP)
+        out["pixel_values"] = _pixels(model, getattr(config, "vision_config", config), batch)
+    if "decoder_input_ids" in accepted:
+        out["decoder_input_ids"] = ids.clone()
+    if "use_cache" in accepted:
+        out["use_cache"] = False
+    if train and "labels" in accepted and _makes_text(model):
+        out["labels"] = torch.zeros(batch, seq, dtype=torch.long, device="meta")
+    return out, seq
+
+
+def _makes_text(model: Any) -> bool:
+    """Whether the class has a loss over tokens, and so runs on text alone."""
+    return any(word in type(model).__name__ for word in WITH_LOSS)
+
+
+def _pixels(model: Any, config: Any, batch: int) -> Any:
+    size = getattr(config, "image_size", 224)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return torch.zeros(batch, getattr(config, "num_channels", 3), height, width, dtype=model.dtype, device="meta")
+
+
+def _features(model: Any, config: Any, batch: int) -> Any:
+    bins = getattr(config, "num_mel_bins", 80)
+    frames = 2 * getattr(config, "max_source_positions", 1500)
+    return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")
+
+
+def _said(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,198 @@
+"""Memory-bound operators: which run as one kernel, what that kernel moves, and what to call it.
+
+Eager PyTorch launches a kernel for every operator. Those of one module that follow each other without a product between
+them are one kernel where they are fused (torch.compile, hand-written kernels): it reads what comes from outside and
+writes what leaves; backward it reads the forward kernel's inputs and recomputes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from sartor.model.traced import Grows
+from sartor.operators import MemoryBound, MemoryBoundKind, Pass
+from sartor.read.torch_trace.nouns import Made, dtype_of, is_product
+from sartor.read.torch_trace.records import Read, Record
+
+Group = tuple[int, ...]
+"""Indices of records that are one kernel; it runs in the place of the last of them."""
+
+ACTIVATIONS = {
+    "silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "mish", "leaky_relu", "hardswish", "elu", "threshold",
+    "celu", "hardtanh", "hardsigmoid", "log_sigmoid_forward", "prelu", "erf",
+}  # fmt: skip
+ROUTING = {
+    "topk", "sort", "index", "index_put", "scatter", "gather", "index_select", "histc", "bincount", "scatter_add",
+    "index_add", "argsort", "one_hot", "searchsorted", "masked_scatter",
+}  # fmt: skip
+NORMS = {
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm", "rms_norm", "cudnn_batch_norm",
+    "_native_batch_norm_legit", "_batch_norm_with_update", "_batch_norm_no_update",
+}  # fmt: skip
+LOOKUPS = {"embedding", "index", "index_select", "gather"}
+COPIES = {"_to_copy", "copy_", "clone", "contiguous"}
+
+
+def group_kernels(indices: Sequence[int], records: list[Record], owner: dict[str, str], fused: bool) -> list[Group]:
+    """Records of one part of a model in execution order, as kernels: products alone, the rest together where ``fused``.
+
+    ``owner`` maps a module's path to the module whose kernel it joins (an activation function: the module around it).
+    """
+    groups: list[list[int]] = []
+    key: tuple[str, bool] | None = None
+    for i in indices:
+        record = records[i]
+        mine = None if is_product(record) else (owner.get(record.path, record.path), record.backward)
+        if mine is not None and mine == key and fused:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+        key = mine
+    return _joined([tuple(group) for group in groups], records, owner) if fused else [tuple(g) for g in groups]
+
+
+def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -> list[Group]:
+    """Kernels of one module with a product between them that neither waits for: an activation and the product with
+    another branch. The later one moves up where all it reads is there, else the earlier one moves down to its only
+    reader."""
+    of_record = {i: g for g, group in enumerate(groups) for i in group}
+    readers: dict[int, set[int]] = {}
+    for i in of_record:
+        for read in records[i].reads:
+            if read.producer in of_record:
+                readers.setdefault(of_record[read.producer], set()).add(of_record[i])
+    alive: dict[int, Group] = dict(enumerate(groups))
+    last: dict[tuple[str, bool], int] = {}
+    for here, group in enumerate(groups):
+        first = records[group[0]]
+        if is_product(first):
+            continue
+        key = (owner.get(first.path, first.path), first.backward)
+        before = last.get(key)
+        last[key] = here
+        if before is None or before not in alive or here not in readers.get(before, set()):
+            continue
+        outside = {r.producer for i in group for r in records[i].reads if r.producer not in group}
+        if all(p <= alive[before][-1] for p in outside):
+            alive[before] = (*group, *alive[before])
+            del alive[here]
+            last[key] = before
+        elif {r for r in readers[before] - {before} if records[groups[r][0]].backward == first.backward} == {here}:
+            alive[here] = (*alive[before], *group)
+            del alive[before]
+    return [alive[i] for i in sorted(alive)]
+
+
+class Traffic:
+    """Bytes of fused kernels, over all groups of a trace."""
+
+    def __init__(self, records: list[Record], groups: Iterable[Group]) -> None:
+        self.records = records
+        self.group_of = {i: group for group in groups for i in group}
+        self.consumers: dict[int, set[int]] = {}
+        for i, record in enumerate(records):
+            for read in record.reads:
+                if read.producer >= 0:
+                    self.consumers.setdefault(read.producer, set()).add(i)
+
+    def bytes_moved(self, group: Group) -> float:
+        if len(group) == 1:
+            record = self.records[group[0]]
+            return sum(_distinct(record).values()) + record.output_bytes
+        outside = sum(self._inputs(group, backward=self.records[group[0]].backward).values())
+        return outside + sum(self.records[i].output_bytes for i in group if self._leaves(i, group))
+
+    def _inputs(self, group: Group, *, backward: bool) -> dict[tuple[int, int], float]:
+        """What a kernel reads: backward, forward tensors that another kernel never wrote out are recomputed from that
+        kernel's own inputs."""
+        members, out = set(group), dict[tuple[int, int], float]()
+        for i in group:
+            for read in self.records[i].reads:
+                if read.producer in members:
+                    continue
+                before = self.group_of.get(read.producer) if read.producer >= 0 else None
+                hidden = backward and before is not None and len(before) > 1 and not self.records[before[0]].backward
+                if hidden and before is not None and not self._leaves(read.producer, before):
+                    found = self._inputs(before, backward=False)
+                else:
+                    found = {(read.producer, read.storage): _size(self.records[i], read)}
+                for key, size in found.items():
+                    out[key] = max(out.get(key, 0.0), size)
+        return out
+
+    def _leaves(self, i: int, group: Group) -> bool:
+        """Whether a kernel must write what ``i`` makes: another reads it in the same pass, or nobody does."""
+        readers = self.consumers.get(i, set())
+        same_pass = {r for r in readers if self.records[r].backward == self.records[i].backward}
+        return bool(same_pass - set(group)) or not readers
+
+
+def _distinct(record: Record) -> dict[tuple[int, int], float]:
+    """Bytes of every tensor a record reads, once each."""
+    found: dict[tuple[int, int], float] = {}
+    for read in record.reads:
+        key = (read.producer, read.storage)
+        found[key] = max(found.get(key, 0.0), _size(record, read))
+    return found
+
+
+def _size(record: Record, read: Read) -> float:
+    """Of a table that is looked up, only the rows that are taken are read."""
+    looked_up = record.call.split("::")[-1] in LOOKUPS and read is record.reads[0]
+    return min(read.bytes, record.output_bytes) if looked_up else read.bytes
+
+
+def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_class: str) -> Made:
+    """One kernel's operator; rows and columns are those of the largest tensor it touches."""
+    members = [records[i] for i in group]
+    looked_up = any(r.call.split("::")[-1] in LOOKUPS for r in members)
+    shapes = [s for r in members for s in (*r.outputs, *(() if looked_up else (read.shape for read in r.reads)))]
+    shape = max(shapes, key=prod, default=(1,)) or (1,)
+    kind = kernel_kind(members, module_class)
+    backward = members[0].backward
+    operator = MemoryBound(
+        name="",
+        kind=kind,
+        rows=prod(shape[:-1]),
+        cols=shape[-1],
+        bytes_moved=traffic.bytes_moved(group),
+        flops=float(sum(prod(s) for r in members for s in r.outputs if r.call.split("::")[-1] not in COPIES)),
+        kernel=_kernel_name(kind, {r.call.split("::")[-1].removesuffix("_") for r in members}),
+        dtype=dtype_of(members[0].dtype),
+        pass_=Pass.BACKWARD if backward else Pass.FORWARD,
+    )
+    varies = any(r.varies for r in members) and kind is not MemoryBoundKind.OPTIMIZER
+    return Made(operator, ".backward" if backward else "", Grows.ROWS if varies else Grows.NOTHING)
+
+
+def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind:
+    """What a kernel is by the operators in it and the class of its module."""
+    raw = {r.call.split("::")[-1] for r in members}
+    calls = {word.removesuffix("_backward").removesuffix("_dense").removesuffix("_") for word in raw}
+    kinds = MemoryBoundKind
+    if any("embedding" in word for word in calls):
+        return kinds.EMBEDDING
+    if any("nll_loss" in word or "log_softmax" in word or "cross_entropy" in word for word in calls):
+        return kinds.CROSS_ENTROPY
+    if "Norm" in module_class or calls & NORMS:
+        return kinds.NORM
+    if any(word.startswith(("_softmax", "_safe_softmax")) for word in calls):
+        return kinds.SOFTMAX
+    recurrent = any(word in module_class for word in ("Mamba", "SSM", "Delta", "Rwkv"))
+    if "Rotary" in module_class or ({"cat", "neg"} <= calls and not recurrent) or {"view_as_complex", "polar"} & calls:
+        return kinds.ROTARY
+    if calls & ROUTING:
+        return kinds.ROUTING
+    if calls & {"cumsum", "logcumsumexp"} and recurrent:
+        return kinds.SCAN
+    if any(word.removesuffix("_backward") in ACTIVATIONS for word in calls):
+        return kinds.ACTIVATION
+    return kinds.CAST if calls <= {"_to_copy", "copy", "clone", "contiguous"} else kinds.RESIDUAL
+
+
+def _kernel_name(kind: MemoryBoundKind, calls: set[str]) -> str:
+    """The name a calibration may know a kernel by, as the built-in lowering gives it."""
+    if kind is not MemoryBoundKind.ACTIVATION:
+        return ""
+    return "silu_and_mul" if {"silu", "mul"} <= calls else "gelu" if "gelu" in calls else ""

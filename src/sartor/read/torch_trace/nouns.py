@@ -1,0 +1,223 @@
+"""From what PyTorch dispatched to the operators of ``sartor.operators``: products, attention, convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from sartor.model.traced import Grows
+from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Operator, Pass
+from sartor.read.torch_trace.records import Record
+
+DTYPES = {
+    "float64": DType.FP64,
+    "float32": DType.FP32,
+    "bfloat16": DType.BF16,
+    "float16": DType.FP16,
+    "float8_e4m3fn": DType.FP8,
+    "float8_e5m2": DType.FP8,
+    "int8": DType.INT8,
+}
+"""PyTorch's element types by ours; integers and booleans of other widths are indices, priced by their bytes alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An operator made from a record, the suffix of its name, and how it grows."""
+
+    operator: Operator
+    suffix: str
+    grows: Grows
+
+
+def is_product(record: Record) -> bool:
+    """Whether a record stands for itself; others are memory-bound and may be one kernel with their neighbours."""
+    return record.call in _MAKERS
+
+
+def products(record: Record, records: list[Record]) -> tuple[Made, ...]:
+    """The operators of a record that ``is_product``."""
+    return tuple(_MAKERS[record.call](record, records))
+
+
+def dtype_of(word: str) -> DType:
+    return DTYPES.get(word, DType.FP32 if "32" in word or "64" in word else DType.BF16)
+
+
+def _matrix_product(record: Record, records: list[Record]) -> Iterator[Made]:
+    """``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``mv`` and ``dot``."""
+    first, second = record.facts["operands"]
+    a, b = record.reads[first], record.reads[second]
+    (sa, sb) = record.facts["strides"]
+    batch = a.shape[0] if len(a.shape) == 3 else 1
+    m, k = (1, a.shape[0]) if len(a.shape) == 1 else a.shape[-2:]
+    n = 1 if len(b.shape) == 1 else b.shape[-1]
+    layout, swapped = _layout(sa[-2:], sb[-2:])
+    pass_, grows = _pass_and_growth(record, records)
+    if swapped:
+        m, n = n, m
+        grows = {Grows.M: Grows.N, Grows.N: Grows.M}.get(grows, grows)
+    dtype = dtype_of(record.dtype)
+    gemm = Gemm(name="", m=m, n=n, k=k, batch=batch, dtype=dtype, out_dtype=dtype, layout=layout, pass_=pass_)
+    yield Made(gemm, _suffix(pass_), grows)
+
+
+def _layout(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Layout, bool]:
+    """Layout by the strides of two matrices; True where the product is priced as its transpose (B' A')."""
+    a_by_k = len(a) < 2 or a[-1] == 1 or a[-2] != 1
+    b_by_n = len(b) < 2 or b[-1] == 1 or b[-2] != 1
+    if a_by_k:
+        return (Layout.NN, False) if b_by_n else (Layout.TN, False)
+    return (Layout.NT, False) if b_by_n else (Layout.NN, True)
+
+
+def _pass_and_growth(record: Record, records: list[Record]) -> tuple[Pass, Grows]:
+    """A product with a weight computes outputs or, backward, its input's gradient; where both operands vary though the
+    forward product had a weight, it is the weight's gradient."""
+    first, second = record.facts["operands"]
+    a, b = record.reads[first], record.reads[second]
+    if not record.backward:
+        return Pass.FORWARD, _growth(record)
+    if not (a.varies and b.varies):
+        return Pass.DGRAD, _growth(record)
+    twin = records[record.twin] if 0 <= record.twin < len(records) else None
+    if twin is None or "operands" not in twin.facts:
+        return Pass.DGRAD, _growth(record)
+    weight_at = [twin.reads[i] for i in twin.facts["operands"]]
+    if all(read.varies for read in weight_at):
+        return Pass.DGRAD, _growth(record)
+    return Pass.WGRAD, Grows.BATCH if _growth(twin) is Grows.BATCH else Grows.K
+
+
+def _growth(record: Record) -> Grows:
+    first, second = record.facts["operands"]
+    a, b = record.reads[first], record.reads[second]
+    if not a.varies and not b.varies:
+        return Grows.NOTHING
+    if len(a.shape) == 3:
+        weight = next((i for i, read in enumerate((a, b)) if not read.varies), None)
+        if weight is None or record.facts["strides"][weight][0] == 0:
+            return Grows.BATCH
+        return Grows.N if weight == 0 else Grows.M
+    if a.varies:
+        return Grows.M if len(a.shape) == 2 else Grows.NOTHING
+    return Grows.N
+
+
+def _grouped(record: Record, records: list[Record]) -> Iterator[Made]:
+    """``_grouped_mm``: rows of all experts times one weight each; of 2-d operands alone the weights' gradients."""
+    first, second = record.facts["operands"]
+    a, b = record.reads[first].shape, record.reads[second].shape
+    dtype = dtype_of(record.dtype)
+    if len(a) == 3 and len(b) == 3:
+        gemm = Gemm(name="", batch=a[0], m=a[1], k=a[2], n=b[2], dtype=dtype, pass_=_direction(record))
+        yield Made(gemm, _suffix(gemm.pass_), Grows.M)
+        return
+    if len(a) == 2 and len(b) == 2:
+        groups, k, n = record.outputs[0]
+        rows, pass_, layout = a[1], Pass.WGRAD, Layout.NT
+    elif len(b) == 3:
+        groups, k, n = b
+        rows, pass_ = a[0], _direction(record)
+        layout = Layout.TN if pass_ is Pass.FORWARD else Layout.NN
+    else:
+        groups, n, k = a
+        rows, pass_ = b[1], _direction(record)
+        layout = Layout.TN if pass_ is Pass.FORWARD else Layout.NN
+    grouped = GroupedGemm(
+        name="", groups=groups, rows=rows, n=n, k=k, dtype=dtype, out_dtype=dtype, pass_=pass_, layout=layout
+    )
+    yield Made(grouped, _suffix(pass_), Grows.ROWS)
+
+
+def _direction(record: Record) -> Pass:
+    return Pass.DGRAD if record.backward else Pass.FORWARD
+
+
+def _attention(record: Record, records: list[Record]) -> Iterator[Made]:
+    pass_ = Pass.BACKWARD if record.backward else Pass.FORWARD
+    operator = Attention(name="", dtype=dtype_of(record.dtype), pass_=pass_, **record.facts)
+    yield Made(operator, ".attention.backward" if record.backward else ".attention", Grows.BATCH)
+
+
+def _scan(record: Record, records: list[Record]) -> Iterator[Made]:
+    """A selective scan reads and writes each tensor once; about 9 FLOPs per channel and state
+    (github.com/state-spaces/mamba, issue 110), twice that backward."""
+    elements = float(prod(record.reads[0].shape))
+    channels = record.facts["channels"]
+    yield Made(
+        MemoryBound(
+            name="",
+            kind=MemoryBoundKind.SCAN,
+            rows=int(elements) // channels,
+            cols=channels,
+            bytes_moved=sum(read.bytes for read in record.reads) + record.output_bytes,
+            flops=elements * 9.0 * record.facts["states"] * (2 if record.backward else 1),
+            dtype=dtype_of(record.dtype),
+            pass_=Pass.BACKWARD if record.backward else Pass.FORWARD,
+        ),
+        ".scan.backward" if record.backward else ".scan",
+        Grows.ROWS,
+    )
+
+
+def _convolution(record: Record, records: list[Record]) -> Iterator[Made]:
+    """A convolution as the product it amounts to: rows are output places, contracted are inputs under the kernel. One
+    filter per channel (depthwise) multiplies too little to be a product: it is bound by memory."""
+    facts = record.facts
+    shape = facts["grad"] if record.backward else record.outputs[0]
+    groups, (outs, ins, *kernel) = facts["groups"], facts["weight"]
+    if facts.get("transposed"):
+        outs, ins = ins * groups, outs // groups
+        shape = record.reads[0].shape
+    rows, k = shape[0] * prod(shape[2:]), ins * prod(kernel)
+    dtype = dtype_of(record.dtype)
+    if ins == 1 and outs == groups:
+        elements = float(rows) * outs
+        yield Made(
+            MemoryBound(
+                name="",
+                kind=MemoryBoundKind.CONV,
+                rows=rows,
+                cols=outs,
+                bytes_moved=sum(read.bytes for read in record.reads) + record.output_bytes,
+                flops=2.0 * elements * prod(kernel) * (2 if record.backward else 1),
+                dtype=dtype,
+                pass_=Pass.BACKWARD if record.backward else Pass.FORWARD,
+            ),
+            ".backward" if record.backward else "",
+            Grows.ROWS,
+        )
+        return
+    n, common = outs // groups, {"batch": groups, "dtype": dtype, "out_dtype": dtype}
+    if not record.backward:
+        yield Made(Gemm(name="", m=rows, n=n, k=k, **common), "", Grows.M)
+        return
+    if facts["mask"][0]:
+        gemm = Gemm(name="", m=rows, n=k, k=n, layout=Layout.NN, pass_=Pass.DGRAD, **common)
+        yield Made(gemm, ".dgrad", Grows.M)
+    if facts["mask"][1]:
+        gemm = Gemm(name="", m=n, n=k, k=rows, layout=Layout.NT, pass_=Pass.WGRAD, **common)
+        yield Made(gemm, ".wgrad", Grows.K)
+
+
+def _suffix(pass_: Pass) -> str:
+    return {Pass.DGRAD: ".dgrad", Pass.WGRAD: ".wgrad"}.get(pass_, "")
+
+
+_MAKERS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot", "aten::addmv",
+         "aten::_scaled_mm"),
+        _matrix_product,
+    ),
+    "aten::_grouped_mm": _grouped,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution,
+    "sartor::attention": _attention,
+    "sartor::attention_backward": _attention,
+    "sartor::scan": _scan,
+    "sartor::scan_backward": _scan,
+}  # fmt: skip

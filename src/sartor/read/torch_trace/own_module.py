@@ -1,0 +1,197 @@
+"""Any ``nn.Module`` of a user's own: an import path to a factory, and the inputs to call what it makes with."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sartor.errors import InputError
+from sartor.read.torch_trace.place import line_of
+from sartor.read.torch_trace.trace import Subject
+
+_INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*|scalar)(?::(?P<dtype>\w+))?\Z")
+EXAMPLE = "--input x=8x1024:float32"
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "long": "int64", "int": "int32"}
+
+
+def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subject:
+    """The subject of ``package.module:factory`` (or ``path/to/file.py:factory``).
+
+    The factory is a function without arguments or an ``nn.Module`` class; it returns the module, or the module and its
+    example inputs (a tensor, a tuple, or a dictionary by name). Raises ``InputError``.
+    """
+    factory = _factory(source)
+    made = _call(factory, source)
+    model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, torch.nn.Module):
+        must = "must return an nn.Module, or an nn.Module and its example inputs"
+        raise InputError(source, type(model).__name__, must)
+    model = model.to("meta")
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
+    args, words = _inputs(model, inputs, given, source)
+    batch, seq = _sizes([*args, *words.values()])
+    return Subject(
+        name=type(model).__name__,
+        source=source,
+        model=model,
+        args=args,
+        inputs=words,
+        microbatch_size=batch,
+        seq_len=seq,
+    )
+
+
+def _factory(source: str) -> Any:
+    where, _, name = source.rpartition(":")
+    module = _import(where, source)
+    factory = module
+    for part in name.split("."):
+        factory = getattr(factory, part, None)
+    if factory is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 3, 0.4)
+        raise InputError(source, name, f"is not in {where}", ", ".join(near))
+    if not callable(factory):
+        raise InputError(source, name, "must be a function or an nn.Module class", "make_model")
+    return factory
+
+
+def _import(where: str, source: str) -> Any:
+    if not where:
+        raise InputError(source, where, "must read package.module:factory", "mypackage.models:make_model")
+    try:
+        if where.endswith(".py"):
+            return _import_file(Path(where), source)
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        return importlib.import_module(where)
+    except InputError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or where
+        must = f"cannot be imported: no module named {missing}; run where it can be, or set PYTHONPATH"
+        raise InputError(source, where, must) from error
+    except Exception as error:
+        raise InputError(source, where, f"fails while being imported: {_said(error)}") from error
+
+
+def _import_file(path: Path, source: str) -> Any:
+    import importlib.util
+
+    if not path.is_file():
+        raise InputError(source, str(path), "must be a Python file that exists")
+    spec = importlib.util.spec_from_file_location(f"sartor_extracted_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(source, str(path), "must be a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _call(factory: Any, source: str) -> Any:
+    needed = [
+        name
+        for name, p in _parameters(factory).items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if needed:
+        must = f"must be callable without arguments; it wants {', '.join(needed)}: wrap it in a function"
+        raise InputError(source, getattr(factory, "__name__", "factory"), must)
+    name = getattr(factory, "__name__", "factory")
+    try:
+        with torch.device("meta"):
+            return factory()
+    except Exception as error:
+        if "meta" not in str(error):
+            raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
+    try:
+        return factory()  # asks its own tensors for values while it is made: on the host, then without memory
+    except Exception as error:
+        raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
+
+
+def _parameters(factory: Any) -> Mapping[str, Any]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _inputs(model: Any, words: Sequence[str], given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs said on the command line win over the factory's."""
+    if words:
+        args: list[Any] = []
+        named: dict[str, Any] = {}
+        for word in words:
+            name, tensor = parse_input(word)
+            _check_name(model, name)
+            if name:
+                named[name] = tensor
+            else:
+                args.append(tensor)
+        return tuple(args), named
+    if given is None:
+        wanted = ", ".join(_forward_names(model)) or "x"
+        must = f"needs its inputs ({wanted}): give --input for each, or let the factory return (module, inputs)"
+        raise InputError("--input", "not given", must, EXAMPLE)
+    if isinstance(given, Mapping):
+        return (), {str(k): _meta(v) for k, v in given.items()}
+    if isinstance(given, (tuple, list)):
+        return tuple(_meta(v) for v in given), {}
+    return (_meta(given),), {}
+
+
+def _check_name(model: Any, name: str) -> None:
+    parameters = _parameters(model.forward)
+    if name and name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        known = ", ".join(_forward_names(model))
+        raise InputError("--input", name, f"{type(model).__name__}.forward has no such argument; it has {known}", known)
+
+
+def _forward_names(model: Any) -> list[str]:
+    kinds = _parameters(model.forward)
+    return [name for name, p in kinds.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def parse_input(word: str) -> tuple[str, Any]:
+    """``x=8x1024:bfloat16`` as its name and a tensor without memory. float32 where no dtype is said."""
+    found = _INPUT.match(word)
+    if not found:
+        raise InputError("--input", word, "must read NAME=SHAPE:DTYPE", EXAMPLE.removeprefix("--input "))
+    shape = () if found["shape"] == "scalar" else tuple(int(part) for part in found["shape"].split("x"))
+    said = found["dtype"] or "float32"
+    dtype = getattr(torch, SHORT.get(said, said), None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError("--input", word, f"{said} is no element type of PyTorch", "float32, bfloat16, int64")
+    if any(length < 1 for length in shape):
+        raise InputError("--input", word, "every length must be at least 1", EXAMPLE.removeprefix("--input "))
+    return found["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+def _sizes(values: Sequence[Any]) -> tuple[int, int]:
+    """Sequences and tokens per sequence: the first two axes of the first input; one token where it has fewer than three
+    axes and is not integer ids."""
+    tensors = [t for t in values if isinstance(t, torch.Tensor) and t.dim()]
+    if not tensors:
+        return 1, 1
+    first = tensors[0]
+    ids = not first.is_floating_point() and first.dim() == 2
+    return int(first.shape[0]), int(first.shape[1]) if ids or first.dim() == 3 else 1
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,246 @@
+"""Watches every operator a module dispatches, forward and backward, with the module it belongs to.
+
+A backward operator runs outside any module: the autograd node it runs in carries the sequence number that it was given
+when the forward operator was dispatched, and that tells the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sartor.read.torch_trace.place import line_of
+from sartor.read.torch_trace.records import Read, Record
+
+FREE = {
+    "aten::_unsafe_view", "aten::_reshape_alias", "aten::detach", "aten::lift_fresh", "aten::alias", "aten::empty",
+    "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided", "aten::is_same_size",
+    "aten::_local_scalar_dense", "aten::sym_size", "aten::record_stream", "aten::set_", "aten::resize_",
+}  # fmt: skip
+"""Operators that start no kernel; views are told by their schema."""
+PRODUCTS = {
+    "aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_grouped_mm": 0, "aten::_scaled_mm": 0,
+    "aten::mv": 0, "aten::dot": 0, "aten::addmv": 1,
+}  # fmt: skip
+"""Where the first operand of a product stands among the arguments."""
+ELEMENTWISE = {
+    "aten::mul", "aten::add", "aten::sub", "aten::div", "aten::neg", "aten::rsqrt", "aten::pow", "aten::silu",
+    "aten::gelu", "aten::exp", "aten::sigmoid", "aten::tanh", "aten::silu_backward", "aten::gelu_backward",
+}  # fmt: skip
+"""Operators whose output has the shape and dtype of their (contiguous, floating) first operand."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Records of everything dispatched inside its context; ``fail_place`` says where it stood when an error came."""
+
+    def __init__(self, model: Any, inputs: Any) -> None:
+        super().__init__()
+        self.records: list[Record] = []
+        self.calls: dict[str, int] = {}
+        self.saved: dict[str, float] = {}
+        self.last_call = ""
+        self._stack = [""]
+        self._names = {module: name for name, module in model.named_modules()}
+        self._params = {_storage(p): name for name, p in model.named_parameters()}
+        self._owner: dict[int, tuple[int, bool]] = {_storage(p): (-1, False) for p in model.buffers()}
+        self._owner |= {_storage(t): (-1, True) for t in inputs}
+        self._forward_of_node: dict[int, tuple[str, int]] = {}
+        self._twin = -1
+        self._is_view: dict[Any, bool] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[Recorder]:
+        """Hooks on every module's forward, while inside."""
+        before = register_module_forward_pre_hook(self._enter)
+        after = register_module_forward_hook(self._leave, always_call=False)
+        try:
+            with self, torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                yield self
+        finally:
+            before.remove()
+            after.remove()
+
+    @property
+    def path(self) -> str:
+        """Module that is running, or whose backward is."""
+        if torch._C._current_graph_task_id() == -1:
+            return self._stack[-1]
+        node = torch._C._current_autograd_node()
+        if node is not None and node._sequence_nr() in self._forward_of_node:
+            self._stack[-1], self._twin = self._forward_of_node[node._sequence_nr()]
+        return self._stack[-1]
+
+    def add(
+        self, call: str, tensors: list[Any], outputs: list[Any], facts: dict[str, Any], path: str | None = None
+    ) -> None:
+        """Put down one operator that read ``tensors`` and wrote ``outputs``."""
+        reads = tuple(self._read(t) for t in tensors)
+        first = outputs[0] if outputs else tensors[0] if tensors else None
+        here, backward = self.path if path is None else path, torch._C._current_graph_task_id() != -1
+        self.records.append(
+            Record(
+                call=call,
+                path=here,
+                backward=backward,
+                reads=reads,
+                outputs=tuple(tuple(t.shape) for t in outputs),
+                output_bytes=sum(_bytes(t) for t in outputs),
+                dtype="" if first is None else str(first.dtype).removeprefix("torch."),
+                facts=facts,
+                twin=self._twin if backward else -1,
+            )
+        )
+        varies = any(read.varies for read in reads)
+        for tensor in outputs:
+            self._owner[_storage(tensor)] = (len(self.records) - 1, varies)
+
+    def mark(self, tensor: Any) -> None:
+        """A tensor from outside that depends on the model's inputs: the gradient that backward begins with."""
+        self._owner[_storage(tensor)] = (-1, True)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        self.last_call = name
+        if torch._C._current_graph_task_id() == -1:
+            node = torch.autograd._get_sequence_nr() - 1
+            self._forward_of_node.setdefault(node, (self._stack[-1], len(self.records)))
+        out = _elementwise(name, args, kwargs)
+        if out is None:
+            out = func(*args, **(kwargs or {}))
+        if name in FREE or self._views(func):
+            if name.startswith(("aten::empty", "aten::new_empty")):
+                self._owner[_storage(out)] = (-1, False)
+            return out
+        tensors, outputs = list(_tensors((args, kwargs))), list(_tensors(out))
+        self.add(name, tensors, outputs, _facts(name, args, kwargs or {}, tensors))
+        return out
+
+    def _views(self, func: Any) -> bool:
+        known = self._is_view.get(func)
+        if known is None:
+            returns = func._schema.returns
+            known = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+            self._is_view[func] = known
+        return known
+
+    def _read(self, tensor: Any) -> Read:
+        storage = _storage(tensor)
+        param = self._params.get(storage, "")
+        producer, varies = (-1, False) if param else self._owner.get(storage, (-1, False))
+        return Read(
+            producer=producer,
+            storage=storage if producer < 0 else 0,
+            shape=tuple(tensor.shape),
+            bytes=_bytes(tensor),
+            param=param,
+            varies=varies,
+        )
+
+    def _enter(self, module: Any, _args: Any) -> None:
+        name = self._names.get(module, self._stack[-1])
+        if torch._C._current_graph_task_id() == -1:  # not a layer that is computed again
+            self.calls[name] = self.calls.get(name, 0) + 1
+        self._stack.append(name)
+
+    def _leave(self, _module: Any, _args: Any, _out: Any) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+
+    def _pack(self, tensor: Any) -> Any:
+        """Bytes that autograd keeps of this module's forward: every storage once, parameters not."""
+        storage = _storage(tensor)
+        if storage not in self._params:
+            key = f"{self._stack[-1]}\0{self._owner.get(storage, (-1, False))[0]}"
+            self.saved[key] = max(self.saved.get(key, 0.0), _bytes(tensor))
+        return tensor
+
+    def place(self, error: BaseException) -> str:
+        """``operator X in module Y at file:line`` of an error that came from tracing."""
+        module = self._stack[-1] or "(the model itself)"
+        return f"operator {self.last_call or 'none yet'} in module {module}{line_of(error)}"
+
+
+def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
+    """The output of a plain elementwise operator on tensors without memory, or None where PyTorch must say: its own
+    rules in Python take most of a trace's time."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor) or not _is_plain(first):
+        return None
+    if name == "aten::_to_copy":
+        plain = len(args) == 1 and set(kwargs) == {"dtype"}
+        return torch.empty(first.shape, dtype=kwargs["dtype"], device="meta") if plain else None
+    if name not in ELEMENTWISE or (kwargs and set(kwargs) - {"approximate"}) or not first.is_floating_point():
+        return None
+    for other in args[1:]:
+        if isinstance(other, complex) or (isinstance(other, torch.Tensor) and not _joins(other, first)):
+            return None
+    return torch.empty(first.shape, dtype=first.dtype, device="meta")
+
+
+def _is_plain(tensor: Any) -> bool:
+    return bool(tensor.is_meta and tensor.is_contiguous())
+
+
+def _joins(other: Any, first: Any) -> bool:
+    """Whether an operand leaves the first one's shape and dtype as they are."""
+    if other.dtype != first.dtype or not _is_plain(other):
+        return False
+    return bool(other.shape == first.shape) or (
+        other.dim() <= first.dim() and _spreads(tuple(other.shape), tuple(first.shape))
+    )
+
+
+def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to a larger one and leaves it as it is."""
+    return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
+
+
+def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> dict[str, Any]:
+    """Strides of a product's operands; groups and kernel of a convolution."""
+    if name in PRODUCTS:
+        first = PRODUCTS[name]
+        a, b = args[first], args[first + 1]
+        return {"operands": (first, first + 1), "strides": (tuple(a.stride()), tuple(b.stride()))}
+    if name in ("aten::convolution", "aten::convolution_backward"):
+        return _convolution(name, args)
+    return {}
+
+
+def _convolution(name: str, args: Any) -> dict[str, Any]:
+    if name == "aten::convolution":
+        weight, groups, transposed = args[1], args[8], args[6]
+        return {"weight": tuple(weight.shape), "groups": int(groups), "transposed": bool(transposed)}
+    weight, groups, mask = args[2], args[9], args[10]
+    grad, data = tuple(args[0].shape), tuple(args[1].shape)
+    return {"weight": tuple(weight.shape), "groups": int(groups), "mask": tuple(mask), "grad": grad, "data": data}
+
+
+def _tensors(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _tensors(item)
+
+
+def _storage(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return id(tensor)
+
+
+def _bytes(tensor: Any) -> float:
+    """Of the elements that lie in memory: a stride of 0 repeats them."""
+    size = float(tensor.element_size())
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size *= length if stride or length == 0 else 1
+    return size

@@ -1,0 +1,161 @@
+"""Operators that PyTorch has several kernels for, put down as the one they are: attention and selective scans.
+
+A stand-in returns tensors of the right shape and tells the recorder; nothing is computed. Attention under a mask counts
+as full unless the caller says it is causal or windowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sartor.read.torch_trace.recorder import Recorder
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]
+    """Queries [b, a, s, d], keys [b, a_kv, t, d] and values [b, a_kv, t, dv] to outputs [b, a, s, dv]."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, recorder: Recorder, facts: dict[str, Any]) -> Any:
+        batch, heads, seq = query.shape[:3]
+        out = query.new_empty((batch, seq, heads, value.shape[-1])).transpose(1, 2)  # as flash kernels write it
+        ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
+        ctx.save_for_backward(query, key, value)
+        recorder.add("sartor::attention", [query, key, value], [out], facts)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        read = [*ctx.saved_tensors, grad]
+        grads = [torch.empty_like(t) for t in ctx.saved_tensors]
+        ctx.recorder.add("sartor::attention_backward", read, grads, ctx.facts, ctx.path)
+        return (*grads, None, None)
+
+
+class _Scan(torch.autograd.Function):  # type: ignore[misc]
+    """A selective scan over [b, channels, s] with the tensors it reads, to [b, channels, s]."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, facts: dict[str, Any], hidden: Any, *others: Any) -> Any:
+        out = torch.empty_like(hidden)
+        ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
+        ctx.save_for_backward(hidden, *others)
+        recorder.add("sartor::scan", [hidden, *others], [out], facts)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        grads = [torch.empty_like(t) for t in ctx.saved_tensors]
+        ctx.recorder.add("sartor::scan_backward", [*ctx.saved_tensors, grad], grads, ctx.facts, ctx.path)
+        return (None, None, *grads)
+
+
+class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
+    """Puts `_Attention` where ``torch.nn.functional.scaled_dot_product_attention`` is called: by that name from
+    anywhere (also from inside PyTorch's own modules), or as a function imported before."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self._kept: Any = None
+
+    def __enter__(self) -> Any:
+        self._kept = torch.nn.functional.scaled_dot_product_attention
+        torch.nn.functional.scaled_dot_product_attention = self._sdpa
+        return super().__enter__()
+
+    def __exit__(self, *words: Any) -> None:
+        torch.nn.functional.scaled_dot_product_attention = self._kept
+        super().__exit__(*words)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is self._kept:
+            return self._sdpa(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _sdpa(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        facts = attention_facts(query, key, value, causal=is_causal, window=0)
+        shape = query.shape
+        if query.dim() != 4:  # leading axes beyond one are batches all the same; none means one head
+            lead = [t.reshape(-1, *((1,) * (t.dim() < 3)), *t.shape[-3:]) for t in (query, key, value)]
+            out = _Attention.apply(*lead, self.recorder, facts)
+            return out.reshape(*shape[:-1], value.shape[-1])
+        return _Attention.apply(query, key, value, self.recorder, facts)
+
+
+def attention_facts(query: Any, key: Any, value: Any, *, causal: bool, window: int) -> dict[str, Any]:
+    """Sizes of an attention from its tensors' last three axes (heads, tokens, width)."""
+    heads = query.shape[-3] if query.dim() > 2 else 1
+    kv_heads = key.shape[-3] if key.dim() > 2 else 1
+    batch = 1
+    for length in query.shape[:-3]:
+        batch *= int(length)
+    return {
+        "batch": batch,
+        "num_heads": int(heads),
+        "num_kv_heads": int(kv_heads),
+        "seq_q": int(query.shape[-2]),
+        "seq_kv": int(key.shape[-2]),
+        "head_dim": int(query.shape[-1]),
+        "v_head_dim": int(value.shape[-1]),
+        "causal": bool(causal) and query.shape[-2] > 1,
+        "window": int(window or 0),
+    }
+
+
+def hugging_face_attention(recorder: Recorder) -> Any:
+    """An attention for ``transformers.AttentionInterface.register``: it is given no mask, and needs none."""
+
+    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **words: Any) -> Any:
+        causal = words.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        window = words.get("sliding_window") or 0
+        facts = attention_facts(query, key, value, causal=bool(causal), window=window)
+        out = _Attention.apply(query, key, value, recorder, facts)
+        return out.transpose(1, 2), None
+
+    return attend
+
+
+@contextmanager
+def selective_scans(recorder: Recorder) -> Iterator[None]:
+    """Puts `_Scan` where a model's own loop over the sequence stands (Mamba and its kin), while inside."""
+    import sys
+
+    def scan(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, **words: Any) -> Any:
+        others = [t for t in (dt, A, B, C, D, z, words.get("delta_bias")) if t is not None]
+        facts = {"channels": int(hidden_states.shape[1]), "states": int(A.shape[-1])}
+        out = _Scan.apply(recorder, facts, hidden_states, *others)
+        if words.get("return_last_state"):
+            return out, hidden_states.new_empty((hidden_states.shape[0], *A.shape))
+        return out
+
+    places = [
+        (module, name)
+        for path, module in list(sys.modules.items())
+        if path.startswith("transformers.models.") and "modeling" in path
+        for name in list(vars(module))
+        if name in ("mamba_selective_scan", "selective_scan_fn") and callable(vars(module)[name])
+    ]
+    kept = [(module, name, vars(module)[name]) for module, name in places]
+    for module, name in places:
+        setattr(module, name, scan)
+    try:
+        yield
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)

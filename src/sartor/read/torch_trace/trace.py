@@ -1,0 +1,276 @@
+"""Runs a module once, forward and backward, on tensors without memory, and folds what it did."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sartor.errors import InputError
+from sartor.model.traced import TracedLayer, TracedModel
+from sartor.operators import Gemm, GroupedGemm, Part, Pass
+from sartor.read.torch_trace.fold import Folded, expert_share, fold
+from sartor.read.torch_trace.layers import find_layers
+from sartor.read.torch_trace.nouns import dtype_of
+from sartor.read.torch_trace.recorder import Recorder
+from sartor.read.torch_trace.stand_ins import FusedAttention, selective_scans
+
+ROUTED = (".experts.", ".expert_list.", ".local_experts.")
+ASKS_FOR_VALUES = ("_local_scalar_dense", "meta tensors", "Meta tensors", "meta tensor", "data-dependent", "nonzero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is to be traced: a module on the meta device, how to call it, and what to run backward from.
+
+    ``inputs`` are the call's keyword arguments, ``args`` its positional ones. ``attention`` is told the recorder and
+    makes the model use the stand-in. ``lenient``: values asked of tensors are taken as 1.
+    """
+
+    name: str
+    source: str
+    model: Any
+    args: tuple[Any, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    microbatch_size: int = 1
+    seq_len: int = 1
+    attention: Callable[[Recorder], None] | None = None
+    lenient: bool = False
+    model_type: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def trace(subject: Subject, *, train: bool = True, fused: bool = True) -> TracedModel:
+    """Trace a subject and fold it. Raises ``InputError`` naming the operator, module and line that cannot be traced."""
+    tensors = [t for t in (*subject.args, *subject.inputs.values()) if isinstance(t, torch.Tensor)]
+    recorder = Recorder(subject.model, tensors)
+    if subject.attention is not None:
+        subject.attention(recorder)
+    notes = _run(subject, recorder, train)
+    places = find_layers(subject.model)
+    classes = {name: type(module).__name__ for name, module in subject.model.named_modules()}
+    tokens = subject.microbatch_size * subject.seq_len
+    sizes = {p.path: sum(x.numel() for x in subject.model.get_submodule(p.path).parameters()) for p in places}
+    folded = fold(recorder.records, places, recorder.calls, classes, sizes, tokens=tokens, fused=fused)
+    return _model(subject, recorder, folded, train, notes)
+
+
+def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
+    """Forward and backward under the recorder."""
+    lenient: Any = values_are_one() if subject.lenient else contextlib.nullcontext([])
+    try:
+        with lenient as asked, recorder.watching(), FusedAttention(recorder), selective_scans(recorder):
+            with torch.set_grad_enabled(train):
+                out = subject.model(*subject.args, **subject.inputs)
+            if train:
+                _backward(out, subject, recorder)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _untraceable(subject, recorder, error) from error
+    return (f"values asked of tensors were taken as 1 ({len(asked)} times)",) if asked else ()
+
+
+def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> InputError:
+    said = " ".join(str(error).split())[:240]
+    why = "cannot be traced"
+    if any(word in said for word in ASKS_FOR_VALUES) or isinstance(error, NotImplementedError):
+        why = "cannot be traced without values"
+    return InputError(
+        subject.source, type(subject.model).__name__, f"{why}: {recorder.place(error)}: {type(error).__name__}: {said}"
+    )
+
+
+def _backward(out: Any, subject: Subject, recorder: Recorder) -> None:
+    """From the loss where there is one, else from every output that depends on a parameter."""
+    loss = getattr(out, "loss", None)
+    if loss is not None:
+        loss.backward()
+        return
+    outputs = {id(t): t for t in _leaves(out) if t.requires_grad and t.is_floating_point()}
+    found = list(outputs.values())
+    if not found:
+        must = (
+            "returns nothing that depends on a parameter: there is no backward to trace; --phase prefill traces forward"
+        )
+        raise InputError(subject.source, type(subject.model).__name__, must)
+    gradients = [torch.empty_like(t) for t in found]
+    for gradient in gradients:
+        recorder.mark(gradient)
+    torch.autograd.backward(found, gradients)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from _leaves(item)
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _leaves(item)
+    elif hasattr(tree, "__dict__"):
+        yield from _leaves(vars(tree))
+
+
+@contextlib.contextmanager
+def values_are_one() -> Iterator[list[str]]:
+    """Lets a forward pass ask a tensor without memory for a value: masks are all ones, scales are one."""
+    names = ("item", "__bool__", "__int__", "__float__", "tolist")
+    kept = {name: getattr(torch.Tensor, name) for name in names}
+    asked: list[str] = []
+
+    def answer(name: str, value: Any) -> Any:
+        def say(tensor: Any, *words: Any) -> Any:
+            if not tensor.is_meta:
+                return kept[name](tensor, *words)
+            asked.append(name)
+            return value
+
+        return say
+
+    values = {"item": 1, "__bool__": True, "__int__": 1, "__float__": 1.0, "tolist": 1}
+    for name in names:
+        setattr(torch.Tensor, name, answer(name, values[name]))
+    try:
+        yield asked
+    finally:
+        for name, method in kept.items():
+            setattr(torch.Tensor, name, method)
+
+
+def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, notes: tuple[str, ...]) -> TracedModel:
+    """The traced model: parameters counted by part, layers with what they hold and keep."""
+    model, graph = subject.model, folded.graph
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    layers = tuple(_layer(kind, model, sizes, recorder, folded) for kind in folded.layers)
+    before, tied = _outside(recorder, folded)
+    inside = sum(layer.num_params * layer.weight_sets for layer in layers)
+    embedding = sum(sizes[name] for name in before if name in sizes)
+    width = next((op.n for op in reversed(graph.operators) if isinstance(op, Gemm) and op.part is Part.HEAD), 0)
+    total = sum(sizes.values())
+    routed, active = _routed(sizes, folded, subject)
+    return TracedModel(
+        name=subject.name,
+        source=subject.source,
+        graph=graph,
+        calls=folded.calls,
+        layers=layers or (_whole(subject, sizes, recorder),),
+        num_params=total,
+        num_active_params=total - routed + active,
+        embedding_params=embedding if layers else 0,
+        head_params=total - inside - embedding if layers else 0,
+        microbatch_size=subject.microbatch_size,
+        seq_len=subject.seq_len,
+        dtype=_main_dtype(model),
+        phase="train" if train else "prefill",
+        tied_params=sum(sizes[name] for name in tied if name in sizes) if layers else 0,
+        vocab_size=_vocab(model, int(width)),
+        hidden_size=int((_handed_on(folded, None) or (0,))[-1]),
+        model_type=subject.model_type,
+        module_class=type(model).__name__,
+        inputs=_inputs(subject),
+        versions=(("torch", torch.__version__), *subject.versions),
+        notes=(*subject.notes, *notes),
+    )
+
+
+def _layer(kind: Any, model: Any, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
+    prefix = kind.path + "."
+    own = {name: size for name, size in sizes.items() if name.startswith(prefix)}
+    number = folded.layers.index(kind)
+    size = 1.0
+    for length in _handed_on(folded, number):
+        size *= length
+    return TracedLayer(
+        name=kind.name,
+        module=kind.members[0].container + ".*",
+        count=kind.count,
+        positions=tuple(kind.positions),
+        num_params=sum(own.values()),
+        expert_params=sum(size for name, size in own.items() if any(word in f".{name}" for word in ROUTED)),
+        weight_sets=len(kind.members),
+        stash_bytes=sum(b for key, b in recorder.saved.items() if key.startswith((prefix, kind.path + "\0"))),
+        output_bytes=size * _main_dtype(model).bytes,
+    )
+
+
+def _whole(subject: Subject, sizes: Mapping[str, int], recorder: Recorder) -> TracedLayer:
+    """A module without repeated parts is one layer."""
+    return TracedLayer(
+        name=type(subject.model).__name__,
+        module="",
+        count=1,
+        positions=(0,),
+        num_params=sum(sizes.values()),
+        stash_bytes=sum(recorder.saved.values()),
+    )
+
+
+def _outside(recorder: Recorder, folded: Folded) -> tuple[set[str], set[str]]:
+    """Names of parameters outside the layers that are read before the last of them starts; and of those, the ones read
+    again after it (a head that is the token table)."""
+    paths = [m.path + "." for kind in folded.layers for m in kind.members]
+    lead = tuple(paths)
+    forward = [r for r in recorder.records if not r.backward]
+    first: dict[str, int] = {}
+    for i, record in enumerate(forward):
+        for path in (p for p in lead if (record.path + ".").startswith(p)) if lead else ():
+            first.setdefault(path, i)
+    last = max(first.values(), default=len(forward))
+    early = {read.param for r in forward[:last] for read in r.reads if read.param}
+    late = {read.param for r in forward[last:] for read in r.reads if read.param}
+    early = {name for name in early if not name.startswith(lead or ("\0",))}
+    return early, early & late
+
+
+def _routed(sizes: Mapping[str, int], folded: Folded, subject: Subject) -> tuple[int, int]:
+    """Parameters of routed experts, and how many of them one token visits."""
+    routed = sum(size for name, size in sizes.items() if any(word in f".{name}" for word in ROUTED))
+    shares = expert_share(folded.graph, subject.microbatch_size * subject.seq_len)
+    if not shares or not routed:
+        return 0, 0
+    held = {i: _weights(folded.graph.operators[i]) for i in shares}
+    share = sum(shares[i] * held[i] for i in shares) / sum(held.values())
+    return routed, round(routed * share)
+
+
+def _weights(op: Any) -> float:
+    return float(op.groups * op.n * op.k * op.count) if isinstance(op, GroupedGemm) else 0.0
+
+
+def _main_dtype(model: Any) -> Any:
+    """The dtype most parameters have."""
+    found: dict[str, int] = {}
+    for p in model.parameters():
+        word = str(p.dtype).removeprefix("torch.")
+        found[word] = found.get(word, 0) + p.numel()
+    return dtype_of(max(found, key=lambda word: found[word]) if found else "float32")
+
+
+def _vocab(model: Any, width: int) -> int:
+    """Rows of the largest token table; where there is none the width of the last product."""
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    return max(tables, default=width)
+
+
+def _handed_on(folded: Folded, number: int | None) -> tuple[int, ...]:
+    """Shape of the last forward output of a kind of layer; of the last layer for None."""
+    pairs = zip(folded.graph.operators, folded.calls, strict=True)
+    found = [
+        call.outputs[0]
+        for op, call in pairs
+        if op.part is Part.LAYER and op.pass_ is Pass.FORWARD and call.outputs and number in (None, call.layer)
+    ]
+    return found[-1] if found else ()
+
+
+def _inputs(subject: Subject) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    named = [*((f"arg{i}", t) for i, t in enumerate(subject.args)), *subject.inputs.items()]
+    return tuple(
+        (name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named if isinstance(t, torch.Tensor)
+    )

@@ -1,0 +1,69 @@
+"""What is known to be exact: model types whose counts were compared to the unit with their published classes.
+
+``verified.json`` holds, for every model type of the golden conformance set, the classes compared, the columns that
+differ or are not settled, and the model types met inside composite configs. ``tools/conformance.py golden`` writes
+it, so a reading is called exact only where the golden tests hold it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+MEANING = {
+    "params": "parameters",
+    "text_params": "parameters of the text part",
+    "layer_params_runs": "the list of its layers",
+    "active_params": "active parameters",
+    "linear_flops": "FLOPs of linear layers",
+    "attention_flops": "FLOPs of attention",
+}
+
+
+def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tuple[str, ...]:
+    """Reasons why a reading is not known to be exact, one sentence each; none where it is."""
+    classes = _table()["model_types"].get(model_type)
+    if classes is None:
+        return (f"the counts of {model_type} have not been compared with its published class",)
+    differs = _differs(architecture, classes)
+    if differs is None:
+        return (f"the counts of class {architecture} have not been compared with the published one",)
+    out = []
+    for reason in dict.fromkeys(differs.values()):
+        columns = ", ".join(MEANING[column] for column, why in differs.items() if why == reason)
+        out.append(f"not known to equal the published {architecture}: {columns} ({reason})")
+    known = _table()["parts"]
+    for part in dict.fromkeys(parts):
+        if part and part not in known and part not in verified_model_types():
+            out.append(f"the counts of {part} inside {model_type} have not been compared with the published class")
+    return tuple(out)
+
+
+@cache
+def verified_model_types() -> frozenset[str]:
+    """Model types of which some class is exact in every column."""
+    return frozenset(name for name, classes in _table()["model_types"].items() if not all(classes.values()))
+
+
+GENERIC_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "Model")
+
+
+def _differs(architecture: str, classes: dict[str, dict[str, str]]) -> dict[str, str] | None:
+    """Columns that differ, by reason; None for a class that was not compared.
+
+    A decoder's heads beside ``ForCausalLM`` are the library's generic ones, which the golden set holds for Llama.
+    """
+    if architecture in classes:
+        return classes[architecture]
+    stem = next((architecture.removesuffix(x) for x in GENERIC_HEADS if architecture.endswith(x)), None)
+    return classes.get(f"{stem}ForCausalLM")
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = files("sartor.read").joinpath("verified.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table

@@ -1,0 +1,167 @@
+"""Targets: what a prediction is compared with. One per device, dtype and shape, the median of its rows.
+
+The same shape is measured by several frameworks and versions; their spread is the noise no prediction can beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.records.rows import kernel_family
+from sartor.records.tables import Column, Floats64, Index, Table, TableKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """One entry per (device, dtype, shape, whatever is grouped by) of one kind of table."""
+
+    kind: TableKind
+    coded: Mapping[str, Column]
+    numbers: Mapping[str, Any]
+    measured_s: Floats64
+    rows: Index
+    """Rows whose median an entry is."""
+    spread: Floats64
+    """Mean over those rows of |row / median - 1|; NaN for a single row."""
+
+    def __len__(self) -> int:
+        return int(self.measured_s.size)
+
+    def words(self, i: int) -> dict[str, Any]:
+        return {name: column.values[column.codes[i]] for name, column in self.coded.items()}
+
+    def sizes(self, i: int) -> dict[str, Any]:
+        return {name: values[i].item() for name, values in self.numbers.items()}
+
+
+def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets:
+    """Targets of tables of one kind, taken together. A column in ``group_by`` splits targets by its values too."""
+    kind = tables[0].kind
+    coded = {name: _joined(tables, name) for name in dict.fromkeys([*tables[0].coded, *group_by])}
+    numbers = {name: np.concatenate([table.numbers[name] for table in tables]) for name in tables[0].numbers}
+    measured_s = _seconds(kind, np.concatenate([table.measured for table in tables]), numbers)
+    if kind.name == "memory_bound":
+        _replace(coded, "framework", "eager", _mapped(coded["framework"], lambda word: word == "torch"), group_by)
+    if kind.name == "moe":
+        labels = coded["kernel"]
+        _replace(coded, "kernel", "gated", _gated(coded["kernel"], coded["gpu"], numbers), group_by)
+        families = _mapped(labels, kernel_family)
+    keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
+    order, starts = _grouped(keys, measured_s)
+    first, counts = order[starts], np.diff(np.append(starts, order.size))
+    median = _middle(measured_s[order], starts, counts)
+    deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
+    words = {name: column.take(first) for name, column in coded.items()}
+    if kind.name == "moe":
+        words["kernels"] = _together(families, order, starts)
+    return Targets(
+        kind=kind,
+        coded=words,
+        numbers={name: values[first] for name, values in numbers.items()},
+        measured_s=median,
+        rows=counts,
+        spread=np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
+    )
+
+
+def _together(column: Column, order: Index, starts: Index) -> Column:
+    """For every run of rows, the values in it, joined by ``+``, each as often as its share of the rows says: a median
+    over two rows of one value and one of another is the first's."""
+    names = sorted(dict.fromkeys(str(value) for value in column.values))
+    places = np.asarray([names.index(str(value)) for value in column.values], dtype=np.int64)[column.codes[order]]
+    counts = np.stack([np.add.reduceat((places == i).astype(np.int64), starts) for i in range(len(names))], axis=1)
+    counts //= np.gcd.reduce(counts, axis=1)[:, None]
+    sets, codes = np.unique(counts, axis=0, return_inverse=True)
+    joined = ["+".join(name for name, often in zip(names, row, strict=True) for _ in range(often)) for row in sets]
+    return Column(codes=codes.reshape(-1).astype(np.int64), values=tuple(joined))
+
+
+def _replace(coded: dict[str, Column], label: str, name: str, column: Column, group_by: Sequence[str]) -> None:
+    """Put what a label says in its place: the label itself names a framework and is no part of the shape."""
+    coded[name] = column
+    if label not in group_by:
+        del coded[label]
+
+
+def _gated(kernel: Column, gpu: Column, numbers: Mapping[str, Any]) -> Column:
+    """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape on
+    that device. On another, older frameworks may have run it with one (A100: faster than its memory otherwise)."""
+    shape = combine(
+        [gpu.codes, *(_codes(numbers[name]) for name in ("hidden_size", "inter_size", "topk", "num_experts"))]
+    )
+    shapes, code = np.unique(shape, return_inverse=True)
+    plain = np.asarray(["nongated" in str(value) for value in kernel.values])[kernel.codes]
+    ungated = np.zeros(shapes.size, dtype=bool)
+    ungated[code[plain]] = True
+    return Column(codes=ungated[code].astype(np.int64), values=(True, False))
+
+
+def _seconds(kind: TableKind, measured: Floats64, numbers: Mapping[str, Any]) -> Floats64:
+    """Seconds of what was measured; a rate is turned into the time of its product."""
+    if kind.measured.endswith("tflops"):
+        return 2.0 * numbers["m"] * numbers["n"] * numbers["k"] / (measured * 1e12)  # type: ignore[no-any-return]
+    return measured * kind.unit_s
+
+
+def _joined(tables: Sequence[Table], name: str) -> Column:
+    """One column over several tables; a table without it has the empty word there."""
+    values: dict[Any, int] = {}
+    codes = []
+    for table in tables:
+        column = table.coded.get(name)
+        if column is None:
+            number = table.numbers.get(name)
+            column = _column(number) if number is not None else _blank(table.measured.size)
+        there = np.asarray([values.setdefault(value, len(values)) for value in column.values], dtype=np.int64)
+        codes.append(there[column.codes])
+    return Column(codes=np.concatenate(codes), values=tuple(values))
+
+
+def _blank(rows: int) -> Column:
+    return Column(codes=np.zeros(rows, dtype=np.int64), values=("",))
+
+
+def _column(numbers: Any) -> Column:
+    values, codes = np.unique(numbers, return_inverse=True)
+    return Column(codes=codes.astype(np.int64), values=tuple(values.tolist()))
+
+
+def _mapped(column: Column, says: Callable[[Any], Any]) -> Column:
+    said = [says(value) for value in column.values]
+    values = tuple(dict.fromkeys(said))
+    return Column(codes=np.asarray([values.index(each) for each in said])[column.codes], values=values)
+
+
+def _codes(numbers: Any) -> Index:
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+
+
+def combine(keys: Sequence[Index]) -> Index:
+    """One code per distinct combination of codes."""
+    joint = np.zeros(keys[0].size, dtype=np.int64)
+    span = 1
+    for key in keys:
+        width = int(key.max(initial=0)) + 1
+        if span * width >= 2**62:
+            joint = np.unique(joint, return_inverse=True)[1].astype(np.int64)
+            span = int(joint.max(initial=0)) + 1
+        joint, span = joint * width + key, span * width
+    return joint
+
+
+def _grouped(keys: Sequence[Index], values: Floats64) -> tuple[Index, Index]:
+    """Rows sorted by key and then value, and where each key starts."""
+    joint = combine(keys)
+    order = np.lexsort((values, joint))
+    changes = np.flatnonzero(np.diff(joint[order])) + 1
+    return order, np.concatenate([[0], changes]).astype(np.int64)
+
+
+def _middle(ascending: Floats64, starts: Index, counts: Index) -> Floats64:
+    """Median of every run of sorted values."""
+    low, high = starts + (counts - 1) // 2, starts + counts // 2
+    return (ascending[low] + ascending[high]) / 2  # type: ignore[no-any-return]

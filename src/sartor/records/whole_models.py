@@ -1,0 +1,74 @@
+"""Whole models timed in one piece: rows that name a published model, lowered as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.editing import edit
+from sartor.model.lower import lower
+from sartor.model.lower.kernels import Kernels
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.zoo import load_model
+from sartor.operators import Pass
+from sartor.records.rows import Unexpressed, Work, dtype_of
+
+MODELS = {
+    "bert_large": "bert-large",
+    "gpt2_large": "gpt2-large",
+    "gpt3_xl": "gpt3-xl",
+    "gpt3_27": "gpt3-2.7b",
+    "opt_13": "opt-1.3b",
+}
+"""Names of the tables -> of the zoo."""
+
+WIDTHS: Mapping[str, Mapping[str, int]] = {"gpt3_xl": {"hidden_size": 3072, "ffn_hidden_size": 12288}}
+"""Sizes of a table's model where they are not the paper's: as wide as its 24 heads of 128 (data/end_to_end, whose rows
+of the same models give every size)."""
+
+
+def named_model(name: str) -> TransformerShape:
+    """A model by a table's name or the zoo's. Raises ``InputError``."""
+    shape = load_model(MODELS.get(name, name))
+    return edit(shape, **WIDTHS[name]) if name in WIDTHS else shape
+
+
+_PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase.PREFILL, "train": Phase.TRAIN}
+
+
+def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
+    """Every operator of one row's model on one device. Raises ``Unexpressed``.
+
+    The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with
+    attention as products and a softmax; a training step without its optimizer.
+    """
+    part = str(words["part"])
+    if part not in ("total", "total_fusion"):
+        raise Unexpressed(f"part {part[:30]}: pipelined or split runs are not one device's graph")
+    phase = _PHASES.get(str(words["phase"]))
+    if phase is None:
+        raise Unexpressed(f"phase {str(words['phase'])[:30]}: must be forward or train_step")
+    name = str(words["model"])
+    try:
+        shape = named_model(name)
+        workload = Workload(
+            shape=shape,
+            phase=phase,
+            microbatch_size=_one(sizes["batch"]),
+            seq_len=_one(sizes["seq"]),
+            dtype=dtype_of(words["dtype"]),
+            attention_kernel=AttentionKernel.UNFUSED,
+        )
+        graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))), Kernels(fused=part == "total_fusion"))
+    except InputError as error:
+        raise Unexpressed(f"model {name[:40]}: {error.must}") from None
+    run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
+    return Work(operators=run, eager=True, tokens=int(graph.tokens))
+
+
+def _one(size: Any) -> int:
+    """The only entry of an array, or the number."""
+    return int(size) if not hasattr(size, "item") else int(size.item())

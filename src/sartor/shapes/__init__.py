@@ -1,0 +1,1 @@
+"""The search for a faster shape of the same size."""

@@ -1,0 +1,100 @@
+"""Times of many shapes at once, by the same ``lower`` and ``estimate`` that price one.
+
+The grid of a space is lowered once, as open axes: an operator that depends on hidden size and feed-forward width is
+priced for those two axes only, whatever else varies. Operators of like axes are priced and summed together, and each
+sum is looked up at the points. An operator whose own axes hold more combinations than there are points is priced at
+the points instead. No formula lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.estimate import Estimate, estimate
+from sartor.hardware.gpu import Gpu
+from sartor.model.editing import edit
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Workload
+from sartor.operators import Operator, OperatorGraph
+from sartor.shapes.space import Points
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """How a shape is priced: how it is spread, and what is known of each device (by name; absent: looked up)."""
+
+    dims: ParallelDims
+    calibrations: Mapping[str, Calibration]
+    sigma_factor: float = 1.0
+    """Widens intervals: a configuration read with assumptions."""
+
+    def graph(self, workload: Workload) -> OperatorGraph:
+        """The operators of a workload whose shape may hold arrays."""
+        return lower(workload, self.dims)
+
+    def price(self, graph: OperatorGraph, gpu: Gpu) -> Estimate:
+        """Times and intervals of a graph on a device."""
+        known = self.calibrations.get(gpu.name)
+        return estimate(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
+
+    def one(self, workload: Workload, gpu: Gpu) -> Estimate:
+        """A single shape, the plain way."""
+        return self.price(self.graph(workload), gpu)
+
+    def times(self, points: Points, workload: Workload, gpus: tuple[Gpu, ...]) -> tuple[FloatArray, ...]:
+        """Predicted seconds of ``workload`` with the shape of every point [N], on every device."""
+        space = points.space
+        graph = self.graph(replace(workload, shape=edit(space.shape, **space.grid())))
+        groups, at_points = _grouped(graph, points)
+        return tuple(self._sum(groups, at_points, points, gpu) for gpu in gpus)
+
+    def _sum(
+        self,
+        groups: dict[tuple[int, ...], list[Operator]],
+        at_points: list[Operator],
+        points: Points,
+        gpu: Gpu,
+    ) -> FloatArray:
+        total = np.zeros(points.size)
+        for operators in groups.values():
+            grid = self.price(OperatorGraph(operators=tuple(operators)), gpu).time_s
+            total += look_up(grid, points.index)
+        if at_points:
+            total += self.price(OperatorGraph(operators=tuple(at_points)), gpu).time_s
+        return total
+
+
+def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...], list[Operator]], list[Operator]]:
+    """Operators by the axes their sizes and counts span; those wider than the points, at the points."""
+    groups: dict[tuple[int, ...], list[Operator]] = {}
+    at_points: list[Operator] = []
+    for op in graph.operators:
+        shape = np.broadcast_shapes(*(np.shape(getattr(op, field.name)) for field in fields(op)))
+        if np.prod(shape, dtype=np.float64) > max(points.size, 1):
+            at_points.append(map_sizes(op, lambda size: look_up(size, points.index)))
+        else:
+            groups.setdefault(shape, []).append(op)
+    return groups, at_points
+
+
+def map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
+    """The operator with every array among its fields replaced."""
+    values = {field.name: getattr(op, field.name) for field in fields(op)}
+    return replace(op, **{name: change(v) for name, v in values.items() if isinstance(v, np.ndarray)})
+
+
+def look_up(grid: Any, index: tuple[npt.NDArray[np.int64], ...]) -> Any:
+    """Values [N] of an array over the open grid's axes (length 1 where it does not depend on one) at positions [N]."""
+    if np.ndim(grid) == 0:
+        return grid
+    assert np.ndim(grid) == len(index), "an array over the grid has one axis for each of the space's"
+    return grid[tuple(i if n > 1 else 0 for i, n in zip(index, np.shape(grid), strict=True))]

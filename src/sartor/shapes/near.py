@@ -1,0 +1,210 @@
+"""The default grid: values near a baseline that hardware likes, within the guard, the baseline's own among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.model.editing import EDITABLE
+from sartor.model.layer import AttentionMixer
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import AttentionKernel, Workload
+from sartor.shapes.frozen import frozen_by_structure
+from sartor.shapes.quality import QualityGuard
+from sartor.shapes.space import Axis, IntArray, Space, is_coupled
+from sartor.units import round_up
+
+FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
+"""Head dimensions FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);
+FlashAttention-2 has all of them too."""
+
+UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
+"""Multiples of 16 that published models use: matrix products take any."""
+
+KEEP_TP = (2, 4)
+"""Tensor-parallel degrees that heads go on splitting over, where the baseline's do: a shape of 43 heads is of no use
+to whoever later needs two devices."""
+
+MAX_VALUES = 256
+"""Most values of one field; steps between them double until they are that few."""
+
+
+def build_space(
+    workload: Workload,
+    dims: ParallelDims,
+    guard: QualityGuard | None = None,
+    freeze: Iterable[str] = (),
+    extra: dict[str, Sequence[int]] | None = None,
+    keep_tp: Sequence[int] = KEEP_TP,
+) -> Space:
+    """The default grid around a workload's shape: values hardware likes, within the guard, the baseline's own among
+    them. ``extra`` adds values of single fields; heads keep splitting over the degrees in ``keep_tp`` that the
+    baseline's split over. Raises ``InputError`` for a field in ``freeze`` that none is.
+    """
+    guard = guard or QualityGuard()
+    shape = workload.shape
+    own = {name: int(value) for name, value in shape.fields().items()}
+    held = {**frozen_by_structure(shape, workload), **dict.fromkeys(_checked(freeze), "")}
+    free = {name for name in own if name not in held}
+    near = _Near(own=own, guard=guard, dims=dims, free=free, extra=extra or {}, keep_tp=tuple(keep_tp))
+    axes = [
+        _axis(num_layers=near.layers()),
+        _axis(hidden_size=near.hidden()),
+        _attention_axis(near, shape, workload),
+        _axis(vocab_size=near.vocab()),
+        _axis(**({"num_experts": near.experts()} if "num_experts" in own else {})),
+        _axis(**near.width()),
+    ]
+    notes = tuple(f"{field} is kept: {why}" for field, why in held.items() if why)
+    return Space(shape=shape, axes=tuple(axes), assumptions=notes)
+
+
+def _checked(freeze: Iterable[str]) -> list[str]:
+    for field in freeze:
+        if field not in EDITABLE:
+            raise InputError("freeze", field, "must be fields of the shape", ", ".join(EDITABLE))
+    return list(freeze)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Near:
+    """Values near the baseline's, field by field."""
+
+    own: dict[str, int]
+    guard: QualityGuard
+    dims: ParallelDims
+    free: set[str]
+    extra: dict[str, Sequence[int]]
+    keep_tp: tuple[int, ...]
+
+    @property
+    def degrees(self) -> list[int]:
+        """Tensor-parallel degrees that heads must split over."""
+        kept = [t for t in self.keep_tp if self.own["num_heads"] % t == 0 and _shares(self.own["num_kv_heads"], t)]
+        return [self.tp, *kept]
+
+    @property
+    def tp(self) -> int:
+        return int(self.dims.tp)
+
+    def layers(self) -> IntArray:
+        share = min(self.guard.depth * self.guard.width, 0.9)
+        step = int(self.dims.pp) * max(1, round(self.own["num_layers"] / 64))
+        return self.around("num_layers", 1 - share, 1 + share, step)
+
+    def hidden(self) -> IntArray:
+        """Multiples of 64 (128 from 8192, 256 from 16384 up) within 20%."""
+        h = self.own["hidden_size"]
+        share = min(0.2 * self.guard.width, 0.9)
+        step = 64 if h < 8192 else 128 if h < 16384 else 256
+        return self.around("hidden_size", 1 - share, 1 + share, step, most=64)
+
+    def vocab(self) -> IntArray:
+        """The baseline's, and upwards to multiples of 64, 128 and 256 on every tensor-parallel rank (at most 5%)."""
+        v = self.own["vocab_size"]
+        padded = [int(round_up(v, step * ranks)) for step in (64, 128, 256) for ranks in {1, self.tp}]
+        return self._values("vocab_size", [p for p in padded if p <= 1.05 * v])
+
+    def experts(self) -> IntArray:
+        e, share = self.own["num_experts"], min(self.guard.experts * self.guard.width, 0.9)
+        step = math.lcm(int(self.dims.ep), 1 if e < 32 else 8)
+        return self.around("num_experts", 1 - share, 1 + share, step)
+
+    def width(self) -> dict[str, IntArray]:
+        """Feed-forward width: of the experts where there are any (dense layers among them then stay), else the dense
+        one. Multiples of 64 on every rank, coarser for very wide parts."""
+        field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
+        if field not in self.own:
+            return {}
+        share = min(self.guard.ffn * self.guard.width, 0.9)
+        hidden = self.hidden()
+        low = (1 - share) * hidden.min() / self.own["hidden_size"]
+        high = (1 + share) * hidden.max() / self.own["hidden_size"]
+        return {field: self.around(field, low, high, 64 * self.tp)}
+
+    def around(self, field: str, low: float, high: float, step: int, most: int = MAX_VALUES) -> IntArray:
+        """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; where they would be too many, of
+        its doubles."""
+        own = self.own[field]
+        while (high - low) * own / step > most:
+            step *= 2
+        start, stop = math.ceil(own * low / step) * step, math.floor(own * high)
+        return self._values(field, range(max(start, step), stop + 1, step))
+
+    def _values(self, field: str, values: Iterable[int]) -> IntArray:
+        """Sorted, with the baseline's own value and any extra ones; the baseline's alone where the field is frozen."""
+        chosen = {*values, *self.extra.get(field, ())} if field in self.free else set()
+        return np.asarray(sorted({*chosen, self.own[field]}), dtype=np.int64)
+
+
+def _axis(**values: IntArray) -> Axis:
+    return Axis(values=values)
+
+
+def _attention_axis(near: _Near, shape: TransformerShape, workload: Workload) -> Axis:
+    """Combinations of query heads, key/value heads and head dimension."""
+    mixer = shape.attention
+    if mixer is None:
+        return _axis()
+    if not isinstance(mixer, AttentionMixer):
+        return _axis(num_heads=_latent_heads(near))
+    rows = sorted({*_head_rows(near, workload), _own_heads(near)})
+    columns = np.asarray(rows, dtype=np.int64).T
+    return _axis(num_heads=columns[0], num_kv_heads=columns[1], head_dim=columns[2])
+
+
+def _own_heads(near: _Near) -> tuple[int, int, int]:
+    return near.own["num_heads"], near.own["num_kv_heads"], near.own["head_dim"]
+
+
+def _latent_heads(near: _Near) -> IntArray:
+    """Heads of latent attention within 25%: they add parameters, since their inner sizes stay."""
+    share = min(0.25 * near.guard.width, 0.9)
+    return near.around("num_heads", 1 - share, 1 + share, math.lcm(near.tp, 8))
+
+
+def _head_rows(near: _Near, workload: Workload) -> Iterable[tuple[int, int, int]]:
+    """Heads x head_dim equals the hidden size where the baseline's does; else it keeps near its own width."""
+    a0, _, d0 = _own_heads(near)
+    known = FLASH_HEAD_DIMS if workload.attention_kernel is AttentionKernel.FLASH else UNFUSED_HEAD_DIMS
+    head_dims = sorted({d0, *known, *near.extra.get("head_dim", ())}) if "head_dim" in near.free else [d0]
+    for d in head_dims:
+        for a in _head_counts(near, d):
+            if "num_heads" in near.free or a == a0:
+                yield from ((a, g, d) for g in _kv_counts(near, a))
+
+
+def _head_counts(near: _Near, head_dim: int) -> Iterable[int]:
+    a0, _, d0 = _own_heads(near)
+    most = a0 * near.guard.heads**near.guard.width
+    if is_coupled(near.own):
+        counts = {int(h) // head_dim for h in near.hidden() if h % head_dim == 0}
+    else:
+        step = math.lcm(near.tp, max(1, near.own["num_kv_heads"]))
+        step *= math.ceil(most / step / MAX_VALUES)
+        counts = {*range(step, int(most) + 1, step), a0 * d0 // head_dim}
+    counts |= set(near.extra.get("num_heads", ()))
+    return sorted(a for a in counts if 0 < a <= most and all(a % t == 0 for t in near.degrees))
+
+
+def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
+    """Divisors of the heads that split over the ranks or are whole on several. Multi-head and multi-query models stay
+    what they are."""
+    a0, g0, _ = _own_heads(near)
+    if a0 == g0:
+        return [heads] if "num_kv_heads" in near.free or heads == g0 else []
+    if g0 == 1 or "num_kv_heads" not in near.free:
+        return [g0] if heads % g0 == 0 else []
+    most = int(a0 / g0 * near.guard.kv_group**near.guard.width)
+    counts = {heads // group for group in range(2, most + 1) if heads % group == 0 and heads // group > 1}
+    return sorted(g for g in counts if all(_shares(g, t) for t in near.degrees))
+
+
+def _shares(kv_heads: int, tp: int) -> bool:
+    """Whether every rank gets whole key/value heads, its own or one it shares with others."""
+    return kv_heads % tp == 0 or tp % kv_heads == 0

@@ -1,0 +1,166 @@
+"""Same-size shapes that run faster: every point of the grid priced, the best kinds of change told with their reasons.
+
+``search_shapes`` reads from top to bottom: the space around the baseline, the points of it that are the same size,
+their times on every device; then the choice, and for what is shown the intervals, the quality notes and how far the
+ranking holds. docs/concepts/shape-search.md has the definitions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Phase, Workload
+from sartor.pareto import is_pareto
+from sartor.shapes.choose import changes, paying, shown, single_edits, smallest_edit
+from sartor.shapes.evaluate import Evaluator
+from sartor.shapes.near import build_space
+from sartor.shapes.pricing import Priced, fastest, price
+from sartor.shapes.quality import QualityGuard
+from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
+from sartor.shapes.space import Space, same_size
+from sartor.shapes.stability import stability
+
+__all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]
+
+SMALLEST_EDIT_SHARE = 0.8
+"""The smallest edit is the one with fewest fields changed that saves this share of the time the best one saves."""
+
+
+def search_shapes(
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    dims: ParallelDims | None = None,
+    *,
+    objective: Phase | None = None,
+    params_tolerance: float = 0.01,
+    freeze: Sequence[str] = (),
+    top: int = 10,
+    guard: QualityGuard | None = None,
+    calibrations: Mapping[str, Calibration] | None = None,
+    sigma_factor: float = 1.0,
+    space: Space | None = None,
+) -> ShapeSearch:
+    """Find shapes of the same size as ``workload.shape`` that take less time.
+
+    Exact within the grid: every combination of the space's values whose parameters are within ``params_tolerance`` (a
+    share) is priced, for the ``objective`` (default: the workload's phase) on every GPU. ``freeze`` names fields that
+    stay; ``guard`` bounds what matters for quality; ``calibrations`` are by GPU name (default: looked up);
+    ``sigma_factor`` widens intervals; ``space`` replaces the default grid. The same input gives the same output.
+    Raises ``InputError``.
+
+    Examples
+    --------
+    >>> found = search_shapes(workload, [load_gpu("a100")], ParallelDims())     # doctest: +SKIP
+    >>> found.candidates[0].changed                                             # doctest: +SKIP
+    {'num_heads': (32, 20), 'num_kv_heads': (32, 20), 'head_dim': (80, 128)}
+    """
+    started = time.perf_counter()
+    if top < 1:
+        raise InputError("top", top, "must be a positive integer", "10")
+    guard, dims = guard or QualityGuard(), dims or ParallelDims()
+    objective = objective or workload.phase
+    devices, phases = _distinct(gpus), _phases(workload, objective)
+    asked = phases[objective]
+    evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor)
+    space = space or build_space(asked, dims, guard, freeze)
+    points = same_size(space, dims, params_tolerance, guard)
+    priced = Priced(
+        points=points,
+        prices=price(points, phases, objective, devices, evaluator),
+        found=changes(points),
+        workload=asked,
+        gpus=devices,
+        evaluator=evaluator,
+        guard=guard,
+        baseline=evaluator.one(asked, devices[0]),
+    )
+    return _answer(priced, top, started, (*space.assumptions, *_assumptions(phases, asked, devices)))
+
+
+def _distinct(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    if not gpus:
+        raise InputError("gpu", "", "must name at least one device")
+    return tuple({gpu.name: gpu for gpu in gpus}.values())
+
+
+def _phases(workload: Workload, objective: Phase) -> dict[Phase, Workload]:
+    """The workload in every phase its model has."""
+    if workload.shape.encoder_only and objective is Phase.DECODE:
+        raise InputError("objective", "decode", "an encoder-only model does not decode", "train or prefill")
+    wanted = (Phase.TRAIN, Phase.PREFILL) if workload.shape.encoder_only else tuple(Phase)
+    return {phase: phase_workload(workload, phase) for phase in wanted}
+
+
+def phase_workload(workload: Workload, phase: Phase) -> Workload:
+    """The same sequences in another phase: decoding adds one token after ``context_len`` (or else ``seq_len``)."""
+    if phase is workload.phase:
+        return workload
+    if phase is Phase.DECODE:
+        return replace(workload, phase=phase, context_len=workload.seq_len)
+    seq_len = workload.context_len if workload.phase is Phase.DECODE else workload.seq_len
+    return replace(workload, phase=phase, seq_len=seq_len or workload.seq_len, context_len=0)
+
+
+def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ...]) -> ShapeSearch:
+    """What of the priced points to tell."""
+    prices, found = priced.prices, priced.found
+    pays = paying(priced.points, prices.score, prices.baseline)
+    chosen = [int(i) for i in shown(priced.points, found, prices.score, pays, top)]
+    least = [smallest_edit(found, prices.score, pays, chosen[0], SMALLEST_EDIT_SHARE)] if chosen else []
+    own_best = {gpu.name: fastest(times, found.count) for gpu, times in zip(priced.gpus, prices.by_gpu, strict=True)}
+    fair = fastest(1 + prices.regret, found.count)
+    told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least})}
+    single = single_edits(found, prices.score)
+    return ShapeSearch(
+        workload=priced.workload,
+        gpus=priced.gpus,
+        baseline=priced.baseline,
+        candidates=tuple(told[i] for i in chosen),
+        front=_front(priced),
+        smallest_edit=told[least[0]] if least else None,
+        minimax=told[fair] if len(priced.gpus) > 1 else None,
+        regret=float(prices.regret[fair]),
+        best_per_gpu={name: told[i] for name, i in own_best.items()},
+        single_edits=tuple(priced.single_edit(name, i) for name, i in single.items()),
+        stability=stability(priced.workload, priced.gpus[0], priced.evaluator, [priced.fields(i) for i in chosen]),
+        grid_size=priced.points.space.size,
+        evaluated=priced.points.size,
+        wall_s=time.perf_counter() - started,
+        assumptions=assumptions,
+    )
+
+
+def _front(priced: Priced) -> tuple[FrontPoint, ...]:
+    """Points no other beats in training time, decode time, |parameter change| and fields changed, fastest first."""
+    prices = priced.prices
+    base = prices.baseline
+    times = [
+        np.round(seconds / seconds[base], 10)
+        for phase, seconds in prices.by_phase.items()
+        if phase in (Phase.TRAIN, Phase.DECODE)
+    ]
+    size = np.abs(priced.points.num_params - priced.points.num_params[base])
+    front = np.flatnonzero(is_pareto(np.column_stack([*times, size, priced.found.count])))
+    order = front[np.lexsort((priced.found.count[front], times[0][front]))]
+    return tuple(priced.front_point(int(i)) for i in order)
+
+
+def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """What the answer takes for granted beyond the question."""
+    others = [phase.value for phase in phases if phase is not asked.phase]
+    notes = [f"{' and '.join(others)} times are of the same {asked.microbatch_size} sequences"] if others else []
+    if len(gpus) > 1:
+        notes.append(
+            f"candidates are ranked for {gpus[0].name}, the first GPU named; per_gpu and minimax tell the rest"
+        )
+    if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared is not None:
+        notes.append("shared experts keep their width")
+    return tuple(notes)

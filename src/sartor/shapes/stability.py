@@ -1,0 +1,176 @@
+"""How far a recommendation holds: the same few shapes priced over batch sizes, sequence lengths and tensor ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.editing import edit
+from sartor.model.lower import feasible
+from sartor.model.workload import Phase, Workload
+from sartor.shapes.evaluate import Evaluator
+
+BATCH_FACTORS = (0.25, 0.5, 1, 2, 4, 8)
+LENGTH_FACTORS = (0.25, 0.5, 1, 2, 4)
+TP_DEGREES = (1, 2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StabilityRange:
+    """Along one axis (the others as asked): where the best candidate stays ahead.
+
+    ``beats_baseline``: the stretch around the asked value where it is faster than the baseline; ``stays_best``: where
+    no other shown candidate is faster by more than 0.1%. None: not even at the asked value. Shares are of the values
+    tested.
+    """
+
+    axis: str
+    asked: int
+    tested: tuple[int, ...]
+    speedup: tuple[float, ...]
+    """Of the best candidate over the baseline at every tested value; 0 where it cannot be split."""
+    beats_baseline: tuple[int, int] | None
+    stays_best: tuple[int, int] | None
+    share_beats: float
+    share_best: float
+
+    def __str__(self) -> str:
+        tested = f"{self.axis} {self.tested[0]} to {self.tested[-1]}"
+        if self.beats_baseline is None:
+            return f"{tested} tested: the best candidate is not faster at {self.asked}"
+        words = f"{tested} tested: faster than the baseline {_stretch(self.beats_baseline)}"
+        if self.stays_best is not None:
+            words += f", best of those shown {_stretch(self.stays_best)}"
+        unsplit = [str(value) for value, speedup in zip(self.tested, self.speedup, strict=True) if not speedup]
+        words += f"; does not split over {', '.join(unsplit)}" if unsplit else ""
+        least = min(speedup for speedup in self.speedup if speedup)
+        return f"{words} (asked: {self.asked}; least speedup {least:.2f}x)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StabilityGrid:
+    """Batch sizes x sequence lengths at once: share of all tested pairs where the ranking holds."""
+
+    axis: str
+    tested: int
+    share_beats: float
+    share_best: float
+    least_speedup: float
+
+    def __str__(self) -> str:
+        return (
+            f"over all {self.tested} pairs of {self.axis}: faster than the baseline in {100 * self.share_beats:.0f}%, "
+            f"best of those shown in {100 * self.share_best:.0f}%, least speedup {self.least_speedup:.2f}x"
+        )
+
+
+def stability(
+    workload: Workload, gpu: Gpu, evaluator: Evaluator, candidates: Sequence[Mapping[str, int]]
+) -> tuple[StabilityRange | StabilityGrid, ...]:
+    """Ranges for shapes given as fields, the best first; empty when there are none."""
+    if not candidates:
+        return ()
+    fields = _columns(workload, candidates)
+    length = "context_len" if workload.phase is Phase.DECODE else "seq_len"
+    batch, seq = int(np.max(workload.microbatch_size)), int(np.max(getattr(workload, length)))
+    batches, lengths = _around(batch, BATCH_FACTORS), _around(seq, LENGTH_FACTORS)
+    rows, columns = np.asarray(batches)[:, None, None], np.asarray(lengths)[None, :, None]
+    asked = replace(workload, microbatch_size=rows)
+    asked = replace(asked, context_len=columns) if length == "context_len" else replace(asked, seq_len=columns)
+    times = _times(asked, gpu, evaluator, fields, (len(batches), len(lengths)))
+    by_batch, by_length = times[:, lengths.index(seq)], times[batches.index(batch)]
+    return (
+        _range("microbatch_size", batch, batches, by_batch),
+        _range(length, seq, lengths, by_length),
+        *_tp_range(workload, gpu, evaluator, fields),
+        _grid(f"microbatch_size and {length}", times),
+    )
+
+
+def _columns(workload: Workload, candidates: Sequence[Mapping[str, int]]) -> dict[str, npt.NDArray[np.int64]]:
+    """Fields that any candidate changes, as columns: the baseline's value, then theirs."""
+    own = workload.shape.fields()
+    names = [name for name in candidates[0] if any(c[name] != own[name] for c in candidates)]
+    return {name: np.asarray([int(own[name]), *(c[name] for c in candidates)]) for name in names}
+
+
+def _around(asked: int, factors: Sequence[float]) -> list[int]:
+    return sorted({max(1, round(asked * factor)) for factor in factors} | {asked})
+
+
+def _times(
+    workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: Mapping[str, Any], extent: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """Seconds [..., 1 + candidates]; infinite where a shape does not split over the ranks."""
+    shape = edit(workload.shape, **fields)
+    time = evaluator.one(replace(workload, shape=shape), gpu).time_s
+    whole = np.where(feasible(shape, evaluator.dims), time, np.inf)
+    return np.broadcast_to(whole, (*extent, len(next(iter(fields.values())))))
+
+
+def _tp_range(
+    workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: Mapping[str, Any]
+) -> tuple[StabilityRange, ...]:
+    """Degrees within a node that the baseline itself splits over."""
+    asked = int(np.max(evaluator.dims.tp))
+    rows = {}
+    for tp in sorted({*TP_DEGREES, asked}):
+        dims = replace(evaluator.dims, tp=tp)
+        if tp == asked or (tp <= gpu.devices_per_node and feasible(workload.shape, dims)):
+            rows[tp] = _times(workload, gpu, replace(evaluator, dims=dims), fields, ())
+    return (_range("tp", asked, list(rows), np.stack(list(rows.values()))),) if len(rows) > 1 else ()
+
+
+def _range(axis: str, asked: int, tested: list[int], times: npt.NDArray[np.float64]) -> StabilityRange:
+    beats, best, speedup = _verdicts(times)
+    return StabilityRange(
+        axis=axis,
+        asked=asked,
+        tested=tuple(tested),
+        speedup=tuple(float(s) for s in speedup),
+        beats_baseline=_around_asked(beats, tested, asked),
+        stays_best=_around_asked(best, tested, asked),
+        share_beats=float(beats.mean()),
+        share_best=float(best.mean()),
+    )
+
+
+def _grid(axis: str, times: npt.NDArray[np.float64]) -> StabilityGrid:
+    beats, best, speedup = _verdicts(times)
+    return StabilityGrid(
+        axis=axis,
+        tested=int(beats.size),
+        share_beats=float(beats.mean()),
+        share_best=float(best.mean()),
+        least_speedup=float(speedup.min()),
+    )
+
+
+def _verdicts(times: npt.NDArray[np.float64]) -> tuple[Any, Any, Any]:
+    """Where the first candidate beats the baseline, where no other shown one is 0.1% faster, and its speedup."""
+    baseline, first, others = times[..., 0], times[..., 1], times[..., 1:]
+    beats = first < baseline
+    best = np.isfinite(first) & (first <= 1.001 * others.min(axis=-1))
+    return beats, best, baseline / first
+
+
+def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], asked: int) -> tuple[int, int] | None:
+    """The unbroken stretch of tested values around the asked one."""
+    at = tested.index(asked)
+    if not holds[at]:
+        return None
+    low, high = at, at
+    while low > 0 and holds[low - 1]:
+        low -= 1
+    while high + 1 < len(tested) and holds[high + 1]:
+        high += 1
+    return tested[low], tested[high]
+
+
+def _stretch(found: tuple[int, int]) -> str:
+    return f"at {found[0]} only" if found[0] == found[1] else f"from {found[0]} to {found[1]}"

@@ -1,0 +1,155 @@
+"""One field swept while the rest stays: the staircase of tiles, waves and alignment, for figures and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.together import estimates
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.counts import count_params
+from sartor.model.editing import EDITABLE, edit
+from sartor.model.lower import feasible, lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Workload
+from sartor.operators import OperatorGraph
+from sartor.shapes.space import is_coupled
+
+WORKLOAD_FIELDS = ("microbatch_size", "seq_len", "context_len")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Arrays [values]: seconds by GPU (infinite where the value cannot be), parameters and product FLOPs."""
+
+    field: str
+    asked: int
+    values: npt.NDArray[np.int64]
+    time_s: Mapping[str, npt.NDArray[np.float64]]
+    num_params: npt.NDArray[np.int64]
+    matmul_flops: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """A sweep laid out and lowered, not yet priced: its operators over all values, and which of those can be."""
+
+    field: str
+    asked: int
+    values: npt.NDArray[np.int64]
+    possible: npt.NDArray[np.bool_]
+    workload: Workload
+    graph: OperatorGraph
+
+
+def sweep(
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    dims: ParallelDims | None = None,
+    *,
+    field: str,
+    values: Sequence[int] | npt.NDArray[np.int64],
+    calibrations: Mapping[str, Calibration] | None = None,
+) -> Sweep:
+    """Times of a workload with one field of its shape, or of itself, at every one of ``values``.
+
+    What follows from the field follows: where heads x head_dim is the hidden size it stays so (the head dimension
+    adapts, and values that leave none are infeasible); key/value heads of a multi-head model stay equal to its heads.
+    Raises ``InputError`` for a field there is not.
+    """
+    return price_sweeps([lay(workload, dims, field=field, values=values)], gpus, calibrations)[0]
+
+
+def lay(
+    workload: Workload,
+    dims: ParallelDims | None = None,
+    *,
+    field: str,
+    values: Sequence[int] | npt.NDArray[np.int64],
+) -> Laid:
+    """A sweep before it is priced: words as in ``sweep``. Raises ``InputError``."""
+    numbers = np.asarray(values, dtype=np.int64)
+    if numbers.ndim != 1 or not len(numbers) or numbers.min() < 1:
+        raise InputError("values", values, "must be a list of positive integers")
+    split = dims or ParallelDims()
+    varied, possible, asked = _varied(workload, field, numbers)
+    return Laid(
+        field=field,
+        asked=asked,
+        values=numbers,
+        possible=possible & np.asarray(feasible(varied.shape, split)),
+        workload=varied,
+        graph=lower(varied, split),
+    )
+
+
+def price_sweeps(
+    laid: Sequence[Laid], gpus: Sequence[Gpu], calibrations: Mapping[str, Calibration] | None = None
+) -> list[Sweep]:
+    """Sweeps with their times: all of them in one pass through the cost model for each device."""
+    known = calibrations or {}
+    found = {gpu.name: estimates([each.graph for each in laid], gpu, known.get(gpu.name)) for gpu in gpus}
+    return [_sweep(each, {name: answers[i].time_s for name, answers in found.items()}) for i, each in enumerate(laid)]
+
+
+def _sweep(laid: Laid, time_s: Mapping[str, Any]) -> Sweep:
+    def whole(value: Any) -> Any:
+        return np.broadcast_to(np.asarray(value), laid.values.shape)
+
+    return Sweep(
+        field=laid.field,
+        asked=laid.asked,
+        values=laid.values,
+        time_s={name: np.where(laid.possible, seconds, np.inf) for name, seconds in time_s.items()},
+        num_params=whole(count_params(laid.workload.shape).total),
+        matmul_flops=whole(laid.graph.matmul_flops),
+        tokens=whole(laid.workload.tokens),
+    )
+
+
+def _varied(
+    workload: Workload, field: str, values: npt.NDArray[np.int64]
+) -> tuple[Workload, npt.NDArray[np.bool_], int]:
+    """The workload over all values, which of them can be, and the value it has."""
+    everywhere = np.ones(len(values), dtype=np.bool_)
+    if field == "microbatch_size":
+        return replace(workload, microbatch_size=values), everywhere, int(np.max(workload.microbatch_size))
+    if field == "seq_len":
+        return replace(workload, seq_len=values), everywhere, int(np.max(workload.seq_len))
+    if field == "context_len":
+        return replace(workload, context_len=values), everywhere, int(np.max(workload.context_len))
+    own = {name: int(value) for name, value in workload.shape.fields().items()}
+    if field not in own:
+        known = [name for name in EDITABLE if name in own]
+        raise InputError("field", field, "this model has no such size", ", ".join([*known, *WORKLOAD_FIELDS]))
+    edited = _followed(own, field, values)
+    possible = everywhere & _heads_fit(own, {**own, **edited}) if "num_heads" in own else everywhere
+    return replace(workload, shape=edit(workload.shape, **edited)), possible, own[field]
+
+
+def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """The field's values and those of the fields that follow from it."""
+    edited: dict[str, Any] = {field: values}
+    if "num_heads" not in own:
+        return edited
+    if field == "num_heads" and own["num_heads"] == own["num_kv_heads"]:
+        edited["num_kv_heads"] = values
+    if field in ("num_heads", "hidden_size") and is_coupled(own):
+        sizes: dict[str, Any] = {**own, **edited}
+        edited["head_dim"] = np.maximum(sizes["hidden_size"] // sizes["num_heads"], 1) * np.ones_like(values)
+    return edited
+
+
+def _heads_fit(own: Mapping[str, int], sizes: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """Whole groups of heads, and heads that fill the hidden size where the baseline's do."""
+    fits = np.equal(np.asarray(sizes["num_heads"]) % sizes["num_kv_heads"], 0)
+    if is_coupled(own) and (np.ndim(sizes["hidden_size"]) or np.ndim(sizes["num_heads"])):
+        fits = fits & is_coupled(sizes)
+    return np.asarray(fits)

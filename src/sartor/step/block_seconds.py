@@ -1,0 +1,106 @@
+"""Blocks as a pipeline stage feels them: compute and what of its communication and launches is not hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.training import Framework
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.recipes import MEGATRON_LIKE
+from sartor.step.results import BlockTimes
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSeconds:
+    """Seconds of one microbatch through each block [K, D]: blocks by distinct rows of plans.
+
+    ``forward_s`` and ``backward_s`` (weight gradients not in it) include what is seen of communication and of the
+    host; ``tp_s``, ``ep_s``, ``cp_s`` and ``host_s`` say how much of both, ``wgrad_s`` included.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    wgrad_s: FloatArray
+    selective_s: FloatArray
+    full_s: FloatArray
+    tp_s: FloatArray
+    ep_s: FloatArray
+    cp_s: FloatArray
+    host_s: FloatArray
+    deviation_s: FloatArray
+    """Standard deviation of their sum."""
+    flops: FloatArray
+
+
+def block_seconds(
+    times: tuple[BlockTimes, ...], framework: Framework, c: TrainingCoefficients, *, interleaved: bool = False
+) -> BlockSeconds:
+    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``interleaved`` where a device
+    holds several chunks of the pipeline, so that another microbatch is at hand to hide exchanges behind."""
+    columns = [_seen(each, framework, c, interleaved) for each in times]
+    stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
+    return BlockSeconds(**stacked)
+
+
+def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> dict[str, Any]:
+    x, net = c.compute_factor, c.network_factor
+    ahead, behind = _hidden_tp(t, framework, c)
+    tp_f = net * (t.tp_forward_s - ahead) + c.sm_contention * net * ahead
+    tp_b = net * (t.tp_backward_s - behind) + c.sm_contention * net * behind
+    ep = net * _seen_ep(t, framework, c, interleaved)
+    exchange_f, exchange_b = ep * t.ep_forward_s + net * t.cp_forward_s, ep * t.ep_backward_s + net * t.cp_backward_s
+    forward, backward = x * t.forward_s + tp_f + exchange_f, x * t.dgrad_s + tp_b + exchange_b
+    wgrad = x * np.asarray(t.wgrad_s)
+    host = _host_s(t.kernels, forward + backward + wgrad, framework, c)
+    busy = t.forward_s + t.dgrad_s + t.wgrad_s + t.tp_forward_s + t.tp_backward_s + t.ep_forward_s + t.ep_backward_s
+    again = np.maximum(t.full_s - t.tp_forward_s - t.ep_forward_s - t.cp_forward_s, 0.0)
+    return {
+        "forward_s": forward + host / 3,
+        "backward_s": backward + host * (2 / 3),
+        "wgrad_s": wgrad,
+        "selective_s": x * np.asarray(t.selective_s),
+        "full_s": np.where(np.greater(t.full_s, 0), x * again + tp_f + exchange_f + host / 3 + c.checkpoint_s, 0.0),
+        "tp_s": tp_f + tp_b,
+        "ep_s": ep * (t.ep_forward_s + t.ep_backward_s),
+        "cp_s": net * (t.cp_forward_s + t.cp_backward_s),
+        "host_s": host,
+        "deviation_s": t.log_sigma * busy,
+        "flops": np.asarray(t.flops),
+    }
+
+
+def _seen_ep(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> Any:
+    """Share of expert-parallel seconds that lengthens a step: what is hidden runs beside another microbatch's compute,
+    which it slows."""
+    if not (interleaved and framework.ep_overlap):
+        return 1.0
+    exchange = np.asarray(t.ep_forward_s + t.ep_backward_s)
+    compute = np.asarray(t.forward_s + t.dgrad_s + t.wgrad_s)
+    hidden = c.ep_overlap_share * np.minimum(compute / np.maximum(exchange, 1e-30), 1.0)
+    return 1 - hidden * (1 - c.sm_contention)
+
+
+def _hidden_tp(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> tuple[Any, Any]:
+    """Tensor-parallel seconds hidden forward and backward.
+
+    Megatron runs what no product waits for beside another product in any case; pieces of collectives beside pieces of
+    their own product where ``tp_overlap`` is on.
+    """
+    always = np.asarray(t.tp_beside_s) if framework.name in MEGATRON_LIKE else np.zeros_like(t.forward_s)
+    if not framework.tp_overlap:
+        return np.zeros_like(t.forward_s), c.tp_overlap_share * always
+    ahead = np.minimum(t.tp_forward_s, t.products_forward_s)
+    behind = np.maximum(np.minimum(t.tp_backward_s, t.products_backward_s), always)
+    return c.tp_overlap_share * ahead, c.tp_overlap_share * behind
+
+
+def _host_s(kernels: Any, device_s: Any, framework: Framework, c: TrainingCoefficients) -> Any:
+    """What launches take longer than the device's work: a host that launches block by block falls behind."""
+    launch = c.graph_launch_s if framework.cuda_graphs else c.launch_s
+    return np.maximum(launch * kernels - device_s, 0.0)

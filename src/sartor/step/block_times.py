@@ -1,0 +1,237 @@
+"""Seconds of every block of a model on one device for one microbatch, for one plan or for a million.
+
+What a block takes depends on few fields of a plan (`BlockRows`); only their distinct combinations are lowered and
+priced, in one pass of arrays for each structure that differs, and handed out to the plans by index. Symbols and what is
+left out: docs/concepts/training-step.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import RHO, estimate
+from sartor.hardware.cluster import Cluster
+from sartor.model.lower import lower
+from sartor.model.lower.split import check
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import ContextParallel, TrainingJob, TrainingPlan
+from sartor.operators import (
+    Attention,
+    Axis,
+    Collective,
+    CollectiveKind,
+    Gemm,
+    GroupedGemm,
+    MemoryBound,
+    Operator,
+    OperatorGraph,
+    Part,
+    Pass,
+)
+from sartor.step.blocks import Block, BlockKind, blocks
+from sartor.step.recipes import check_recipe, kernels_of, workload_of
+from sartor.step.results import BlockTimes
+from sartor.step.rows import BlockRows, block_rows
+
+Array = npt.NDArray[np.float64]
+
+
+def block_times(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[BlockTimes, ...]:
+    """Times of the `blocks` of ``job.shape``, each field in the shape that the plan's tp, cp, ep, microbatch size and
+    sequence parallelism broadcast to (a number for a single plan). Those of a LAYER block are one layer's.
+
+    Raises ``InputError`` where the device has no units for the recipe, or a single plan does not divide the model. Of
+    arrays, entries that do not divide are priced as if padded: mask them with `sartor.model.lower.feasible`.
+    """
+    times, rows = row_times(job, plan, cluster, calibration)
+    return tuple(spread(each, rows) for each in times)
+
+
+def row_times(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[tuple[BlockTimes, ...], BlockRows]:
+    """The same for the distinct rows alone (arrays of one axis), and the rows, whose ``index`` hands them out."""
+    check_recipe(job.recipe, cluster.gpu)
+    check(replace(job.shape, vocab_size=0), plan.dims)  # vocabularies are padded: they always divide
+    rows = block_rows(plan)
+    every = blocks(job.shape)
+    columns: list[dict[str, Array]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
+    for where, dims in _structures(rows):
+        workload = workload_of(job, dims.tp, rows.microbatch_size[where])
+        graph = lower(workload, dims, kernels_of(job, cluster))
+        graph = replace(graph, operators=tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER))
+        costs = estimate(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
+        for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
+            for name, value in _times(priced, dims, job.context_parallel).items():
+                column[name][where] = value
+    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
+
+
+def spread(times: BlockTimes, rows: BlockRows) -> BlockTimes:
+    """Times of distinct rows handed out to the plans."""
+    values: dict[str, Any] = {name: getattr(times, name)[rows.index] for name in _FIELDS}
+    single = rows.index.ndim == 0
+    return BlockTimes(name=times.name, **{k: float(v) if single else v for k, v in values.items()})
+
+
+_FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
+
+
+def _structures(rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
+    """Rows that run the same kernels, as arrays: with and without context and sequence parallelism. Tensor and expert
+    groups of one device cost nothing, so they need no structure of their own."""
+    for shared in (False, True):
+        for sequence in (False, True):
+            where = np.flatnonzero((rows.cp > 1) == shared) if shared else np.flatnonzero(rows.cp == 1)
+            where = where[rows.sequence_parallel[where] == sequence]
+            if where.size:
+                cp = rows.cp[where] if shared else 1
+                yield where, ParallelDims(tp=rows.tp[where], cp=cp, ep=rows.ep[where], sequence_parallel=sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """One operator of a block: its cost, and its executions in one layer."""
+
+    operator: Operator
+    cost: Cost
+    count: Any
+
+    @property
+    def time_s(self) -> Any:
+        return self.cost.time_s * self.count
+
+
+def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost, ...]) -> list[list[_Priced]]:
+    """Operators with their costs by the block they belong to."""
+    out: list[list[_Priced]] = [[] for _ in every]
+    for operator, cost in zip(graph.operators, costs, strict=True):
+        i = _owner(every, operator)
+        repeats = every[i].count if every[i].kind in (BlockKind.LAYER, BlockKind.MTP) else 1
+        out[i].append(_Priced(operator, cost, operator.count / repeats))
+    return out
+
+
+def _owner(every: tuple[Block, ...], operator: Operator) -> int:
+    """Index of the block an operator belongs to: by its part, and among layers by the longest prefix of its name."""
+    name = operator.name
+    layers = (BlockKind.MTP,) if name.startswith("mtp.") else (BlockKind.LAYER,)
+    kinds = {Part.EMBEDDING: (BlockKind.EMBEDDING,), Part.HEAD: (BlockKind.HEAD,)}.get(operator.part, layers)
+    kinds = layers if layers == (BlockKind.MTP,) and any(b.kind is BlockKind.MTP for b in every) else kinds
+    fitting = [i for i, b in enumerate(every) if b.kind in kinds and name.startswith(b.prefix)]
+    return max(fitting, key=lambda i: len(every[i].prefix))
+
+
+def _times(priced: list[_Priced], dims: ParallelDims, exchange: ContextParallel) -> dict[str, Any]:
+    """The fields of `BlockTimes` from the operators of one block."""
+    compute = [x for x in priced if not isinstance(x.operator, Collective)]
+    forward = [x for x in compute if x.operator.pass_ is Pass.FORWARD]
+    wgrad = [x for x in compute if x.operator.pass_ is Pass.WGRAD]
+    dgrad = [x for x in compute if x.operator.pass_ not in (Pass.FORWARD, Pass.WGRAD)]
+    core, core_back = ([x for x in part if _is_core(x.operator)] for part in (forward, dgrad))
+    out: dict[str, Any] = {"forward_s": _sum(forward), "dgrad_s": _sum(dgrad), "wgrad_s": _sum(wgrad)}
+    for axis in (Axis.TENSOR, Axis.EXPERT):
+        for way in ("forward", "backward"):
+            out[f"{axis.value}_{way}_s"] = _sum(_collectives(priced, axis, way))
+    for way, beside in (("forward", core), ("backward", core_back)):
+        out[f"cp_{way}_s"] = _exposed(_collectives(priced, Axis.CONTEXT, way), _sum(beside), dims.cp)
+    out["tp_beside_s"] = _beside(priced, dgrad, wgrad)
+    out["products_forward_s"] = _sum(filter(_is_dense_product, forward))
+    out["products_backward_s"] = _sum(filter(_is_dense_product, [*dgrad, *wgrad]))
+    out["selective_s"] = _sum(core) + (out["cp_forward_s"] if core else 0.0)
+    out["full_s"] = _recomputed(priced, dims)
+    out["kernels"] = sum((_launches(x) for x in priced), 0.0)
+    out["log_sigma"] = _log_sigma(priced)
+    products = (x for x in compute if isinstance(x.operator, (Gemm, GroupedGemm, Attention)))
+    out["flops"] = sum((x.operator.flops * x.count for x in products), 0.0)
+    return out
+
+
+def _sum(priced: Any) -> Any:
+    return sum((x.time_s for x in priced), 0.0)
+
+
+def _collectives(priced: list[_Priced], axis: Axis, way: str) -> list[_Priced]:
+    forward = way == "forward"
+    return [
+        x
+        for x in priced
+        if isinstance(x.operator, Collective)
+        and x.operator.axis is axis
+        and (x.operator.pass_ is Pass.FORWARD) == forward
+    ]
+
+
+def _is_core(operator: Operator) -> bool:
+    """Whether selective recomputation runs it again: flash attention, or the products and kernels it is made of."""
+    if isinstance(operator, Gemm):
+        return "attn_score" in operator.name or "attn_over_value" in operator.name
+    softmax = isinstance(operator, MemoryBound) and "softmax" in operator.name
+    return softmax or isinstance(operator, Attention)
+
+
+def _is_dense_product(x: _Priced) -> bool:
+    return isinstance(x.operator, Gemm) and not _is_core(x.operator)
+
+
+def _exposed(exchange: list[_Priced], core_s: Any, cp: Any) -> Any:
+    """What of the exchange attention does not hide: of a ring, what is longer than cp - 1 of its cp steps; the rest
+    is waited for."""
+    ring = _sum(x for x in exchange if x.operator.kind is CollectiveKind.SEND_RECV)  # type: ignore[union-attr]
+    waited = _sum(x for x in exchange if x.operator.kind is not CollectiveKind.SEND_RECV)  # type: ignore[union-attr]
+    return np.maximum(ring - core_s * ((cp - 1) / np.asarray(cp)), 0.0) + waited
+
+
+def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -> Any:
+    """Each collective hides behind at most the products of its own region's first linear layer: half of all."""
+    behind = _collectives(priced, Axis.TENSOR, "backward")
+    gathers = _sum(x for x in behind if ".input_all_gather" in x.operator.name)
+    reductions = _sum(x for x in behind if _reduces_input_gradient(x.operator))
+    inputs, weights = _sum(filter(_is_dense_product, dgrad)), _sum(filter(_is_dense_product, wgrad))
+    return np.minimum(gathers, inputs / 2) + np.minimum(reductions, weights / 2)
+
+
+def _reduces_input_gradient(operator: Operator) -> bool:
+    return ".grad_reduce_scatter" in operator.name or ".grad_all_reduce" in operator.name
+
+
+def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Any:
+    """Forward of a layer again, with its communication; logits and loss of a module are not recomputed."""
+    again = [x for x in priced if x.operator.pass_ is Pass.FORWARD and x.operator.part is Part.LAYER]
+    exchange = _collectives(again, Axis.CONTEXT, "forward")
+    rest = [x for x in again if not (isinstance(x.operator, Collective) and x.operator.axis is Axis.CONTEXT)]
+    return _sum(rest) + _exposed(exchange, _sum(x for x in again if _is_core(x.operator)), dims.cp)
+
+
+def _launches(x: _Priced) -> Any:
+    """Kernels of one execution: flash attention's backward has one before and one after it, experts' products are one
+    each where they run apart."""
+    operator = x.operator
+    if isinstance(operator, GroupedGemm):
+        return (operator.groups if operator.apart else 1.0) * x.count
+    if isinstance(operator, MemoryBound):
+        return operator.kernels * x.count
+    if isinstance(operator, Collective):
+        return np.where(np.asarray(operator.group_size) > 1, 1.0, 0.0) * x.count
+    return (3.0 if isinstance(operator, Attention) and operator.pass_ is Pass.BACKWARD else 1.0) * x.count
+
+
+def _log_sigma(priced: list[_Priced]) -> Any:
+    """Of the whole block, errors within a family correlated (docs/concepts/intervals.md)."""
+    families: dict[str, list[Any]] = {}
+    for x in priced:
+        family = "gemm" if isinstance(x.operator, (Gemm, GroupedGemm)) else type(x.operator).__name__
+        families.setdefault(family, []).append(x.time_s * x.cost.log_sigma)
+    variance: Any = 0.0
+    for parts in families.values():
+        variance = variance + RHO * sum(parts) ** 2 + (1 - RHO) * sum(part * part for part in parts)
+    return np.sqrt(variance) / np.maximum(_sum(priced), 1e-30)

@@ -1,0 +1,182 @@
+"""What to change in a plan that does not fit: the nearest single changes, each tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.lower import feasible
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import AttentionKernel
+from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.step import step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of a plan that makes it fit. The devices and the global batch stay what they are."""
+
+    field: str
+    value: str
+    sentence: str
+    plan: TrainingPlan
+    job: TrainingJob
+    saved_bytes: float
+    """Of the fullest device."""
+    device_bytes: float
+    """Of the fullest device afterwards."""
+    step_s: float
+    """Predicted afterwards; not a number where the change cannot be priced."""
+
+
+def what_to_change(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[Change, ...]:
+    """The least single change of every field after which one plan fits, fastest predicted step first; where no single
+    one is enough, pairs: the most of one field with the least of another.
+
+    Empty where the plan fits already, and where no pair is enough.
+    """
+    before = float(footprint(job, plan, cluster).device_bytes)
+    if before <= usable_bytes(cluster):
+        return ()
+    singles = list(_proposals(job, plan, cluster))
+    found = _that_fit(singles, cluster) or _that_fit(_pairs(singles, cluster), cluster)
+    changes = [_priced(each, before, after, cluster, calibration) for each, after in found]
+    return tuple(sorted(changes, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Proposal:
+    field: str
+    value: str
+    sentence: str
+    job: TrainingJob
+    plan: TrainingPlan
+
+
+def _that_fit(proposals: Iterable[_Proposal], cluster: Cluster) -> list[tuple[_Proposal, float]]:
+    """The first proposal of every field that fits, with its bytes."""
+    found: dict[str, tuple[_Proposal, float]] = {}
+    for each in proposals:
+        if each.field not in found:
+            after = float(footprint(each.job, each.plan, cluster).device_bytes)
+            if after <= usable_bytes(cluster):
+                found[each.field] = each, after
+    return list(found.values())
+
+
+def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
+    most = {each.field: each for each in singles}
+    for i, (field, first) in enumerate(most.items()):
+        later = set(list(most)[i + 1 :])
+        for second in _proposals(first.job, first.plan, cluster):
+            if second.field in later:
+                sentence = f"{first.sentence}, and {second.sentence}"
+                names = f"{field} and {second.field}"
+                yield replace(second, field=names, value=f"{first.value} and {second.value}", sentence=sentence)
+
+
+def _priced(of: _Proposal, before: float, after: float, cluster: Cluster, calibration: Calibration | None) -> Change:
+    return Change(
+        field=of.field,
+        value=of.value,
+        sentence=of.sentence,
+        plan=of.plan,
+        job=of.job,
+        saved_bytes=before - after,
+        device_bytes=after,
+        step_s=_seconds(of.job, of.plan, cluster, calibration),
+    )
+
+
+def _seconds(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None) -> float:
+    try:
+        return float(step(job, plan, cluster, calibration).step_s)
+    except InputError:
+        return math.nan
+
+
+def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Proposal]:
+    """Single changes, the least of each field first."""
+
+    def other(field: str, value: str, sentence: str, new: TrainingPlan) -> _Proposal:
+        return _Proposal(field=field, value=value, sentence=sentence, job=job, plan=new)
+
+    yield from _recompute(job, plan)
+    yield from _smaller_microbatch(job, plan)
+    for zero in range(int(plan.zero_stage) + 1, 4):
+        yield other("zero_stage", str(zero), f"shard with ZeRO stage {zero}", replace(plan, zero_stage=zero))
+    for name in ("tp", "cp", "pp", "ep"):
+        yield from _more(job, plan, cluster, name)
+    d = plan.dims
+    if int(d.tp) > 1 and not d.sequence_parallel:
+        new = replace(plan, dims=replace(d, sequence_parallel=True))
+        yield other("sequence_parallel", "true", "split activations along the sequence", new)
+    if not plan.optimizer_offload:
+        new = replace(plan, optimizer_offload=True)
+        yield other("optimizer_offload", "true", "keep the optimizer's states in host memory", new)
+    if int(plan.schedule) == PipelineSchedule.GPIPE and int(d.pp) > 1:
+        new = replace(plan, schedule=PipelineSchedule.ONE_F_ONE_B)
+        yield other("schedule", "1f1b", "begin backward as early as 1F1B does", new)
+    if job.attention_kernel is AttentionKernel.UNFUSED:
+        flash = replace(job, attention_kernel=AttentionKernel.FLASH)
+        yield replace(other("attention", "flash", "use a flash attention kernel", plan), job=flash)
+
+
+def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
+    def other(value: str, sentence: str, kind: Recompute, layers: int = -1) -> _Proposal:
+        new = replace(plan, recompute=kind, recompute_layers=layers)
+        return _Proposal(field="recompute", value=value, sentence=sentence, job=job, plan=new)
+
+    now = int(plan.recompute)
+    if now < Recompute.SELECTIVE and job.attention_kernel is AttentionKernel.UNFUSED:
+        yield other("selective", "recompute the attention core", Recompute.SELECTIVE)
+    if now == Recompute.FULL and int(plan.recompute_layers) < 0:
+        return
+    layers = -(-int(job.shape.num_layers) // int(plan.dims.pp))
+    first = int(plan.recompute_layers) + 1 if now == Recompute.FULL else 1
+    for n in range(first, layers):
+        yield other(f"full, {n} layers", f"recompute {n} of {layers} layers per stage", Recompute.FULL, n)
+    yield other("full", "recompute all layers", Recompute.FULL)
+
+
+def _smaller_microbatch(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
+    size = int(plan.microbatch_size)
+    for less in (n for n in range(size - 1, 0, -1) if size % n == 0):
+        new = replace(plan, microbatch_size=less, num_microbatches=int(plan.num_microbatches) * (size // less))
+        sentence = f"microbatches of {less} instead of {size} sequences"
+        yield _Proposal(field="microbatch_size", value=str(less), sentence=sentence, job=job, plan=new)
+
+
+def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> Iterator[_Proposal]:
+    """A degree doubled, and again; what it takes comes from data parallelism (``ep`` lies within that)."""
+    d, factor = plan.dims, 2
+    while True:
+        degree = int(getattr(d, name)) * factor
+        fields: dict[str, Any] = {name: degree}
+        if name != "ep":
+            if int(d.dp) % factor:
+                return
+            fields["dp"] = int(d.dp) // factor
+        dims = replace(d, **fields)
+        if not _possible(job, plan, cluster, dims):
+            return
+        microbatches = int(plan.num_microbatches) * (1 if name == "ep" else factor)
+        new = replace(plan, dims=dims, num_microbatches=microbatches, stage_layers=None)
+        sentence = f"{name} {degree} instead of {getattr(d, name)}"
+        yield _Proposal(field=name, value=str(degree), sentence=sentence, job=job, plan=new)
+        factor *= 2
+
+
+def _possible(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, dims: Any) -> bool:
+    layers = int(job.shape.num_layers)
+    within = int(dims.tp) <= cluster.devices_per_node and int(dims.pp) * int(plan.virtual_stages) <= layers
+    ranks = int(dims.dp) * int(dims.cp) * (1 if job.framework.splits_experts else int(dims.tp))
+    experts = int(dims.ep) == 1 or (job.shape.moe_ffn is not None and ranks % int(dims.ep) == 0)
+    return within and experts and job.seq_len % (2 * int(dims.cp)) == 0 and bool(feasible(job.shape, dims))

@@ -1,0 +1,87 @@
+"""Seconds of the optimizer step: traffic of its states, the norm and clipping of gradients, and their all-reduce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.tiers import network_time_s
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.gpu.gemm import peak_flops_per_s
+from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Optimizer, TrainingJob
+from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind
+from sartor.step.states import weight_bytes
+from sartor.units import Floats, Ints
+
+CLIP_BYTES = 12.0
+"""fp32 gradient read for its norm, read and written to be scaled."""
+
+NEWTON_SCHULZ_STEPS = 5
+"""Of Muon (Jordan et al. 2024)."""
+
+NEWTON_SCHULZ_RATE = 0.5
+"""Share of the 16-bit peak its products reach (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerLine:
+    """``start_s`` and seconds per parameter that a device updates."""
+
+    start_s: float
+    s_per_param: float
+    offload_s_per_param: float
+    """Where states lie in host memory: gradients out and weights back over the host link, states at the host."""
+
+    def seconds(self, params: Floats, offload: Any = False) -> Any:
+        each = np.where(offload, self.offload_s_per_param, self.s_per_param)
+        return np.where(np.greater(params, 0), self.start_s, 0.0) + each * params
+
+
+def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration) -> OptimizerLine:
+    """The job's optimizer on one device of the cluster; nothing where weights are not trained."""
+    if not job.trains_weights:
+        return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
+    many = 1e9
+    update = MemoryBound(
+        name="optimizer",
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=1,
+        bytes_moved=np.array([0.0, many * bytes_per_param(job)]),
+    )
+    start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
+    each = (whole - start) / many + _newton_schulz_s(job, cluster)
+    host = (job.framework.grad_dtype.bytes + weight_bytes(job)) / (cluster.gpu.pcie_bytes_per_s or 16e9)
+    stepped = bytes_per_param(job) * cluster.devices_per_node / HOST_BYTES_PER_S
+    return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
+
+
+HOST_BYTES_PER_S = 300e9
+"""Memory bandwidth of a two-socket host, shared by its devices (recalled: 8 channels of DDR4-3200 a socket give 410
+nominal)."""
+
+
+def bytes_per_param(job: TrainingJob) -> float:
+    """fp32 gradient, weight and moments read, weight and moments written, the kernels' copy written; the gradient's
+    norm and clipping."""
+    moments = 2 if job.optimizer is Optimizer.ADAM else 1
+    copy = weight_bytes(job) if weight_bytes(job) < 4 else 0.0
+    return 4.0 * (1 + 2 * (1 + moments)) + copy + CLIP_BYTES
+
+
+def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
+    """Five times three products on every matrix: per parameter of an m x n one (m the smaller) 2 m (2 + m / n) FLOPs,
+    m taken to be the hidden size and n as large."""
+    if job.optimizer is not Optimizer.MUON:
+        return 0.0
+    flops = NEWTON_SCHULZ_STEPS * 6.0 * float(np.max(job.shape.hidden_size))
+    return flops / (NEWTON_SCHULZ_RATE * peak_flops_per_s(cluster.gpu, cluster.gpu.default_dtype))
+
+
+def norm_s(num_devices: Ints, cluster: Cluster, calibration: Calibration) -> Any:
+    """All-reduce of the gradient norm's square over all devices: its latency."""
+    return network_time_s(CollectiveKind.ALL_REDUCE, 4.0, num_devices, 1, cluster, calibration).time_s

@@ -1,0 +1,158 @@
+"""Time of a pipeline in closed form, arrays of plans at once: 1F1B, interleaved 1F1B, ZB-H1 and GPipe, unequal stages.
+
+A schedule's makespan is the longest path through its tasks. Every path goes down to some stage, lingers there, may
+visit the last stage and come back at its first and at its last microbatch, and returns; the largest of these few is
+the price. With equal stages it is the published formula, ``(m + p - 1) (f + b)`` for 1F1B (Narayanan et al. 2021,
+arXiv 2104.04473, sec. 2.2); with unequal ones it is exact for nearly all stage times and never above the simulation
+of `timeline`. docs/concepts/training-step.md derives the terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.training import PipelineSchedule
+from sartor.step.stages import StageRows, summed
+from sartor.units import Floats, Ints
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineWork:
+    """Seconds of one microbatch on every distinct device [R, plans], all its chunks together.
+
+    ``dgrad_s`` is backward without ``wgrad_s``. ``transfer_s`` [plans] is one activation (or its gradient) to the next
+    device; ``hidden_share`` of a chunk's forward may hide it where chunks interleave, None: the sender waits for it.
+    """
+
+    rows: StageRows
+    forward_s: FloatArray
+    dgrad_s: FloatArray
+    wgrad_s: FloatArray
+    transfer_s: Floats = 0.0
+    hidden_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTime:
+    """``time_s`` of all microbatches through all stages; its slowest row of devices is busy for ``busy_s`` of it."""
+
+    time_s: FloatArray
+    slowest: npt.NDArray[np.intp]
+    busy_s: FloatArray
+    """Of the slowest row: forward and backward of all microbatches, transfers not counted."""
+    transfer_s: FloatArray
+    """What transfers add."""
+
+    @property
+    def bubble_s(self) -> FloatArray:
+        return self.time_s - self.busy_s - self.transfer_s
+
+
+def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) -> PipelineTime:
+    """Makespan of one step's pipeline for arrays of plans that share (pp, virtual_stages)."""
+    m = np.asarray(num_microbatches)
+    without = _makespan(work.rows, work.forward_s, work.dgrad_s, work.wgrad_s, m, schedule)
+    busy = work.forward_s + work.dgrad_s + work.wgrad_s
+    slowest = np.argmax(busy, axis=0)
+    busy_s = m * np.take_along_axis(busy, slowest[None], axis=0)[0]
+    moved = np.zeros_like(without)
+    if work.rows.pp > 1 and np.any(np.asarray(work.transfer_s) > 0):
+        moved = _transfers(work, m, schedule, without)
+    return PipelineTime(time_s=without + moved, slowest=slowest, busy_s=busy_s, transfer_s=moved)
+
+
+def _transfers(work: PipelineWork, m: Any, schedule: Ints, without: FloatArray) -> FloatArray:
+    """Seconds transfers add: each keeps its sender, or runs beside the next chunk and delays what waits for it."""
+    rows, c = work.rows, np.asarray(work.transfer_s)
+    v, pp = rows.virtual_stages, rows.pp
+    if work.hidden_share is not None and v > 1:
+        chunk = work.forward_s.min(axis=0) / v
+        seen = np.maximum(c - work.hidden_share * chunk, 0.0)
+        delayed: FloatArray = 2 * (pp * v - 1) * c + m * v * seen
+        return delayed
+    sends = np.full(len(rows.counts), v)
+    forward = work.forward_s + np.where(rows.last == pp - 1, sends - 1, sends)[:, None] * c
+    dgrad = work.dgrad_s + np.where(rows.first == 0, sends - 1, sends)[:, None] * c
+    waited: FloatArray = _makespan(rows, forward, dgrad, work.wgrad_s, m, schedule) - without
+    return waited
+
+
+def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Any, schedule: Ints) -> FloatArray:
+    if rows.pp == 1:
+        single: FloatArray = m * (f + b + w)[0]
+        return single
+    if rows.virtual_stages > 1:
+        return interleaved_s(rows, f + b + w, m)
+    splits = np.asarray(schedule) == PipelineSchedule.ZERO_BUBBLE
+    gpipe = np.asarray(schedule) == PipelineSchedule.GPIPE
+    whole = one_f_one_b_s(rows, b_and_w(b, w, splits), f, m)
+    return np.where(gpipe, gpipe_s(rows, f, b + w, m), whole) if gpipe.any() else whole
+
+
+def b_and_w(b: FloatArray, w: FloatArray, splits: Any) -> tuple[FloatArray, FloatArray | None]:
+    """Backward as the next stage sees it, and weight gradients that wait; None where no plan splits them off."""
+    if not np.any(splits):
+        return b + w, None
+    return np.where(splits, b, b + w), np.where(splits, w, 0.0)
+
+
+def one_f_one_b_s(rows: StageRows, backward: tuple[FloatArray, FloatArray | None], f: FloatArray, m: Any) -> FloatArray:
+    """1F1B, and ZB-H1 (Qi et al. 2023, arXiv 2401.10241) where weight gradients are split off.
+
+    With equal stages: ``m (f + b) + (p - 1) (f + b)``, and ``m (f + b + w) + (p - 1) max(f + b - w, f, b)`` for
+    ``m >= p``.
+    """
+    b, w = backward
+    all_f, all_b = summed(rows.times, f), summed(rows.times, b)
+    best = np.zeros(np.broadcast_shapes(f.shape[1:], np.shape(m)))
+    for r, s in enumerate(rows.last.tolist()):
+        late = np.maximum(m - (rows.pp - s), 0)  # forwards after the warm-up
+        head_f, head_b = summed(rows.before[r], f), summed(rows.before[r], b)
+        down = all_f - head_f - f[r]
+        back = all_b - head_b - b[r]
+        steady = late * (f[r] + b[r])
+        # Lingering first to last; first microbatch to the end and back; last one; both.
+        first = down + back + m * b[r] + (1 + late) * f[r]
+        final = down + back + m * f[r] + (1 + late) * b[r]
+        both = np.where(late > 0, 2 * (down + back) + f[r] + b[r] + steady, 0.0)
+        ends = head_f + head_b
+        if w is None:
+            most = np.maximum(np.maximum(m * (f[r] + b[r]), first), np.maximum(final, both))
+            best = np.maximum(best, ends + most)
+            continue
+        after = ends + (w[0] if s else 0.0)  # the first stage's last weight gradient
+        done = np.maximum(m - 1 - s, 0) + (s == 0)  # weight gradients before the last backward
+        paths = (
+            head_f + m * (f[r] + b[r] + w[r]),
+            head_f + first + m * w[r],
+            after + m * (f[r] + b[r]) + done * w[r],
+            after + first + done * w[r],
+            after + final + np.maximum(late - s, 0) * w[r],
+            after + both + np.where(late > 0, np.maximum(late - s, 0) * w[r], 0.0),
+        )
+        for path in paths:
+            best = np.maximum(best, path)
+    return best
+
+
+def interleaved_s(rows: StageRows, busy: FloatArray, m: Any) -> FloatArray:
+    """Interleaved 1F1B: the slowest device's work, and one chunk of every other (Narayanan et al. 2021, sec. 2.2).
+
+    Exact where the chunks of a device are equal but for the head; else within a few percent of the simulation.
+    """
+    most = busy.max(axis=0)
+    total: FloatArray = m * most + (summed(rows.times, busy) - most) / rows.virtual_stages
+    return total
+
+
+def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Any) -> FloatArray:
+    """GPipe (Huang et al. 2019): two flow shops of equal jobs, one after the other; exact for any stages."""
+    once = summed(rows.times, f) + summed(rows.times, b)
+    total: FloatArray = once + (m - 1) * (f.max(axis=0) + b.max(axis=0))
+    return total

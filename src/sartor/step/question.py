@@ -1,0 +1,157 @@
+"""Words to a training job: recipe, trainer, optimizer and sizes as a user says them, checked, with what was assumed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.shape import TransformerShape
+from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, TrainingJob
+from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
+from sartor.step.recipes import MEGATRON_LIKE, check_recipe, supports
+from sartor.step.trainers import TRAINERS, of_release
+from sartor.units import round_up
+
+LAUNCHED = ("megatron", "torchtitan", "deepspeed", "fsdp")
+"""Trainers whose launch files sartor writes: kernels are compiled and gradients kept as those files say."""
+VOCAB_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
+MOST = 2**40
+
+Word = TypeVar("Word", bound=Enum)
+
+
+def training_job(
+    shape: TransformerShape,
+    gpu: Gpu | Sequence[Gpu],
+    *,
+    global_batch_size: Any,
+    seq_len: Any = None,
+    dtype: str | None = None,
+    framework: str | Framework = "megatron",
+    optimizer: str = "adam",
+    attention: str = "flash",
+    context_parallel: str = "ring",
+    routing_skew: float = 1.0,
+) -> tuple[TrainingJob, tuple[str, ...]]:
+    """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
+
+    ``framework`` is a trainer's name, with its release after an @ where that matters (``nemo@26.06``,
+    ``megatron@2021``). ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8,
+    mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several, all of which must have the
+    recipe. Raises ``InputError``.
+    """
+    gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
+    batch = _size("global_batch_size", global_batch_size, "256")
+    length, length_notes = _seq_len(seq_len, shape)
+    recipe, recipe_notes = _recipe(dtype, gpus)
+    trainer = framework if isinstance(framework, Framework) else _framework(framework, gpus[0])
+    if not routing_skew >= 1.0:
+        raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
+    padded, pad_notes = _padded(shape, trainer)
+    job = TrainingJob(
+        shape=padded,
+        seq_len=length,
+        global_batch_size=batch,
+        recipe=recipe,
+        optimizer=_word(Optimizer, "optimizer", optimizer),
+        attention_kernel=_word(AttentionKernel, "attention", attention),
+        context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
+        routing_skew=float(routing_skew),
+        framework=trainer,
+    )
+    return job, (*length_notes, *recipe_notes, *pad_notes, *_job_notes(job))
+
+
+DEFAULT_SEQ_LEN = 4096
+
+
+def _seq_len(value: Any, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
+    limit = shape.max_positions
+    if value is None:
+        length = min(limit or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+        return length, (f"seq_len={length} (not given)",)
+    length = _size("seq_len", value, str(limit or DEFAULT_SEQ_LEN))
+    beyond = limit and length > limit
+    return length, ((f"seq_len={length} is beyond the model's {limit}",) if beyond else ())
+
+
+def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a word; plain ``fp8`` is what the devices' trainers take for it."""
+    if dtype is None:
+        own = [Recipe(gpu.default_dtype.value) for gpu in gpus]
+        recipe = next((r for r in own if all(supports(r, gpu) for gpu in gpus)), own[0])
+        for gpu in gpus:
+            check_recipe(recipe, gpu)
+        return recipe, (f"dtype={recipe.value} (not given)",)
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpus).value, "fp4": "nvfp4"}
+    word = dtype.strip().lower().replace("-", "_")
+    recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
+    for gpu in gpus:
+        _check(recipe, gpu, dtype)
+    return recipe, ((f"dtype=fp8 read as {recipe.value}",) if word == "fp8" else ())
+
+
+def _check(recipe: Recipe, gpu: Gpu, said: str) -> None:
+    """``check_recipe`` with the field and the word of the one who asks."""
+    try:
+        check_recipe(recipe, gpu)
+    except InputError as error:
+        raise InputError("dtype", said, error.must, error.nearest) from None
+
+
+def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
+    """MXFP8 where the devices scale blocks themselves (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
+    return Recipe.MXFP8 if all(DType.MXFP8 in gpu.peak_flops_per_s for gpu in gpus) else Recipe.FP8_DELAYED
+
+
+def _framework(name: str, gpu: Gpu) -> Framework:
+    said, _, release = name.strip().lower().replace("_", "-").partition("@")
+    word = {"megatron-lm": "megatron", "titan": "torchtitan", "accelerate": "fsdp"}.get(said, said)
+    if word not in TRAINERS:
+        raise InputError("framework", name, f"must be one of {', '.join(TRAINERS)}", _near(word, tuple(TRAINERS)))
+    trainer = Framework(name=word) if word in LAUNCHED else TRAINERS[word]
+    return of_release(trainer, release, gpu.generation)
+
+
+def _padded(shape: TransformerShape, trainer: Framework) -> tuple[TransformerShape, tuple[str, ...]]:
+    """The vocabulary as the trainer has it: Megatron's pads it, others take it as it is."""
+    vocab = int(shape.vocab_size)
+    padded = int(round_up(vocab, VOCAB_MULTIPLE)) if trainer.name in MEGATRON_LIKE else vocab
+    if padded == vocab:
+        return shape, ()
+    return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as {trainer.name} does",)
+
+
+def _job_notes(job: TrainingJob) -> tuple[str, ...]:
+    notes = [f"trainer {job.framework.name}, optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"]
+    if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
+        notes.append("tokens are routed evenly over experts (routing_skew=1)")
+    if job.shape.encoder_only:
+        notes.append("an encoder-only model is trained on whole sequences with a loss at every token")
+    return tuple(notes)
+
+
+def _word(enum: type[Word], field: str, word: str, extra: Iterable[str] = ()) -> Word:
+    """A word as the member of an enum it names."""
+    for member in enum:
+        if member.value.lower() == str(word).strip().lower().replace("-", "_"):
+            return member
+    words = (*(member.value for member in enum), *extra)
+    raise InputError(field, word, f"must be one of {', '.join(words)}", _near(str(word), words))
+
+
+def _near(word: str, words: Iterable[str]) -> str:
+    return ", ".join(difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.3))
+
+
+def _size(field: str, value: Any, nearest: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise InputError(field, value, "must be a whole number from 1 to 2^40", nearest)
+    return value

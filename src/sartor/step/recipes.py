@@ -1,0 +1,143 @@
+"""What a training recipe runs: which type products have, who narrows operands, whether a device can.
+
+Linear layers of attention, feed-forward parts and experts run in the recipe's type; router, attention itself, norms,
+embedding, logits and loss stay wide (Transformer Engine's and DeepSeek-V3's division of labour, arXiv 2412.19437, sec.
+3.3.1). Weights are narrowed once a step and kept (Transformer Engine); torchao narrows them in every microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower.kernels import Kernels, Narrowing
+from sartor.model.training import Framework, Recipe, TrainingJob
+from sartor.model.workload import Phase, Workload
+from sartor.operators import DType
+from sartor.step.states import weight_bytes
+from sartor.units import Ints, round_up
+
+MEGATRON_LIKE = frozenset({"megatron", "megatron-v2", "nemo", "other"})
+"""Trainers whose products add weight gradients into the main gradient themselves (gradient_accumulation_fusion)."""
+
+TORCHAO = frozenset({"torchtitan", "pytorch", "fsdp"})
+"""Trainers whose 8-bit linear layers are torchao's, which narrow weights in every microbatch."""
+
+SHARDED = frozenset({"torchtitan", "fsdp", "llm-foundry", "deepspeed"})
+"""Trainers of ZeRO 3, whose whole gradients live for one layer only."""
+
+STRIDED = MEGATRON_LIKE | {"megatron-deepspeed"}
+"""Trainers whose unfused attention strides over heads."""
+
+KEEPS_GRADIENTS = frozenset({"maxtext", "pytorch"})
+"""Trainers whose compiler adds gradients in the product's epilogue, or who keep the one gradient autograd made."""
+
+NARROWING = {
+    Recipe.FP8_DELAYED: Narrowing(reads=1, copies=2, kernels=1),
+    Recipe.FP8_CURRENT: Narrowing(reads=2, copies=2, kernels=2),
+    Recipe.FP8_ROWWISE: Narrowing(reads=4, copies=2, kernels=4, gathered=False),
+    Recipe.FP8_BLOCK: Narrowing(reads=1, copies=2, kernels=1),
+    Recipe.MXFP8: Narrowing(reads=1, copies=2, kernels=1),
+    Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
+}
+"""Transformer Engine's cast kernels: the largest value must be known before a tensor is narrowed under current scaling
+and NVFP4 (its outer fp32 scale): a second read. Two copies: Hopper multiplies FP8 in layout TN alone, so the weight
+gradient wants a transpose; block and row scales run along what is contracted, so it wants its own whatever the device.
+Scales of whole rows take a pass for the largest value and one to narrow in each direction, and torchao gathers wide.
+NVFP4's copy for the weight gradient passes a Hadamard transform in a kernel of its own (NVIDIA, arXiv 2509.25149, sec.
+4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
+
+_ANY_LAYOUT = frozenset({"blackwell", "cdna3", "cdna4"})
+"""Generations that multiply FP8 in every layout: per-tensor scaling then needs no transposed copy."""
+
+_PER_TENSOR = frozenset({Recipe.FP8_DELAYED, Recipe.FP8_CURRENT})
+
+_NEXT = {
+    Recipe.NVFP4: (Recipe.MXFP8, Recipe.FP8_BLOCK, Recipe.BF16, Recipe.FP16, Recipe.FP32),
+    Recipe.MXFP8: (Recipe.FP8_BLOCK, Recipe.BF16, Recipe.FP16, Recipe.FP32),
+    Recipe.BF16: (Recipe.FP16, Recipe.FP32),
+    Recipe.FP16: (Recipe.BF16, Recipe.FP32),
+    Recipe.TF32: (Recipe.FP32, Recipe.BF16, Recipe.FP16),
+    Recipe.FP32: (Recipe.TF32, Recipe.BF16, Recipe.FP16),
+}
+"""What comes nearest to a recipe, best first; 8-bit ones step up to 16 bits."""
+
+
+def check_recipe(recipe: Recipe, gpu: Gpu) -> None:
+    """``InputError`` where the device has no matrix units for the recipe, naming the nearest that it has."""
+    if supports(recipe, gpu):
+        return
+    others = _NEXT.get(recipe, (Recipe.BF16, Recipe.FP16, Recipe.FP32))
+    nearest = next((other.value for other in others if supports(other, gpu)), "")
+    raise InputError("recipe", recipe.value, f"{gpu.name} has no matrix units for it", nearest)
+
+
+def supports(recipe: Recipe, gpu: Gpu) -> bool:
+    """Whether the datasheet states a rate for the recipe's type (block-scaled FP8 runs on FP8 units)."""
+    needed = DType.FP8 if recipe is Recipe.FP8_BLOCK else recipe.dtype
+    return needed in gpu.peak_flops_per_s
+
+
+def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
+    """The habits of the job's trainer on a cluster."""
+    framework = job.framework
+    near = cluster.tiers[0].span or cluster.num_devices or cluster.devices_per_node
+    return Kernels(
+        fused=framework.fused_kernels,
+        narrowing=_narrowing(job, cluster.gpu),
+        weight_gradients=job.trains_weights,
+        accumulates=_fuses_gradients(framework),
+        gradient_bytes=_gradient_bytes(job),
+        strided_heads=framework.name in STRIDED and DType.FP32 in cluster.gpu.peak_flops_per_s,
+        grouped_apart=True,
+        main_grad=framework.grad_dtype,
+        context_parallel=job.context_parallel,
+        dispatch_once_per=near if framework.dispatch_once else 0,
+        splits_experts=framework.splits_experts,
+    )
+
+
+def _fuses_gradients(framework: Framework) -> bool:
+    return framework.name in MEGATRON_LIKE and framework.grad_fusion
+
+
+def _gradient_bytes(job: TrainingJob) -> float:
+    """Of adding a 16-bit gradient to the buffer of all microbatches: it is read, the sum read and written. Trainers
+    that shard gradients (FSDP) copy it into the buffer they reduce instead."""
+    framework = job.framework
+    if _fuses_gradients(framework) or not job.trains_weights or framework.name in KEEPS_GRADIENTS:
+        return 0.0
+    wide = weight_bytes(job)
+    return wide + (1 if framework.name in SHARDED else 2) * framework.grad_dtype.bytes
+
+
+def padded_vocab(job: TrainingJob, tp: Ints) -> Ints:
+    """Rows of the token table as the trainer lays it out: Megatron fills it up to a multiple of 128 for every tensor
+    rank (its ``make_vocab_size_divisible_by``); other trainers take it as it is."""
+    vocab = job.shape.vocab_size
+    return round_up(vocab, 128 * tp) if job.framework.name in MEGATRON_LIKE else vocab
+
+
+def workload_of(job: TrainingJob, tp: Ints = 1, microbatch_size: Ints = 1) -> Workload:
+    """One microbatch of the job."""
+    return Workload(
+        shape=replace(job.shape, vocab_size=padded_vocab(job, tp)),
+        microbatch_size=microbatch_size,
+        phase=Phase.TRAIN,
+        seq_len=job.seq_len,
+        dtype=job.recipe.dtype,
+        attention_kernel=job.attention_kernel,
+        dropout=job.dropout,
+        routing_skew=job.routing_skew,
+    )
+
+
+def _narrowing(job: TrainingJob, gpu: Gpu) -> Narrowing | None:
+    usual = NARROWING.get(job.recipe)
+    if usual is None:
+        return None
+    copies = 1 if job.recipe in _PER_TENSOR and gpu.generation in _ANY_LAYOUT else usual.copies
+    weights = job.framework.name in TORCHAO
+    return replace(usual, copies=copies, weights=weights)

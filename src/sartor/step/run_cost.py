@@ -1,0 +1,71 @@
+"""What a token budget takes on a cluster: hours, device-hours, money and energy, each with what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.step.mixed import devices_of_pools
+
+POWER_SHARE = 1.0
+"""Of the device's TDP drawn while training: what public model cards count with (Llama 2, arXiv 2307.09288, table 2;
+Llama 3.1's card, 2024-07: TDP times device-hours). An upper bound on the device; host, network and cooling are beside
+it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """A training run of ``tokens`` at one plan's predicted rate, without restarts, evaluation or idle time."""
+
+    tokens: float
+    hours: float
+    low_hours: float
+    high_hours: float
+    """80% interval of the step time."""
+    device_hours: float
+    usd: float | None
+    """None where no price is known."""
+    usd_per_device_hour: float | None
+    price_source: str
+    price_date: str
+    energy_j: float
+    power_share: float
+    """Of the device's TDP that is assumed drawn."""
+
+
+def run_cost(
+    cluster: Cluster, num_devices: int, tokens_per_step: int, step_s: tuple[float, float, float], tokens: float
+) -> RunCost:
+    """Cost of ``tokens`` at steps of ``step_s`` = (predicted, low, high) seconds. The price is the cluster's, else the
+    device's; ``InputError`` for a budget that is not positive."""
+    if not 0 < tokens < 1e20:
+        raise InputError("tokens", tokens, "must be a positive number of tokens", "1T")
+    hours, low, high = (tokens / tokens_per_step * s / 3600 for s in step_s)
+    shares = [taken / num_devices for taken in devices_of_pools(cluster.pools, num_devices)]
+    prices = [_price(pool) for pool in cluster.pools]
+    known = all(price is not None for price, _, _ in prices)
+    price = sum((each or 0.0) * share for (each, _, _), share in zip(prices, shares, strict=True))
+    watts = sum(gpu.tdp_w * share for gpu, share in zip(cluster.gpus, shares, strict=True))
+    device_hours = hours * num_devices
+    return RunCost(
+        tokens=float(tokens),
+        hours=hours,
+        low_hours=low,
+        high_hours=high,
+        device_hours=device_hours,
+        usd=price * device_hours if known else None,
+        usd_per_device_hour=price if known else None,
+        price_source="; ".join(dict.fromkeys(source for _, source, _ in prices if source)),
+        price_date="; ".join(dict.fromkeys(date for _, _, date in prices if date)),
+        energy_j=device_hours * 3600 * watts * POWER_SHARE,
+        power_share=POWER_SHARE,
+    )
+
+
+def _price(pool: Cluster) -> tuple[float | None, str, str]:
+    """Of a device for an hour, its source and date: the cluster's own, else the device's."""
+    gpu = pool.gpu
+    if pool.price_usd_per_device_hour is None:
+        return gpu.price_usd_per_hour, gpu.price_source, gpu.price_date
+    return pool.price_usd_per_device_hour, pool.price_source, pool.price_date

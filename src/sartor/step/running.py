@@ -1,0 +1,22 @@
+"""What is known of a device's kernels, as they run inside a training step instead of a benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.coefficients import PowerCoefficients
+from sartor.step.coefficients import TrainingCoefficients
+
+
+def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calibration:
+    """The calibration with ``throttle_share`` of the power limit's slowdown and attention ``attention_factor`` as slow.
+
+    A benchmark that repeats one product sees the clock fall as that product draws power; in a step all kernels share
+    one clock, so all take as much longer as the table's longest products did, less what kernels between them spare.
+    Attention tables are of the newest kernels; a trainer's may be a generation older.
+    """
+    share, factor = constants.throttle_share, constants.attention_factor
+    power = PowerCoefficients(kept=share)
+    efficiency = tuple((width, rate / factor) for width, rate in calibration.attention.efficiency)
+    return replace(calibration, power=power, attention=replace(calibration.attention, efficiency=efficiency))

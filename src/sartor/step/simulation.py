@@ -1,0 +1,131 @@
+"""Exact event simulation of one plan's pipeline: when every device does what, what passes between, what it holds.
+
+It shares nothing with the closed forms of ``pipeline``; they are tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.training import PipelineSchedule
+from sartor.step.orders import Task, Work, device_order
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something a device does from ``start_s`` to ``end_s``; ``kind`` is F, B, W, ``send_forward``, ``send_backward``,
+    or a phase of the step (``parameters``, ``gradients``, ``optimizer``)."""
+
+    device: int
+    """Pipeline rank."""
+    kind: str
+    chunk: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTimes:
+    """Seconds of one microbatch through every chunk [devices, chunks per device], and of a transfer between chunks.
+
+    ``wgrad_s`` is counted apart from ``dgrad_s``; schedules that do not split backward do both in one task.
+    """
+
+    forward_s: FloatArray
+    dgrad_s: FloatArray
+    wgrad_s: FloatArray
+    transfer_s: float = 0.0
+    blocking: bool = True
+    """A transfer keeps its sender from the next task; else it runs beside it and only the receiver waits."""
+
+
+def simulate(
+    schedule: PipelineSchedule, times: PipelineTimes, num_microbatches: int, start_s: Sequence[float] = ()
+) -> list[Event]:
+    """Every task and transfer of one step's pipeline, by device and start. ``InputError`` as `device_order`.
+
+    ``start_s`` is when each device is ready for its first task (empty: at 0).
+    """
+    pp, virtual = times.forward_s.shape
+    orders = [device_order(schedule, d, pp, virtual, num_microbatches) for d in range(pp)]
+    ready: dict[tuple[Work, int, int], float] = {}
+    free, position, events = list(start_s) or [0.0] * pp, [0] * pp, list[Event]()
+    waiting = True
+    while waiting:
+        waiting = False
+        for d in range(pp):
+            while position[d] < len(orders[d]):
+                task = orders[d][position[d]]
+                arrived = _arrival(task, d, pp, virtual, ready)
+                if arrived is None:
+                    waiting = True
+                    break
+                start = max(free[d], arrived)
+                end = start + _duration(schedule, task, d, times)
+                events.append(
+                    Event(
+                        device=d, kind=task.work, chunk=task.chunk, microbatch=task.microbatch, start_s=start, end_s=end
+                    )
+                )
+                free[d] = end
+                for sent in _transfer(task, d, end, pp, virtual, times):
+                    events.append(sent)
+                    end, free[d] = sent.end_s, (sent.end_s if times.blocking else end)
+                ready[(task.work, task.chunk * pp + d, task.microbatch)] = end
+                position[d] += 1
+    return sorted(events, key=lambda e: (e.device, e.start_s, e.end_s))
+
+
+def _arrival(task: Task, device: int, pp: int, virtual: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
+    """When what a task needs has arrived; None while it is not known."""
+    part, last = task.chunk * pp + device, virtual * pp - 1
+    if task.work is Work.FORWARD:
+        return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
+    own = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))
+    if own is None or task.work is Work.WGRAD:
+        return own if own is None else 0.0
+    return ready.get((Work.BACKWARD, part + 1, task.microbatch)) if part < last else 0.0
+
+
+def _duration(schedule: PipelineSchedule, task: Task, device: int, times: PipelineTimes) -> float:
+    at = (device, task.chunk)
+    if task.work is Work.FORWARD:
+        return float(times.forward_s[at])
+    if task.work is Work.WGRAD:
+        return float(times.wgrad_s[at])
+    whole = schedule is not PipelineSchedule.ZERO_BUBBLE
+    return float(times.dgrad_s[at] + (times.wgrad_s[at] if whole else 0.0))
+
+
+def _transfer(task: Task, device: int, end: float, pp: int, virtual: int, times: PipelineTimes) -> Iterator[Event]:
+    part = task.chunk * pp + device
+    onward = task.work is Work.FORWARD and part < virtual * pp - 1
+    back = task.work is Work.BACKWARD and part > 0
+    if (onward or back) and times.transfer_s > 0 and pp > 1:
+        yield Event(
+            device=device,
+            kind="send_forward" if onward else "send_backward",
+            chunk=task.chunk,
+            microbatch=task.microbatch,
+            start_s=end,
+            end_s=end + times.transfer_s,
+        )
+
+
+def makespan_s(events: list[Event]) -> float:
+    return max((e.end_s for e in events), default=0.0)
+
+
+def most_in_flight(events: list[Event], device: int, *, until: Work = Work.BACKWARD) -> int:
+    """Most pairs of chunk and microbatch whose forward has begun and whose ``until`` has not ended, on one device."""
+    changes = [(e.start_s, 1) for e in events if e.device == device and e.kind == Work.FORWARD]
+    changes += [(e.end_s, -1) for e in events if e.device == device and e.kind == until]
+    held = np.cumsum([step for _, step in sorted(changes)])
+    return int(held.max(initial=0))

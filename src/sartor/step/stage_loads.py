@@ -1,0 +1,102 @@
+"""Busy seconds and bytes of any stage one could cut from a model: what placing layers on stages weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.step.footprint import flatten
+from sartor.step.mixed import known_of, pools_of, pools_of_stages
+from sartor.step.stage_bytes import stage_bytes
+from sartor.step.tables import plan_columns, plan_tables
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLoads:
+    """Seconds of one microbatch, forward and backward, through one block of each kind [K] under one plan, with what
+    is seen of communication and of the host; ``again_s`` is what recomputing a layer adds."""
+
+    busy_s: FloatArray
+    again_s: FloatArray
+    is_layer: npt.NDArray[np.bool_]
+    recompute_layers: int
+    """Layers of a stage that are recomputed; -1 all."""
+
+    def of(self, counts: IntArray) -> FloatArray:
+        """Seconds of stages that hold ``counts`` [..., K] of `blocks`."""
+        layers = np.maximum((counts * self.is_layer).sum(axis=-1), 1)
+        share = 1.0 if self.recompute_layers < 0 else np.minimum(self.recompute_layers / layers, 1.0)
+        return np.asarray(counts @ self.busy_s + share * (counts @ self.again_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLoads:
+    """Loads of one plan's stages, each at the pace of the pool it stands in."""
+
+    pools: tuple[BlockLoads, ...]
+    pool_of: IntArray
+    """[pp]"""
+
+    def of(self, counts: IntArray, stage: int = 0) -> FloatArray:
+        """Seconds of pipeline rank ``stage`` if it held ``counts`` [..., K] of `blocks`."""
+        return self.pools[int(self.pool_of[stage])].of(counts)
+
+
+def block_loads(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[StageLoads, ...]:
+    """Loads under every one of a flat array of plans, or of a single plan; what plans share is priced once."""
+    columns, _ = plan_columns(plan)
+    pools = pools_of(cluster)
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    loads = [_pool_loads(job, columns, *each) for each in zip(pools, known, strict=True)]
+    sizes = columns["tp"] * columns["cp"] * columns["dp"]
+    return tuple(
+        StageLoads(pools=each, pool_of=pools_of_stages(pools, job, pp, size))
+        for pp, size, each in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
+    )
+
+
+def _pool_loads(
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration | None
+) -> tuple[BlockLoads, ...]:
+    table = plan_tables(job, columns, cluster, calibration, None)
+    seconds, is_layer = table.seconds, table.is_layer.astype(bool)
+    busy = seconds.forward_s + seconds.backward_s + seconds.wgrad_s
+    again = {
+        Recompute.NONE: np.zeros_like(busy),
+        Recompute.SELECTIVE: np.broadcast_to(seconds.selective_s, busy.shape),
+        Recompute.FULL: seconds.full_s * is_layer[:, None],
+    }
+    return tuple(
+        BlockLoads(
+            busy_s=busy[:, at],
+            again_s=again[Recompute(kind)][:, at],
+            is_layer=is_layer,
+            recompute_layers=layers if kind == Recompute.FULL else -1,
+        )
+        for at, kind, layers in zip(
+            table.seconds_index.ravel().tolist(),
+            columns["recompute"].tolist(),
+            columns["recompute_layers"].tolist(),
+            strict=True,
+        )
+    )
+
+
+def held_bytes(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Any
+) -> npt.NDArray[np.float64]:
+    """Bytes [n] of pipeline ranks ``device`` of one plan if they held ``counts`` [n, K] of `blocks` in one chunk."""
+    flat, _ = flatten(plan)
+    ranks = np.broadcast_to(np.asarray(device, dtype=np.int64), (len(counts),))
+    return np.asarray(stage_bytes(job, flat, cluster, counts[:, None, :], ranks).device_bytes[:, 0])

@@ -1,0 +1,64 @@
+"""One plan's pipeline, rank by rank: which layers each holds, how long a microbatch keeps it, what fills its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.step.blocks import BlockKind, blocks
+from sartor.step.footprint import every_stage, usable_bytes
+from sartor.step.stage_loads import block_loads
+from sartor.step.stages import stage_counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One pipeline rank: what it holds, and its load."""
+
+    stage: int
+    layers: int
+    chunks: tuple[int, ...]
+    """Layers of each of its chunks, in the order they are passed."""
+    holds: tuple[str, ...]
+    """Blocks beside layers: embedding, mtp, head."""
+    load_s: float
+    """Busy seconds of one microbatch forward and backward: compute, recomputation, communication that is seen."""
+    state_bytes: float
+    """Weights, gradients, optimizer states."""
+    stash_bytes: float
+    workspace_bytes: float
+    device_bytes: float
+    limit_bytes: float
+
+
+def stage_table(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[StageRow, ...]:
+    """Every pipeline rank of a single plan, first to last."""
+    pp, virtual = int(plan.dims.pp), int(plan.virtual_stages)
+    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    kinds = blocks(job.shape)
+    is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
+    (weights,) = block_loads(job, plan, cluster, calibration)
+    loads = [float(weights.of(held, stage)) for stage, held in enumerate(counts.sum(axis=1))]
+    memory = every_stage(job, plan, cluster)
+    limit = usable_bytes(cluster)
+    return tuple(
+        StageRow(
+            stage=s,
+            layers=int(counts[s][:, is_layer].sum()),
+            chunks=tuple(int(n) for n in counts[s][:, is_layer].sum(axis=1)),
+            holds=tuple(b.name for i, b in enumerate(kinds) if not is_layer[i] and counts[s][:, i].any()),
+            load_s=loads[s],
+            state_bytes=float(memory.states[s, 0]),
+            stash_bytes=float(memory.kept[s, 0]),
+            workspace_bytes=float(memory.working[s, 0]),
+            device_bytes=float(memory.device_bytes[s, 0]),
+            limit_bytes=limit,
+        )
+        for s in range(pp)
+    )

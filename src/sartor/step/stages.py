@@ -1,0 +1,143 @@
+"""Which layers every device of a pipeline holds, and the few devices of them that differ.
+
+A pipeline of ``pp`` devices with ``v`` chunks each cuts a model into ``pp * v`` parts; part ``g`` is chunk ``g // pp``
+of device ``g % pp``. The embedding is on the first part, MTP modules and the head on the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.step.blocks import BlockKind, blocks, layer_order
+
+IntArray = npt.NDArray[np.int64]
+
+
+def stage_counts(
+    shape: TransformerShape, pp: int, virtual_stages: int = 1, stage_layers: tuple[int, ...] | None = None
+) -> IntArray:
+    """How many of each of `blocks` every chunk holds: [device, chunk, block].
+
+    ``stage_layers`` are the layers of each part in model order; None spreads them as evenly as can be, the first
+    parts taking the rest. ``InputError`` where they are not ``pp * virtual_stages`` numbers that add up to the model.
+    """
+    kinds = blocks(shape)
+    order = layer_order(shape)
+    layers = _layers_of_parts(len(order), pp * virtual_stages, stage_layers)
+    ends = np.cumsum(layers)
+    passed = np.concatenate(
+        [np.zeros((1, len(kinds)), np.int64), np.cumsum(np.eye(len(kinds), dtype=np.int64)[order], 0)]
+    )
+    counts = passed[ends] - passed[ends - layers]
+    for i, block in enumerate(kinds):
+        if block.kind is not BlockKind.LAYER:
+            counts[0 if block.kind is BlockKind.EMBEDDING else -1, i] += int(block.count)
+    devices: IntArray = counts.reshape(virtual_stages, pp, len(kinds)).swapaxes(0, 1)
+    return devices
+
+
+def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None) -> IntArray:
+    if given is None:
+        each, rest = divmod(num_layers, parts)
+        return each + (np.arange(parts) < rest).astype(np.int64)
+    if len(given) != parts or sum(given) != num_layers or min(given) < 0:
+        must = f"must be {parts} numbers (pp x virtual_stages), none negative, that add up to {num_layers} layers"
+        even = ", ".join(str(n) for n in _layers_of_parts(num_layers, parts, None))
+        raise InputError("stage_layers", list(given), must, even)
+    return np.array(given, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRows:
+    """The distinct devices of a pipeline: few, since most hold equal layers. R rows, K blocks.
+
+    A pipeline's time is a largest value over paths that linger at one device; among equal devices the last one's is
+    never smaller, so every row stands at its last position.
+    """
+
+    pp: int
+    virtual_stages: int
+    counts: IntArray
+    """[R, K]: of each block, over all chunks of the device."""
+    last: IntArray
+    """[R]: the last device that holds so much."""
+    first: IntArray
+    """[R]: the first."""
+    before: IntArray
+    """[R, R]: how many devices like the second index come before the last like the first index."""
+    before_first: IntArray
+    """[R, R]: the same, before the first like the first index."""
+    times: IntArray
+    """[R]: how many devices there are of each."""
+    pool: IntArray
+    """[R]: which pool of a mixed cluster each stands in; 0 where there is one."""
+
+
+def stage_rows(
+    shape: TransformerShape,
+    pp: int,
+    virtual_stages: int = 1,
+    stage_layers: tuple[int, ...] | None = None,
+    pools: IntArray | None = None,
+) -> StageRows:
+    """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; ``pools`` tells devices of
+    different pools apart [pp]."""
+    devices = stage_counts(shape, pp, virtual_stages, stage_layers).sum(axis=1)
+    where = np.zeros(pp, dtype=np.int64) if pools is None else pools
+    rows, first, which = _distinct_rows(np.column_stack([devices, where]))
+    is_row = which[:, None] == np.arange(len(rows))
+    passed = np.concatenate([np.zeros((1, len(rows)), np.int64), np.cumsum(is_row, axis=0)])
+    last = pp - 1 - np.argmax(is_row[::-1], axis=0)
+    return StageRows(
+        pp=pp,
+        virtual_stages=virtual_stages,
+        counts=rows[:, :-1],
+        last=last,
+        first=first,
+        before=passed[last],
+        before_first=passed[first],
+        times=passed[-1],
+        pool=rows[:, -1],
+    )
+
+
+def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = None) -> StageRows:
+    """Every device of ``counts`` [devices, blocks] as a row of its own, equal or not."""
+    order = np.arange(len(counts))
+    before = (order[:, None] > order).astype(np.int64)
+    return StageRows(
+        pp=len(counts),
+        virtual_stages=virtual_stages,
+        counts=counts,
+        last=order,
+        first=order,
+        before=before,
+        before_first=before,
+        times=np.ones_like(order),
+        pool=np.zeros_like(order) if pools is None else pools,
+    )
+
+
+def summed(counts: Any, values: Any) -> Any:
+    """``counts`` [..., K] of ``values`` [K, n] added up, [..., n]: one after the other, so that an entry doesn't depend
+    on how many stand beside it (a BLAS product's last bits do)."""
+    weights = np.asarray(counts, dtype=np.float64)
+    total = weights[..., 0, None] * values[0]
+    for k in range(1, weights.shape[-1]):
+        if weights[..., k].any():
+            total = total + weights[..., k, None] * values[k]
+    return total
+
+
+def _distinct_rows(table: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows without repeats in order of appearance, where each first appears, and which of them every row is."""
+    seen: dict[tuple[Any, ...], int] = {}
+    which = np.array([seen.setdefault(tuple(row), len(seen)) for row in table.tolist()], dtype=np.int64)
+    first = np.array([int(np.argmax(which == r)) for r in range(len(seen))], dtype=np.int64)
+    return table[first], first, which

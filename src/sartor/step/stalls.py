@@ -1,0 +1,97 @@
+"""What the devices of an interleaved pipeline wait for each other where their chunks hold unequal numbers of layers.
+
+The closed form of `pipeline.interleaved_s` takes a device's chunks together; where one holds two layers and another
+one, neighbours wait for each other in every round of microbatches: up to a tenth of the step, more where microbatches
+are few. No closed form is known to us. But a step lasts as long as its longest path, a path is so many of each block,
+and few paths are ever the longest: they are found once by going through the schedule at durations spread over all that
+blocks can have, and then priced for a million plans like a formula. Never above the simulation of `simulation`, nearly
+always equal to it; where layers are placed (``stage_layers``) the durations are the plan's own: exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.step.interleaved import longest_paths
+from sartor.step.stages import summed
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+FORWARD = 1 / 3
+"""Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
+ROUNDS = (1, 2, 3)
+"""Rounds of pp microbatches that are gone through; every further one adds what the last of these added."""
+DRAWN = 48
+"""Durations of blocks at which paths are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """A pipeline's chunks: of every block, how many each holds [pp, v, K], and which of the blocks are layers."""
+
+    counts: IntArray
+    is_layer: npt.NDArray[np.bool_]
+    exact: bool = False
+    """Paths are looked for at the plans' own seconds (few plans, their layers placed)."""
+
+    @property
+    def unequal(self) -> bool:
+        layers = (self.counts * self.is_layer).sum(axis=-1)
+        return self.counts.shape[1] > 1 and bool(layers.min() < layers.max())
+
+
+def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
+    """Seconds [n] a step takes beyond the closed form, or less than it where negative: a microbatch takes ``seconds``
+    [K, n] through each block."""
+    pp = len(chunks.counts)
+    at = tuple(seconds.mean(axis=1).tolist()) if chunks.exact else None
+    spared = [_beyond(chunks, _paths(_key(chunks), rounds, at), rounds * pp, seconds) for rounds in ROUNDS]
+    rounds = np.asarray(microbatches) / pp
+    few = np.stack(spared)[np.minimum(rounds.astype(np.int64), ROUNDS[-1]) - 1, np.arange(rounds.size)]
+    more = spared[-1] + (spared[-1] - spared[-2]) * (rounds - ROUNDS[-1])
+    return np.where(rounds > ROUNDS[-1], more, few)
+
+
+def _beyond(chunks: Chunks, paths: FloatArray, microbatches: int, seconds: FloatArray) -> FloatArray:
+    longest: FloatArray = summed(paths, seconds).max(axis=0)
+    devices = summed(np.unique(chunks.counts.sum(axis=1), axis=0), seconds)
+    whole = summed(chunks.counts.sum(axis=(0, 1)), seconds)
+    most = devices.max(axis=0)
+    return np.asarray(longest - (microbatches * most + (whole - most) / chunks.counts.shape[1]))
+
+
+_Key = tuple[tuple[int, ...], bytes, bytes]
+
+
+def _key(chunks: Chunks) -> _Key:
+    return chunks.counts.shape, chunks.counts.tobytes(), chunks.is_layer.tobytes()
+
+
+@lru_cache(maxsize=256)
+def _paths(key: _Key, rounds: int, at: tuple[float, ...] | None) -> FloatArray:
+    """Longest paths [P, K] as numbers of each block passed (backward twice as long as forward)."""
+    shape, counts, layers = key
+    held = np.frombuffer(counts, dtype=np.int64).reshape(shape)
+    drawn = _drawn(np.frombuffer(layers, dtype=bool)) if at is None else np.array(at)[:, None]
+    busy: Any = np.moveaxis(held @ drawn, -1, 0)
+    found = longest_paths(FORWARD * busy, (1 - FORWARD) * busy, rounds * shape[0])
+    share = np.array([FORWARD, 1 - FORWARD])[:, None, None]
+    passed = (found.tasks * share).sum(axis=1)
+    return np.unique(np.tensordot(passed, held, axes=2).round(9), axis=0)
+
+
+def _drawn(is_layer: npt.NDArray[np.bool_]) -> FloatArray:
+    """Durations [K, DRAWN] spread over what blocks can have to one another: the slowest kind of layer takes 1, others
+    down to an eighth of it, what is no layer (embedding, head) from a 50th of it to 32 times as much."""
+    draw = np.random.default_rng(0)
+    size = (is_layer.size, DRAWN)
+    layers: Any = 2.0 ** draw.uniform(-3, 0, size)
+    others: Any = np.stack([draw.permutation(np.geomspace(0.02, 32, DRAWN)) for _ in range(is_layer.size)])
+    drawn = np.where(is_layer[:, None], layers, others)
+    return np.asarray(drawn / np.where(is_layer[:, None], drawn, 0.0).max(axis=0))

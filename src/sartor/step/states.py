@@ -1,0 +1,91 @@
+"""Bytes of weights, gradients and optimizer states per parameter, by optimizer, precision and ZeRO stage.
+
+Mixed-precision Adam holds 2 bytes of weight, a gradient, and fp32 main weight and two moments: 16 bytes with a 16-bit
+gradient (Rajbhandari et al. 2020, sec. 3.1), 18 with an fp32 one (Megatron).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
+from sartor.step.memory_coefficients import MemoryHabits, grad_bytes
+from sartor.units import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Per parameter that the tensor-parallel rank is in charge of; arrays over plans.
+
+    Of FSDP's weights, stage 2 shards the fp32 ones and holds gathered 16-bit ones between forward and backward.
+    """
+
+    weight: Floats
+    narrow: Floats
+    """FP8 or FP4 copies, of matrices in layers."""
+    grad: Floats
+    optimizer: Floats
+    step: Floats
+    """Temporaries while the optimizer steps."""
+
+
+def dense_states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, *, in_layer: bool = True) -> StateBytes:
+    """Of parameters that all of dp x cp hold copies of."""
+    return _states(job, plan, habits, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
+
+
+def expert_states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> StateBytes:
+    """Of routed experts, of which fewer devices hold copies."""
+    return _states(job, plan, habits, _shards(plan, expert_replicas(job, plan)), True)
+
+
+def weight_bytes(job: TrainingJob) -> float:
+    """Of a weight as the matrix products' kernels read it, before any narrowing."""
+    return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
+
+
+def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Any:
+    """Devices that hold the same experts: dp x cp / ep, tensor ranks as well where they leave experts whole."""
+    d = plan.dims
+    ranks = d.dp * d.cp * (1 if job.framework.splits_experts else d.tp)
+    return np.maximum(ranks // d.ep, 1)
+
+
+def _shards(plan: TrainingPlan, replicas: Any) -> Any:
+    group = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
+    return np.minimum(group, replicas)
+
+
+def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, shards: Any, in_layer: bool) -> StateBytes:
+    def spread(of: float, stage: int) -> Any:
+        return np.where(np.greater_equal(plan.zero_stage, stage), of / shards, of)
+
+    width = weight_bytes(job)
+    weight = 4.0 if habits.wide_weights else width
+    narrow_width = job.recipe.dtype.bytes
+    primary = habits.narrow_primary and in_layer and 1 <= narrow_width < 2
+    weight = narrow_width if primary else weight
+    gradient = grad_bytes(job, habits) if job.trains_weights else 0.0
+    copies = 4.0 if job.framework.main_params and width < 4 and not habits.wide_weights else 0.0
+    held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
+    copied = habits.narrow_weights and in_layer and narrow_width < 2
+    narrow = narrow_width * (1 if primary else 2) if copied else 0.0
+    step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
+    whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
+    return StateBytes(
+        weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
+        narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
+        grad=spread(gradient, 2),
+        optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
+        step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)),
+    )
+
+
+def _moments(optimizer: Optimizer, in_layer: bool) -> float:
+    """fp32 moments: Adam two, momentum one; Muon one on the layers' matrices and Adam's two on the rest."""
+    if optimizer is Optimizer.SGD or (optimizer is Optimizer.MUON and in_layer):
+        return 4.0
+    return 8.0

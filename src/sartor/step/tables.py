@@ -1,0 +1,190 @@
+"""What plans share, computed once: blocks' seconds and parameters, traffic among replicas, transfers between stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.collective.tiers import network_time_s
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.hardware.cluster import Cluster
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.operators import CollectiveKind
+from sartor.step.block_seconds import BlockSeconds, block_seconds
+from sartor.step.block_times import row_times
+from sartor.step.blocks import BlockKind, block_params, blocks
+from sartor.step.coefficients import TrainingCoefficients, coefficients_for
+from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
+from sartor.step.distinct import distinct_rows
+from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
+from sartor.step.results import BlockTimes
+from sartor.step.rows import BlockRows
+from sartor.step.running import in_a_run
+from sartor.step.states import weight_bytes
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def plan_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ...]]:
+    """Every field of the plans as one flat array each, and the shape they broadcast to."""
+    d = plan.dims
+    named: dict[str, Any] = {
+        "tp": d.tp,
+        "pp": d.pp,
+        "dp": d.dp,
+        "cp": d.cp,
+        "ep": d.ep,
+        "sequence": d.sequence_parallel,
+        "microbatch_size": plan.microbatch_size,
+        "microbatches": plan.num_microbatches,
+        "virtual": plan.virtual_stages,
+        "schedule": plan.schedule,
+        "zero": plan.zero_stage,
+        "shard_group": plan.shard_group,
+        "recompute": plan.recompute,
+        "recompute_layers": plan.recompute_layers,
+        "offload": plan.optimizer_offload,
+    }
+    whole = np.broadcast_arrays(*(np.asarray(x, dtype=np.int64) for x in named.values()))
+    return {name: np.ravel(x) for name, x in zip(named, whole, strict=True)}, whole[0].shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTables:
+    """What plans share: blocks' seconds and parameters, traffic, transfers; an index says which each plan has."""
+
+    job: TrainingJob
+    cluster: Cluster
+    calibration: Calibration
+    c: TrainingCoefficients
+    is_layer: IntArray
+    seconds: BlockSeconds
+    seconds_index: IntArray
+    dense: FloatArray
+    """[K, D]: parameters of a block on one device."""
+    expert: FloatArray
+    tied: FloatArray
+    params_index: IntArray
+    traffic: DataTraffic
+    norm_s: FloatArray
+    traffic_index: IntArray
+    transfer_s: FloatArray
+    transfer_index: IntArray
+    optimizer: OptimizerLine
+
+
+def plan_tables(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    cluster: Cluster,
+    calibration: Calibration | None,
+    coefficients: TrainingCoefficients | None,
+) -> PlanTables:
+    c = coefficients or coefficients_for(job, cluster.gpu)
+    known = in_a_run(calibration or load_calibration(cluster.gpu), c)
+    times, rows = row_times(job, _plan(columns), cluster, known)
+    params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
+    held = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
+    traffic, traffic_index = _traffic(job, columns, cluster, known, c)
+    transfer_s, transfer_index = _transfer(job, columns, cluster, known)
+    seconds, seconds_index = _seconds(job, columns, times, rows, c)
+    size, every = params_of[0].size, blocks(job.shape)
+    owned = [b.weight_sets / b.count if b.kind is BlockKind.LAYER else 1.0 for b in every]  # ALBERT's layers share
+
+    def stacked(values: list[Any]) -> FloatArray:
+        return np.stack([np.broadcast_to(np.asarray(x, dtype=np.float64), size) for x in values])
+
+    return PlanTables(
+        job=job,
+        cluster=cluster,
+        calibration=known,
+        c=c,
+        is_layer=np.array([block.kind is BlockKind.LAYER for block in every], dtype=np.int64),
+        seconds=seconds,
+        seconds_index=seconds_index,
+        dense=stacked([p.dense * own for p, own in zip(held, owned, strict=True)]),
+        expert=stacked([p.expert * own for p, own in zip(held, owned, strict=True)]),
+        tied=stacked([p.tied for p in held])[-1],
+        params_index=params_index,
+        traffic=traffic[0],
+        norm_s=traffic[1],
+        traffic_index=traffic_index,
+        transfer_s=c.network_factor * transfer_s,
+        transfer_index=transfer_index,
+        optimizer=optimizer_line(job, cluster, known),
+    )
+
+
+def _seconds(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    times: tuple[BlockTimes, ...],
+    rows: BlockRows,
+    c: TrainingCoefficients,
+) -> tuple[BlockSeconds, IntArray]:
+    """Blocks' seconds by distinct rows; twice as many rows where interleaved plans hide what others wait for."""
+    plain, index = block_seconds(times, job.framework, c), rows.index
+    interleaved = columns["virtual"] > 1
+    if not job.framework.ep_overlap or not interleaved.any():
+        return plain, index
+    other = block_seconds(times, job.framework, c, interleaved=True)
+    both = {
+        field.name: np.concatenate([getattr(plain, field.name), getattr(other, field.name)], axis=1)
+        for field in fields(BlockSeconds)
+    }
+    return BlockSeconds(**both), index + rows.size * interleaved
+
+
+def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
+    """Plans of flat columns (what `block_times` and `data_traffic` read of them)."""
+    dims = ParallelDims(
+        **{name: columns[name] for name in ("tp", "pp", "dp", "cp", "ep") if name in columns},
+        sequence_parallel=columns.get("sequence", np.ones(1, np.int64)).astype(bool),  # type: ignore[arg-type]
+    )
+    return TrainingPlan(
+        dims=dims,
+        microbatch_size=columns.get("microbatch_size", 1),
+        zero_stage=columns.get("zero", 0),
+        shard_group=columns.get("shard_group", 0),
+    )
+
+
+def _traffic(
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, known: Calibration, c: TrainingCoefficients
+) -> tuple[tuple[DataTraffic, FloatArray], IntArray]:
+    names = ("tp", "cp", "dp", "ep", "pp", "shard_group", "zero")
+    found, index = distinct_rows([np.minimum(columns[name], 1) if name == "zero" else columns[name] for name in names])
+    of = dict(zip(names, found, strict=True))
+    traffic = data_traffic(job, _plan(of), cluster, known, c.bucket_bytes)
+    devices = of["tp"] * of["cp"] * of["dp"] * of["pp"]
+    return (_scaled(traffic, c.network_factor), norm_s(devices, cluster, known)), index
+
+
+def _scaled(traffic: DataTraffic, factor: float) -> DataTraffic:
+    def line(of: Line) -> Line:
+        return Line(start_s=of.start_s * factor, s_per_byte=of.s_per_byte * factor)
+
+    def group(of: GroupTraffic) -> GroupTraffic:
+        return replace(of, reduce=line(of.reduce), gather=line(of.gather))
+
+    return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
+
+
+def _transfer(
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, known: Calibration
+) -> tuple[FloatArray, IntArray]:
+    """One microbatch's activations to the next stage: each tensor rank sends its share; without sequence parallelism
+    they are gathered anew at the other end (Narayanan et al. 2021, sec. 4.1: scatter/gather)."""
+    names = ("tp", "cp", "dp", "pp", "microbatch_size", "sequence")
+    found, index = distinct_rows([columns[name] for name in names])
+    tp, cp, dp, pp, size, sequence = found
+    tokens = size * job.seq_len / cp
+    whole = tokens * float(np.max(job.shape.hidden_size)) * weight_bytes(job)
+    moved = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, known).time_s
+    gathered = network_time_s(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, known).time_s
+    return np.asarray(moved + np.where((sequence > 0) | (pp == 1), 0.0, gathered)), index

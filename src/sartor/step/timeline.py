@@ -1,0 +1,205 @@
+"""One plan's step in time: what every pipeline rank does from when to when, and what its memory holds meanwhile.
+
+The pipeline is the event simulation of `simulation`, which shares nothing with the closed forms a step is priced by;
+before it parameters are gathered, after it gradients reduced and the optimizer run, as `step` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.footprint import every_stage, flatten, usable_bytes
+from sartor.step.mixed import known_of, pools_of, pools_of_stages, stage_seconds
+from sartor.step.orders import Work
+from sartor.step.simulation import Event, PipelineTimes, simulate
+from sartor.step.stage_bytes import stage_bytes
+from sartor.step.stage_seconds import StageSeconds
+from sartor.step.stages import each_device, stage_counts
+from sartor.step.step import check_plan
+from sartor.step.tables import PlanTables, plan_columns, plan_tables
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+MOST_TASKS = 400_000
+"""Tasks a timeline is made of at most: a few seconds and some hundred megabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTrack:
+    """Bytes one pipeline rank holds: ``bytes_held[i]`` from ``times_s[i]`` to the next."""
+
+    device: int
+    times_s: FloatArray
+    bytes_held: FloatArray
+    states_bytes: float
+    """Of it weights, gradients, optimizer states and buffers, which stay."""
+    limit_bytes: float
+    """What a process can fill of the device's memory."""
+
+    @property
+    def peak_bytes(self) -> float:
+        return float(self.bytes_held.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Every forward, backward, weight gradient, transfer and phase of every pipeline rank in one step."""
+
+    events: tuple[Event, ...]
+    memory: tuple[MemoryTrack, ...]
+    step_s: float
+    pipeline_s: float
+    """From the first task to the last."""
+
+    def of(self, device: int) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.device == device)
+
+
+def timeline(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    coefficients: TrainingCoefficients | None = None,
+) -> Timeline:
+    """The timeline of a single plan.
+
+    Raises ``InputError`` for arrays of plans, for a plan that `step` refuses, and for more than ``MOST_TASKS`` tasks.
+    """
+    check_plan(job, plan, cluster)
+    columns, shape = plan_columns(plan)
+    if shape != ():
+        raise InputError("plan", f"{columns['tp'].size} plans", "a timeline is of one plan", "1")
+    pp, virtual, m = (int(columns[name][0]) for name in ("pp", "virtual", "microbatches"))
+    if 2 * pp * virtual * m > MOST_TASKS:
+        must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
+        raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
+    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    pools = pools_of(cluster)
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    tables = [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
+    size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
+    where = pools_of_stages(pools, job, pp, size)
+    stages = _stages(tables, columns, counts.sum(axis=1), virtual, where)
+    times = _pipeline_times(tables, columns, counts, where)
+    schedule = PipelineSchedule(int(columns["schedule"][0]))
+    ready = np.broadcast_to(stages.gathered_s(), (pp, 1))[:, 0]
+    tasks = simulate(schedule, times, m, ready.tolist())
+    before = [_phase(d, "parameters", 0.0, float(ready[d])) for d in range(pp)]
+    after, step_s = _phases_after(stages, columns, tasks)
+    events = sorted([*before, *tasks, *after], key=lambda e: (e.device, e.start_s, e.end_s))
+    return Timeline(
+        events=tuple(e for e in events if e.end_s > e.start_s),
+        memory=_memory(job, plan, [pools[i] for i in where], counts, tasks, schedule),
+        step_s=step_s,
+        pipeline_s=max(e.end_s for e in tasks) - min(e.start_s for e in tasks),
+    )
+
+
+def _phase(device: int, kind: str, start_s: float, end_s: float) -> Event:
+    return Event(device=device, kind=kind, chunk=0, microbatch=0, start_s=start_s, end_s=end_s)
+
+
+def _stages(
+    tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, virtual: int, pools: IntArray
+) -> StageSeconds:
+    """Seconds of every device (or of every chunk), none taken together."""
+    return stage_seconds(tables, each_device(counts, virtual, pools), columns, np.zeros(1, dtype=np.int64))
+
+
+def _pipeline_times(
+    tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, pools: IntArray
+) -> PipelineTimes:
+    """Seconds of every chunk; layers to recompute are shared out among a device's chunks by their layers."""
+    pp, virtual, _ = counts.shape
+    layers = counts @ tables[0].is_layer
+    some = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
+    wanted = np.where(columns["recompute_layers"] < 0, -1.0, some).reshape(-1, 1)
+    every = counts.reshape(pp * virtual, -1)
+    chunks = _stages(tables, {**columns, "recompute_layers": wanted}, every, 1, np.repeat(pools, virtual))
+    framework = tables[0].job.framework
+    return PipelineTimes(
+        forward_s=chunks.forward_s.reshape(pp, virtual),
+        dgrad_s=chunks.backward_s.reshape(pp, virtual),
+        wgrad_s=chunks.wgrad_s.reshape(pp, virtual),
+        transfer_s=max(float(t.transfer_s[t.transfer_index[0]]) for t in tables),
+        blocking=not (framework.p2p_overlap and virtual > 1),
+    )
+
+
+def _phases_after(stages: StageSeconds, columns: dict[str, IntArray], tasks: list[Event]) -> tuple[list[Event], float]:
+    """Reduction of gradients on every rank, then the optimizer and what else a step costs on all at once."""
+    pp, c = stages.rows.pp, stages.t.c
+    ends = [max(e.end_s for e in tasks if e.device == d) for d in range(pp)]
+    reduced = np.broadcast_to(stages.reduced_s(), (pp, 1))[:, 0] + np.ravel(stages.earlier_s())
+    tied = float(np.ravel(stages.tied_s())[0])
+    done = [end + float(reduced[d]) + (tied if d in (0, pp - 1) else 0.0) for d, end in enumerate(ends)]
+    barrier = max(done)
+    stepped = barrier + float(np.ravel(stages.optimizer_s())[0])
+    devices = float(np.prod([columns[name][0] for name in ("tp", "pp", "dp", "cp")]))
+    waited = c.fixed_step_s + c.jitter * np.sqrt(2 * np.log(devices)) * (max(ends) + stepped - barrier)
+    phases = [_phase(d, "gradients", ends[d], done[d]) for d in range(pp)]
+    phases += [_phase(d, "optimizer", barrier, stepped) for d in range(pp)]
+    phases += [_phase(d, "overhead", stepped, stepped + waited) for d in range(pp)]
+    return phases, float(stepped + waited)
+
+
+# -------------------------------------------------------------------------------------------------- memory
+
+
+def _memory(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    clusters: Sequence[Cluster],
+    counts: IntArray,
+    tasks: list[Event],
+    schedule: PipelineSchedule,
+) -> tuple[MemoryTrack, ...]:
+    """Activations of a microbatch are held from the start of its forward to the end of its backward (its weight
+    gradient, where that is split off; logits to the end of backward)."""
+    layers, head = _kept_bytes(job, plan, clusters[0], counts)
+    whole = every_stage(job, plan, clusters[0])
+    states = (whole.states + whole.buffers)[:, 0]
+    until = Work.WGRAD if schedule is PipelineSchedule.ZERO_BUBBLE else Work.BACKWARD
+    tracks = []
+    for d in range(len(counts)):
+        mine = [e for e in tasks if e.device == d]
+        changes = [(0.0, 0.0)]
+        changes += [(e.start_s, layers[d, e.chunk] + head[d, e.chunk]) for e in mine if e.kind == Work.FORWARD]
+        changes += [(e.end_s, -head[d, e.chunk]) for e in mine if e.kind == Work.BACKWARD]
+        changes += [(e.end_s, -layers[d, e.chunk]) for e in mine if e.kind == until]
+        changes.sort()
+        held = states[d] + np.cumsum([change for _, change in changes])
+        times = np.array([at for at, _ in changes])
+        limit = usable_bytes(clusters[d])
+        stays = float(states[d])
+        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=held, states_bytes=stays, limit_bytes=limit))
+    return tuple(tracks)
+
+
+def _kept_bytes(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Activations of one microbatch in every chunk [devices, chunks], of layers and of the head: those of a pipeline
+    that has no other microbatch."""
+    pp, virtual, blocks = counts.shape
+    one: Any = np.ones(1, dtype=np.int64)
+    alone, _ = flatten(replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B)))
+    alone = replace(alone, num_microbatches=one)
+    some = int(plan.recompute_layers)
+    if some >= 0 and virtual > 1:  # layers to recompute, shared out among the chunks
+        alone = replace(alone, recompute_layers=np.array([some / virtual]))
+    ranks = np.repeat(np.arange(pp), virtual)
+    found = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)
+    return found.layers_kept.reshape(pp, virtual), found.head_kept.reshape(pp, virtual)

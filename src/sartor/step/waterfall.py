@@ -1,0 +1,138 @@
+"""Where the bytes of every stage of one plan go: theory, then allocated, then reserved, then device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.step.footprint import every_stage, usable_bytes
+from sartor.step.stage_bytes import StageBytes
+
+
+class MemoryLevel(Enum):
+    """Who knows of a byte: each level holds the ones before."""
+
+    THEORY = "theory"
+    """What the model and the plan say: states and activations kept for backward."""
+    ALLOCATED = "allocated"
+    """What the framework has handed out at the peak (``torch.cuda.max_memory_allocated``)."""
+    RESERVED = "reserved"
+    """What its allocator holds of the device (``max_memory_reserved``)."""
+    DEVICE = "device"
+    """What nvidia-smi shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """One fall of the waterfall: ``size_bytes`` more than the levels above it."""
+
+    name: str
+    level: MemoryLevel
+    size_bytes: float
+    what: str
+    """In a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """One pipeline rank, part by part, at its fullest moment."""
+
+    stage: int
+    moment: str
+    """``backward``: when activations are most; ``loss``: at the logits; ``optimizer step``."""
+    parts: tuple[MemoryPart, ...]
+
+    def total_bytes(self, level: MemoryLevel = MemoryLevel.DEVICE) -> float:
+        """Bytes of all parts up to ``level``."""
+        upto = list(MemoryLevel)[: list(MemoryLevel).index(level) + 1]
+        return sum(part.size_bytes for part in self.parts if part.level in upto)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """All stages of one plan, against what a device can hold."""
+
+    stages: tuple[StageMemory, ...]
+    usable_bytes: float
+
+    @property
+    def fullest(self) -> StageMemory:
+        return max(self.stages, key=lambda stage: stage.total_bytes())
+
+    @property
+    def fits(self) -> bool:
+        return self.fullest.total_bytes() <= self.usable_bytes
+
+
+def waterfall(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Waterfall:
+    """Bytes of every stage of one plan, part by part; its fullest stage's totals are those of `footprint`.
+
+    >>> from sartor.hardware.cluster_catalog import load_cluster
+    >>> from sartor.model.zoo import load_model
+    >>> job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=128)
+    >>> found = waterfall(job, TrainingPlan(num_microbatches=128), load_cluster("dgx-h100"))
+    >>> found.fits, [part.name for part in found.fullest.parts if part.level is MemoryLevel.THEORY]
+    (False, ['weights', 'gradients', 'optimizer', 'activations', 'loss'])
+    """
+    every = every_stage(job, plan, cluster)
+    stages = tuple(_stage(every, i) for i in range(len(every.device)))
+    return Waterfall(stages=stages, usable_bytes=usable_bytes(cluster))
+
+
+_THEORY = (
+    ("weights", "weights", "weights as the kernels read them"),
+    ("narrow_weights", "narrow weights", "8- or 4-bit copies of the layers' weights, row-wise and column-wise"),
+    ("grads", "gradients", "the buffer gradients are summed and reduced in"),
+    ("optimizer", "optimizer", "fp32 main weights and moments"),
+    ("layers_kept", "activations", "kept by the layers for backward, all microbatches in flight"),
+    ("head_kept", "loss", "inputs of the head and probabilities of the vocabulary, kept for backward"),
+)
+
+
+def _stage(every: StageBytes, i: int) -> StageMemory:
+    def of(name: str) -> float:
+        return float(getattr(every, name)[i, 0])
+
+    steps = bool(every.steps[i, 0])
+    gone = ("layers_kept", "head_kept") if steps else ()
+    parts = [
+        MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=of(field), what=what)
+        for field, name, what in _THEORY
+        if field not in gone
+    ]
+    parts += _working(every, i, steps)
+    parts.append(_part("gaps", MemoryLevel.RESERVED, of("reserved") - of("allocated"), "held by the allocator, unused"))
+    parts.append(_part("context", MemoryLevel.DEVICE, of("context"), "driver, libraries and NCCL's buffers"))
+    moment = "optimizer step" if steps else "loss" if of("head_peak") > of("layer_peak") else "backward"
+    kept = tuple(part for part in parts if part.size_bytes > 0)
+    return StageMemory(stage=int(every.device[i]), moment=moment, parts=kept)
+
+
+def _working(every: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
+    """What is allocated beside theory at the fullest moment."""
+
+    def of(name: str) -> float:
+        return float(getattr(every, name)[i, 0])
+
+    level, buffers = MemoryLevel.ALLOCATED, "communication buckets, transfers between stages, library workspaces"
+    if steps:
+        step = _part("optimizer step", level, of("step_peak"), "fp32 copies of the shard's gradients")
+        return [step, _part("buffers", level, of("buffers"), buffers)]
+    if of("head_peak") > of("layer_peak"):
+        peak = _part("logits", level, of("head_peak"), "logits and their gradients beyond what is kept of them")
+    else:
+        what = "backward of the fullest layer, with what is computed again for it"
+        peak = _part("layer at work", level, of("layer_peak"), what)
+    whole = "whole weights and gradients of the layers at work, which ZeRO 3 shards"
+    return [
+        peak,
+        _part("gathered weights", level, of("gathered"), whole),
+        _part("placeholders", level, of("placeholders"), "stand-ins for weight gradients already added up"),
+        _part("buffers", level, of("buffers"), buffers),
+    ]
+
+
+def _part(name: str, level: MemoryLevel, size_bytes: float, what: str) -> MemoryPart:
+    return MemoryPart(name=name, level=level, size_bytes=size_bytes, what=what)

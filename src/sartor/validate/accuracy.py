@@ -1,0 +1,352 @@
+"""How far predictions are from measurements: one line of figures per group of targets.
+
+``ratio`` is predicted over measured. ``mape``, ``median_error`` and ``p90_error`` are the mean, the median and the 90th
+percentile of ``|ratio - 1|``; ``bias`` is the median of ``ratio - 1`` (above 0: predicted too slow); ``coverage_80`` is
+the share of measurements inside the predicted 80% interval; ``kendall_tau`` is rank agreement among shapes of
+near-equal work. All are of targets: each shape counts once, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
+from sartor.cost.cost import Z80
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.records.devices import Devices
+from sartor.records.rows import ASSUMED
+from sartor.records.tables import DERIVED, Column, Floats64, Index, read_tables
+from sartor.records.targets import Targets, combine, targets_of
+from sartor.validate.heuristics import heuristics_s
+from sartor.validate.predictions import Predicted, explain, predict
+from sartor.validate.suspicion import suspected, suspicion, unit_of
+
+WORST = 5
+EXPLAINED_GROUPS = 200
+"""Groups whose worst targets are explained one by one; with more of them, those with the most targets."""
+
+NEAR_WORK = 1.1
+"""Shapes are ranked against each other when their work lies in one of the steps of this factor."""
+
+PAIRS = 64
+"""Each shape is ranked against this many others of its step at most (all of them where a step has no more)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Figures of one group; those of a group without a prediction are None."""
+
+    keys: Mapping[str, Any]
+    rows: int
+    """Measured rows that are used."""
+    targets: int
+    """Different shapes among them."""
+    expressed: int
+    """Rows of shapes that have a prediction."""
+    mape: float | None = None
+    median_error: float | None = None
+    p90_error: float | None = None
+    bias: float | None = None
+    coverage_80: float | None = None
+    kendall_tau: float | None = None
+    measured_spread: float | None = None
+    """Median over shapes with several rows of the rows' mean distance from their median: what frameworks differ by."""
+    roofline_mape: float | None = None
+    roofline_median_error: float | None = None
+    heuristics_mape: float | None = None
+    """nvidia-matmul-heuristics on a sample of the same shapes, where it is installed and knows the device."""
+    heuristics_targets: int = 0
+    calibration: str = ""
+    """Whose coefficients were used: own, joint, kin NAME, generation; several joined by commas."""
+    worst: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The answer of ``sartor validate operators``."""
+
+    data: str
+    groups: tuple[Group, ...]
+    not_expressed: Mapping[str, int]
+    """Reason -> rows without a prediction."""
+    left_out: Mapping[str, int]
+    """Reason -> rows that cannot be used at all."""
+    num_rows: int
+    remarks: tuple[str, ...] = ()
+    assumptions: Mapping[str, str] = field(default_factory=dict)
+    predicted: tuple[Predicted, ...] = ()
+    """The arrays behind the figures, one per kind of table."""
+
+    @property
+    def expressed(self) -> int:
+        return sum(group.expressed for group in self.groups)
+
+
+def validate_operators(
+    data: str | Path,
+    *,
+    group_by: Sequence[str] = (),
+    clock: Clock = Clock.BOOST,
+    worst: int = WORST,
+    calibration: str | Path | None = None,
+    gpus: Sequence[str | Path] = (),
+) -> Accuracy:
+    """Compare predictions with the tables of a folder or file.
+
+    ``group_by`` are columns of the tables (or ``table``, ``size``, ``calibration``); without any, each kind of table
+    has its own. A column that tells frameworks apart gives each its own targets. ``calibration`` is a file of
+    ``sartor calibrate``, used for targets of its device; ``gpus`` are datasheets (TOML) of devices that the tables call
+    by their ``name``. Raises ``InputError`` when nothing can be used.
+    """
+    asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
+    devices = {gpu.name: gpu for gpu in map(load_gpu, gpus)}
+    own = _own(calibration, devices)
+    reading = read_tables(data, asked)
+    groups: list[Group] = []
+    not_expressed: dict[str, int] = {}
+    kept: list[Predicted] = []
+    for kind in dict.fromkeys(table.kind.name for table in reading.tables):
+        tables = [table for table in reading.tables if table.kind.name == kind]
+        targets = targets_of(tables, [name for name in asked if name not in DERIVED])
+        predicted = predict(targets, clock, own, devices)
+        groups += groups_of(predicted, asked or targets.kind.groups, worst=worst)
+        for code, reason in enumerate(predicted.reasons):
+            rows = int(targets.rows[predicted.reason == code].sum()) if code else 0
+            if rows:
+                not_expressed[reason] = not_expressed.get(reason, 0) + rows
+        kept.append(predicted)
+    if not any(each.expressed.any() for each in kept):
+        rows, reasons = sum(not_expressed.values()), "; ".join(sorted(not_expressed)[:3])
+        raise InputError("data", Path(data).name, f"none of its {rows} rows can be predicted ({reasons})")
+    left_out: dict[str, int] = {}
+    for table in reading.tables:
+        for reason, rows in table.left_out.items():
+            left_out[f"{table.file}: {reason}"] = rows
+    return Accuracy(
+        data=str(data),
+        groups=tuple(groups),
+        not_expressed=dict(sorted(not_expressed.items())),
+        left_out=left_out,
+        num_rows=sum(table.num_rows for table in reading.tables),
+        remarks=(*reading.remarks, *_suspicions(groups)),
+        assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in kept},
+        predicted=tuple(kept),
+    )
+
+
+def _own(path: str | Path | None, devices: Devices) -> Calibration | None:
+    if path is None:
+        return None
+    name = read_calibration_file(path).gpu
+    return load_own_calibration(path, devices[name] if name in devices else load_gpu(name))
+
+
+def _suspicions(groups: Sequence[Group]) -> list[str]:
+    """One remark per table and unit that times seem to be in."""
+    found: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if group.bias is not None and suspected(1 + group.bias, group.targets):
+            found.setdefault((str(group.keys["table"]), unit_of(1 + group.bias, -6)), []).append(group)
+    return [_suspicion(table, mine) for (table, _), mine in found.items()]
+
+
+def _suspicion(table: str, groups: Sequence[Group]) -> str:
+    factor = float(np.median([1 + (group.bias or 0.0) for group in groups]))
+    names = ", ".join(str(value) for key, value in groups[0].keys.items() if key != "table")
+    others = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+    return suspicion(f"{table} of {names}{others}", factor, "latency_us", -6)
+
+
+# ------------------------------------------------------------------------------------------- groups
+
+
+def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST) -> list[Group]:
+    """Figures of every combination of values of the columns ``names``, in the order of those values."""
+    targets = predicted.targets
+    columns = {_key(name): _column(predicted, name) for name in names}
+    joint = combine([column.codes for column in columns.values()]) if columns else np.zeros(len(targets), np.int64)
+    _, first, group = np.unique(joint, return_index=True, return_inverse=True)
+    keys = [{name: c.values[c.codes[i]] for name, c in columns.items()} for i in first]
+    figures = _figures(predicted, group.astype(np.int64), len(keys))
+    shown, owners = _shown(figures, len(keys)), _owners(predicted, group, len(keys))
+    found = []
+    for g, key in enumerate(keys):
+        line = {name: _finite(values[g]) for name, values in figures.items() if name in Group.__slots__}
+        whole = {name: int(figures[name][g]) for name in ("rows", "targets", "expressed", "heuristics_targets")}
+        at = np.flatnonzero((group == g) & predicted.expressed) if g in shown else np.empty(0, dtype=np.int64)
+        found.append(
+            Group(
+                keys={"table": targets.kind.name, **key},
+                **(line | whole),
+                calibration=owners[g],
+                worst=_worst(predicted, at, worst),
+            )
+        )
+    return sorted(found, key=lambda each: tuple(_rank(value) for value in each.keys.values()))
+
+
+def _key(name: str) -> str:
+    """What a column is called among the figures of a group: ``by_rows`` where a figure has its name already."""
+    return f"by_{name}" if name in Group.__slots__ and name != "calibration" else name
+
+
+def _rank(value: Any) -> tuple[bool, float, str]:
+    """Numbers in their order, then words in theirs."""
+    number = isinstance(value, (int, float))
+    return not number, float(value) if number else 0.0, str(value)
+
+
+def _shown(figures: Mapping[str, Any], groups: int) -> set[int]:
+    order = np.argsort(-figures["targets"], kind="stable")[:EXPLAINED_GROUPS]
+    return set(order.tolist()) if groups > EXPLAINED_GROUPS else set(range(groups))
+
+
+def _column(predicted: Predicted, name: str) -> Column:
+    """A column to group by: of the table, or derived."""
+    targets = predicted.targets
+    if name in targets.coded:
+        return targets.coded[name]
+    if name == "calibration":
+        return predicted.calibration
+    if name == "size" and {"m", "n", "k"} <= set(targets.numbers):
+        least = np.minimum(np.minimum(targets.numbers["m"], targets.numbers["n"]), targets.numbers["k"])
+        return Column(codes=(least >= 512).astype(np.int64), values=("below 512", "m, n, k >= 512"))
+    if name in targets.numbers:
+        values, codes = np.unique(targets.numbers[name], return_inverse=True)
+        return Column(codes=codes.astype(np.int64), values=tuple(values.tolist()))
+    return Column(codes=np.zeros(len(targets), dtype=np.int64), values=("",))
+
+
+def _figures(predicted: Predicted, group: Index, groups: int) -> dict[str, Any]:
+    """Arrays with one figure per group."""
+    targets, good = predicted.targets, predicted.expressed
+    ratio = predicted.time_s / targets.measured_s
+    error = np.abs(ratio - 1)
+    roofline = np.abs(predicted.roofline_s / targets.measured_s - 1)
+    inside = np.abs(np.log(ratio, where=good, out=np.zeros(len(targets)))) <= Z80 * predicted.log_sigma
+    several = np.isfinite(targets.spread)
+    heuristic_s = heuristics_s(predicted, group, groups)
+    compared = np.isfinite(heuristic_s) & good
+
+    def share(values: Any, where: Any) -> Any:
+        count = np.bincount(group[where], minlength=groups)
+        total = np.bincount(group[where], weights=values[where].astype(np.float64), minlength=groups)
+        return np.divide(total, count, where=count > 0, out=np.full(groups, np.nan))
+
+    return {
+        "rows": np.bincount(group, weights=targets.rows, minlength=groups),
+        "targets": np.bincount(group, minlength=groups),
+        "expressed": np.bincount(group[good], weights=targets.rows[good], minlength=groups),
+        "mape": share(error, good),
+        "median_error": quantile(error, group, groups, 0.5, good),
+        "p90_error": quantile(error, group, groups, 0.9, good),
+        "bias": quantile(ratio - 1, group, groups, 0.5, good),
+        "coverage_80": share(inside, good),
+        "kendall_tau": near_tau(predicted, group, groups),
+        "measured_spread": quantile(targets.spread, group, groups, 0.5, several),
+        "roofline_mape": share(roofline, good),
+        "roofline_median_error": quantile(roofline, group, groups, 0.5, good),
+        "heuristics_mape": share(np.abs(heuristic_s / targets.measured_s - 1), compared),
+        "heuristics_targets": np.bincount(group[compared], minlength=groups),
+    }
+
+
+def quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) -> Floats64:
+    """The ``q`` quantile (linear between neighbours) of every group's values; NaN for an empty one."""
+    v, g = values[where], group[where]
+    order = np.lexsort((v, g))
+    v = v[order]
+    counts = np.bincount(g, minlength=groups)
+    starts = np.cumsum(counts) - counts
+    found = np.full(groups, np.nan)
+    some = np.flatnonzero(counts)
+    place = q * (counts[some] - 1)
+    low = np.floor(place).astype(np.int64)
+    high = np.minimum(low + 1, counts[some] - 1)
+    below, above = v[starts[some] + low], v[starts[some] + high]
+    found[some] = below + (above - below) * (place - low)
+    return found
+
+
+def near_tau(predicted: Predicted, group: Index, groups: int) -> Floats64:
+    """Kendall's tau among shapes of near-equal work, pooled per group.
+
+    Work (FLOPs; bytes where there are none) is cut into steps of a factor ``NEAR_WORK``. Within a step, pairs whose
+    measured times differ are concordant when the predictions order them the same way, discordant when the other way:
+    tau = (C - D) / (C + D). In a step of more than ``PAIRS`` + 1 shapes each is paired with ``PAIRS`` others, drawn by
+    a fixed shuffle.
+    """
+    at = np.flatnonzero(predicted.expressed)
+    step = np.floor(np.log(np.maximum(predicted.work[at], 1.0)) / np.log(NEAR_WORK)).astype(np.int64)
+    shuffle = (np.arange(at.size, dtype=np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(20)
+    order = np.lexsort((shuffle, step, group[at]))
+    g, s = group[at][order], step[order]
+    measured, guess = predicted.targets.measured_s[at][order], predicted.time_s[at][order]
+    agree, pairs = np.zeros(groups), np.zeros(groups)
+    for shift in range(1, min(PAIRS, at.size - 1) + 1):
+        together = (g[shift:] == g[:-shift]) & (s[shift:] == s[:-shift])
+        signs = np.sign(measured[shift:] - measured[:-shift])[together]
+        guessed = np.sign(guess[shift:] - guess[:-shift])[together]
+        of = g[shift:][together]
+        agree += np.bincount(of, weights=signs * guessed, minlength=groups)
+        pairs += np.bincount(of, weights=np.abs(signs * guessed), minlength=groups)
+    tau: Floats64 = np.divide(agree, pairs, where=pairs > 0, out=np.full(groups, np.nan))
+    return tau
+
+
+def _finite(value: Any) -> Any:
+    return float(value) if np.isfinite(value) else None
+
+
+def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
+    """Of every group, whose coefficients its targets were predicted with."""
+    column, good = predicted.calibration, predicted.expressed
+    found: list[set[str]] = [set() for _ in range(groups)]
+    for g, code in {*zip(group[good].tolist(), column.codes[good].tolist(), strict=True)}:
+        found[g].add(str(column.values[code]))
+    return [", ".join(sorted(each)) for each in found]
+
+
+# ------------------------------------------------------------------------------------------- the worst
+
+
+def _worst(predicted: Predicted, at: Index, count: int) -> tuple[Mapping[str, Any], ...]:
+    """The targets whose prediction is the largest factor off, with what the model thinks bounds them."""
+    if not at.size:
+        return ()
+    off = np.abs(np.log(predicted.time_s[at] / predicted.targets.measured_s[at]))
+    return tuple(_case(predicted, int(i), at) for i in at[np.argsort(-off, kind="stable")[:count]])
+
+
+def _case(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
+    targets: Targets = predicted.targets
+    time_s, spread = float(predicted.time_s[i]), np.exp(Z80 * predicted.log_sigma[i])
+    words = {name: value for name, value in targets.words(i).items() if value != ""}
+    return {
+        **words,
+        **targets.sizes(i),
+        "num_rows": int(targets.rows[i]),
+        "measured_s": float(targets.measured_s[i]),
+        "predicted_s": time_s,
+        "low_s": float(time_s / spread),
+        "high_s": float(time_s * spread),
+        "ratio": time_s / float(targets.measured_s[i]),
+        "measured_spread": _finite(targets.spread[i]),
+        **_near(predicted, i, at),
+        **explain(predicted, i),
+    }
+
+
+def _near(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
+    """How far off the others of its group with near-equal work are: whether the model misses a region or this row."""
+    step = np.abs(np.log(predicted.work[at] / predicted.work[i])) <= np.log(NEAR_WORK)
+    others = at[step & (at != i)]
+    error = np.abs(predicted.time_s[others] / predicted.targets.measured_s[others] - 1)
+    return {"near_targets": int(others.size), "near_median_error": float(np.median(error)) if others.size else None}

@@ -1,0 +1,97 @@
+"""The answer of ``sartor validate`` as plain data: what goes into JSON, and what charts are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sartor.validate.accuracy import Accuracy, Group
+from sartor.validate.predictions import Predicted
+
+FIGURES = ("mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_tau")
+BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristics_mape", "heuristics_targets")
+
+
+def accuracy_body(found: Accuracy) -> dict[str, Any]:
+    """The result keys of the contract: ``groups``, ``not_expressed``; and what was left out, assumed and remarked."""
+    return {
+        "data": found.data,
+        "num_rows": found.num_rows,
+        "expressed": found.expressed,
+        "groups": [group_body(group) for group in found.groups],
+        "not_expressed": dict(found.not_expressed),
+        "left_out": dict(found.left_out),
+        "remarks": list(found.remarks),
+        "assumptions": {name: words for name, words in found.assumptions.items() if words},
+    }
+
+
+def group_body(group: Group) -> dict[str, Any]:
+    """One entry of ``groups``: its keys, then its figures."""
+    return {
+        **group.keys,
+        "rows": group.rows,
+        "targets": group.targets,
+        "expressed": group.expressed,
+        **{name: getattr(group, name) for name in (*FIGURES, *BESIDE)},
+        "calibration": group.calibration or None,
+        "worst": [dict(case) for case in group.worst],
+    }
+
+
+# ------------------------------------------------------------------------------------------- charts
+
+SAMPLE = 1500
+"""Points of a scatter: enough to see the cloud, few enough to draw."""
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"),
+    "attention": ("batch", "heads", "seq_kv"),
+    "memory_bound": ("rows", "cols", "bytes"),
+    "moe": ("num_tokens", "num_experts", "moe_ep_size"),
+    "collectives": ("bytes", "n_gpus"),
+    "layer_and_model": ("batch", "seq"),
+    "max_matmul": ("m", "n", "k"),
+}
+"""Sizes that an error is drawn against."""
+
+
+def scatter_rows(predicted: Predicted) -> list[dict[str, Any]]:
+    """Evenly spaced targets of one kind of table, in order of their measured time: device, seconds, seconds."""
+    at = np.flatnonzero(predicted.expressed)
+    order = at[np.argsort(predicted.targets.measured_s[at], kind="stable")]
+    chosen = order[np.linspace(0, order.size - 1, min(SAMPLE, order.size)).astype(np.int64)] if order.size else order
+    gpu = predicted.targets.coded["gpu"]
+    return [
+        {
+            "gpu": str(gpu.values[gpu.codes[i]]),
+            "measured_s": float(predicted.targets.measured_s[i]),
+            "predicted_s": float(predicted.time_s[i]),
+        }
+        for i in chosen
+    ]
+
+
+def error_rows(predicted: Predicted) -> list[dict[str, Any]]:
+    """Median, 90th percentile and bias of the error for every power of two of each size."""
+    at = np.flatnonzero(predicted.expressed)
+    ratio = predicted.time_s[at] / predicted.targets.measured_s[at]
+    rows = []
+    for axis in AXES[predicted.targets.kind.name]:
+        octave = np.floor(np.log2(predicted.targets.numbers[axis][at])).astype(np.int64)
+        for each in np.unique(octave):
+            there = ratio[octave == each]
+            error = np.abs(there - 1)
+            rows.append(
+                {
+                    "axis": axis,
+                    "size": float(2.0**each),
+                    "targets": int(there.size),
+                    "median_error": float(np.median(error)),
+                    "p90_error": float(np.quantile(error, 0.9)),
+                    "bias": float(np.median(there) - 1),
+                }
+            )
+    return rows

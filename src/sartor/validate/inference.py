@@ -1,0 +1,166 @@
+"""Inference end to end against published figures: prefill passes, decoding steps and throughput at full load.
+
+A row is a model, a plan and one measured time or rate. Its shape is built from the row's own columns, or taken from the
+zoo where the row gives only a name; what cannot be built is counted with its reason. Modes and columns:
+data/end_to_end/README.md. What a mode is taken to mean: ``inference_modes.ASSUMED``.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.cost import Z80
+from sartor.errors import InputError
+from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
+from sartor.validate.suspicion import suspected, suspicion
+
+REQUIRED = ("mode", "model", "gpu", "weight_dtype")
+GROUPS = ("mode", "gpu", "weight_dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """The answer of ``sartor validate inference``."""
+
+    data: str
+    rows: tuple[InferenceRow, ...]
+    group_by: tuple[str, ...]
+    worst: int = 5
+
+
+def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
+    """One prediction per row it can express. ``data`` is a CSV file or the folder that holds ``inference.csv``.
+
+    Raises ``InputError`` when the file or its columns cannot be used, or none of its rows.
+    """
+    path, rows = _read(Path(data))
+    known_columns = list(rows[0])
+    for name in group_by:
+        if name not in known_columns:
+            near = ", ".join(difflib.get_close_matches(name, known_columns, n=3) or known_columns[:5])
+            raise InputError("--group-by", name, "must be a column of the file", near)
+    found = tuple(outcome(row) for row in rows)
+    if all(row.reason for row in found):
+        reasons = "; ".join(sorted({row.reason for row in found})[:3])
+        raise InputError("data", path.name, f"none of its {len(found)} rows can be predicted ({reasons})")
+    return Inference(data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst)
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+def _read(path: Path) -> tuple[Path, list[dict[str, str]]]:
+    try:
+        path = path / "inference.csv" if path.is_dir() else path
+        if not path.is_file():
+            raise InputError("data", str(path), "must be a .csv file that exists, or a folder with inference.csv")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [{str(k): (v or "").strip() for k, v in row.items() if k} for row in csv.DictReader(file)]
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("data", path.name, f"must be readable as csv ({' '.join(str(error).split())[:120]})") from None
+    if not rows:
+        raise InputError("data", path.name, "must have a row of measurements")
+    missing = [name for name in REQUIRED if name not in rows[0]]
+    if missing:
+        raise InputError("data", path.name, f"inference rows must have {', '.join(missing)}")
+    return path, rows
+
+
+# ------------------------------------------------------------------------------------------- the answer
+
+
+def inference_body(found: Inference) -> dict[str, Any]:
+    """The JSON of the contract: groups, not_expressed, and what each mode was taken to mean."""
+    groups: dict[tuple[str, ...], list[InferenceRow]] = {}
+    for row in found.rows:
+        groups.setdefault(tuple(row.words[name] for name in found.group_by), []).append(row)
+    reasons: dict[str, int] = {}
+    for row in found.rows:
+        if row.reason:
+            reasons[row.reason] = reasons.get(row.reason, 0) + 1
+    modes = dict.fromkeys(row.words["mode"] for row in found.rows)
+    figures = [_group(found, key, rows) for key, rows in sorted(groups.items())]
+    return {
+        "data": found.data,
+        "num_rows": len(found.rows),
+        "expressed": sum(not row.reason for row in found.rows),
+        "groups": figures,
+        "not_expressed": dict(sorted(reasons.items())),
+        "left_out": {},
+        "remarks": [
+            suspicion(" ".join(key), 1 + group["bias"], "the time", -3)
+            for key, group in zip(sorted(groups), figures, strict=True)
+            if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
+        ],
+        "assumptions": {mode: ASSUMED[mode] for mode in modes if mode in ASSUMED},
+    }
+
+
+def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> dict[str, Any]:
+    good = [row for row in rows if not row.reason]
+    ratio = np.asarray([row.ratio for row in good])
+    error = np.abs(ratio - 1)
+    inside = [abs(math.log(row.ratio)) <= Z80 * row.log_sigma for row in good]
+    roofline = [abs(row.roofline_s / row.measured_s - 1) for row in good]
+    worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: found.worst]
+    return {
+        "table": "inference",
+        **dict(zip(found.group_by, key, strict=True)),
+        "rows": len(rows),
+        "targets": len(rows),
+        "expressed": len(good),
+        "mape": float(error.mean()) if good else None,
+        "median_error": float(np.median(error)) if good else None,
+        "p90_error": float(np.quantile(error, 0.9)) if good else None,
+        "bias": float(np.median(ratio) - 1) if good else None,
+        "coverage_80": float(np.mean(inside)) if good else None,
+        "kendall_tau": _tau(good),
+        "roofline_mape": float(np.mean(roofline)) if good else None,
+        "calibration": ", ".join(sorted({row.calibration for row in good})) or None,
+        "worst": [_case(row) for row in worst],
+    }
+
+
+def _tau(rows: Sequence[InferenceRow]) -> float | None:
+    """Rank agreement over all pairs of the group whose measured times differ."""
+    measured = np.asarray([row.measured_s for row in rows])
+    predicted = np.asarray([row.predicted_s for row in rows])
+    signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
+    pairs = np.count_nonzero(signs)
+    return float(signs.sum() / pairs) if pairs else None
+
+
+def _case(row: InferenceRow) -> dict[str, Any]:
+    spread = math.exp(Z80 * row.log_sigma)
+    names = ("mode", "model", "gpu", "weight_dtype", "batch", "isl", "osl", "tp")
+    return {
+        **{name: row.words[name] for name in names if row.words.get(name)},
+        "batch": row.batch,
+        "measured_s": row.measured_s,
+        "predicted_s": row.predicted_s,
+        "low_s": row.predicted_s / spread,
+        "high_s": row.predicted_s * spread,
+        "ratio": row.ratio,
+        "source": row.source,
+        "largest_parts": ", ".join(f"{kind} {share:.0%}" for kind, share in [*row.parts.items()][:3]),
+    }
+
+
+def inference_charts(found: Inference) -> list[dict[str, Any]]:
+    """Rows for the scatter; there is no axis of sizes that all modes share."""
+    rows = [
+        {"gpu": row.words["gpu"], "measured_s": row.measured_s, "predicted_s": row.predicted_s}
+        for row in found.rows
+        if not row.reason
+    ]
+    return [{"table": "inference", "scatter": rows, "errors": []}]

@@ -1,0 +1,82 @@
+"""The model of an inference row: from its own columns, or from the zoo where the row gives only a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo.build import build_shape
+from sartor.records.rows import Unexpressed
+from sartor.records.whole_models import named_model
+
+_SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab")
+
+
+def shape_of(row: Mapping[str, str]) -> TransformerShape:
+    """The row's model. Raises ``Unexpressed``."""
+    if not all(row.get(name, "") != "" for name in _SIZES):
+        return _named(row["model"])
+    if row.get("mla", "") not in ("", "0"):
+        return _named(row["model"])
+    try:
+        entry = {name: int(float(row[name])) for name in _SIZES}
+    except (ValueError, OverflowError):
+        raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
+    if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
+        raise Unexpressed(f"one of {', '.join(_SIZES)} is below 1")
+    try:
+        return build_shape(_entry(row, entry))
+    except InputError as error:
+        raise Unexpressed(f"shape: {str(error)[:80]}") from None
+
+
+def _named(name: str) -> TransformerShape:
+    try:
+        return named_model(name)
+    except InputError:
+        raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it") from None
+
+
+def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, positions."""
+    bert = "bert" in row["model"].lower()
+    gated = bool(sizes["gated"])
+    entry: dict[str, Any] = {
+        "name": row["model"],
+        "family": row.get("arch", ""),
+        "architecture": "encoder" if bert else "decoder",
+        "lm_head": not bert,
+        "num_layers": sizes["L"],
+        "hidden_size": sizes["h"],
+        "num_heads": sizes["a"],
+        "num_kv_heads": sizes["kv"],
+        "head_dim": sizes["head_dim"],
+        "ffn_hidden_size": sizes["d_ff"],
+        "activation": "silu" if gated else "gelu",
+        "gated": gated,
+        "parallel": False,
+        "vocab_size": sizes["vocab"] or 1024,  # a single layer has none: nothing of it is counted
+        "max_positions": 0,
+        "positions": "rope" if gated else "learned",
+        "tied_embeddings": False,
+        "norm": "rmsnorm" if gated else "layernorm",
+        "norms_per_layer": 2,
+        "final_norm": True,
+        "biases": [],
+    }
+    if row.get("experts", "") not in ("", "0"):
+        try:
+            experts, topk, width = (int(float(row[name])) for name in ("experts", "topk", "moe_d_ff"))
+            shared = int(float(row.get("shared_d_ff", "") or 0))
+        except (KeyError, ValueError):
+            raise Unexpressed("experts without topk and moe_d_ff") from None
+        entry["experts"] = {
+            "num_experts": experts,
+            "experts_per_token": topk,
+            "ffn_hidden_size": width,
+            "shared_ffn_hidden_size": shared,
+            "first_dense_layers": 0,
+        }
+    return entry

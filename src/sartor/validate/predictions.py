@@ -1,0 +1,288 @@
+"""What sartor predicts for every target, and the plain roofline beside it: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.cost import Cost
+from sartor.cost.estimate import estimate
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.gemm import gemm_cost, gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.grouped import grouped_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.hardware.cluster import own_links
+from sartor.hardware.gpu import Gpu
+from sartor.operators import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    DType,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    OperatorGraph,
+)
+from sartor.records.devices import Devices, device_of
+from sartor.records.rows import Unexpressed, Work, outside, work_of
+from sartor.records.tables import Column, Floats64, Index
+from sartor.records.targets import Targets, combine
+from sartor.records.whole_models import model_work
+
+IMPOSSIBLE = 1.1
+"""A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement
+(data/measured/README.md flags such rows by the same factor)."""
+
+TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows: is latency_us in microseconds?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """One entry per target; NaN where ``reason`` says why there is no prediction."""
+
+    targets: Targets
+    time_s: Floats64
+    log_sigma: Floats64
+    roofline_s: Floats64
+    work: Floats64
+    """FLOPs, or bytes where there are none: shapes of near-equal work are ranked against each other."""
+    reason: Index
+    """Index into ``reasons``; 0 is expressed."""
+    reasons: tuple[str, ...]
+    calibration: Column
+    """Whose coefficients were used: ``own``, ``joint``, ``kin NAME`` or ``generation``."""
+    clock: Clock
+    own: Calibration | None = None
+    """The user's, used for targets of its device."""
+    devices: Devices = field(default_factory=dict)
+    """The user's datasheets."""
+
+    @property
+    def expressed(self) -> Any:
+        return self.reason == 0
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A ``Predicted`` while its entries are being filled."""
+
+    size: int
+    reasons: dict[str, int] = field(default_factory=lambda: {"": 0})
+    owners: dict[str, int] = field(default_factory=lambda: {"": 0})
+    reason: Any = None
+    owner: Any = None
+    values: Any = None
+
+    def __post_init__(self) -> None:
+        self.reason = np.zeros(self.size, dtype=np.int64)
+        self.owner = np.zeros(self.size, dtype=np.int64)
+        self.values = np.full((4, self.size), np.nan)
+
+    def refuse(self, rows: Index, reason: str) -> None:
+        self.reason[rows] = self.reasons.setdefault(reason, len(self.reasons))
+
+
+def predict(
+    targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | None = None, devices: Devices | None = None
+) -> Predicted:
+    """Predictions for all targets of one kind of table.
+
+    Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is what the table ran at: short
+    runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained. ``own`` stands in for what
+    the catalogue knows of its device; ``devices`` are datasheets the catalogue lacks, by the tables' names for them.
+    """
+    clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
+    out, sheets = _Filling(len(targets)), devices or {}
+    for rows, words in _alike(targets):
+        try:
+            _fill(out, targets, rows, words, clock, own, device_of(str(words["gpu"]), sheets))
+        except Unexpressed as why:
+            out.refuse(rows, str(why))
+    time_s, sigma, roofline, work = out.values
+    return Predicted(
+        targets=targets,
+        time_s=time_s,
+        log_sigma=sigma,
+        roofline_s=roofline,
+        work=work,
+        reason=out.reason,
+        reasons=tuple(out.reasons),
+        calibration=Column(codes=out.owner, values=tuple(out.owners)),
+        clock=clock,
+        own=own,
+        devices=sheets,
+    )
+
+
+def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
+    """Why one target is predicted as it is: its terms, what bounds its largest operator, how far the residual moved
+    that, for a product its tile and waves, and whose coefficients these are."""
+    targets = predicted.targets
+    words, sizes = targets.words(i), targets.sizes(i)
+    gpu = device_of(str(words["gpu"]), predicted.devices)
+    work = _work(targets.kind.name, words, sizes, gpu)
+    gpu = work.cluster.gpu if work.cluster else gpu
+    calibration = calibration_of(gpu, _main(work), predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
+    costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
+    op, cost = max(costs, key=lambda each: float(each[1].time_s * each[0].count))
+    terms = {term: sum(float(getattr(c, term)) * o.count for o, c in costs) for term in TERMS}
+    whole = sum(float(c.time_s) * o.count for o, c in costs)
+    largest = {"largest": f"{op.name} {float(cost.time_s) * op.count / whole:.0%}"} if len(costs) > 1 else {}
+    details = {k: cost.details[k] for k in ("residual", "tile_m", "tile_n", "split_k", "waves") if cost.details.get(k)}
+    return {
+        "bound_by": cost.bound_by.value,
+        **largest,
+        **terms,
+        **{k: round(float(v), 6) for k, v in details.items()},
+        "calibration": str(predicted.calibration.values[predicted.calibration.codes[i]]),
+    }
+
+
+TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
+
+
+def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
+    """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it; the
+    user's own where it is of this device and knows the dtype."""
+    if own and own.gpu == gpu.name and (not isinstance(main, (Gemm, GroupedGemm)) or main.dtype in own.gemm):
+        return own
+    return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
+
+
+def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True) -> Cost:
+    """Cost of one operator as its row was timed."""
+    if isinstance(op, GroupedGemm):
+        return grouped_cost(op, gpu, calibration, clock=clock)
+    if isinstance(op, Gemm):
+        if details:
+            return gemm_cost(op, gpu, calibration, clock=clock)
+        return gemm_costs([op], gpu, calibration, clock=clock, details=False)[0]
+    if isinstance(op, Attention):
+        return attention_cost(op, gpu, calibration, clock=clock)
+    if isinstance(op, Collective):
+        return collective_cost(op, gpu, calibration, work.cluster)
+    return memory_bound_cost(op, gpu, calibration, eager=work.eager)
+
+
+# ------------------------------------------------------------------------------------------- one set of rows
+
+
+def _alike(targets: Targets) -> Iterator[tuple[Index, dict[str, Any]]]:
+    """Positions of targets that share every word, with the words."""
+    shared = [column for name, column in targets.coded.items()]
+    codes = combine([column.codes for column in shared]) if shared else np.zeros(len(targets), dtype=np.int64)
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        yield rows, targets.words(int(rows[0]))
+
+
+def _fill(
+    out: _Filling,
+    targets: Targets,
+    rows: Index,
+    words: Mapping[str, Any],
+    clock: Clock,
+    own: Calibration | None,
+    gpu: Gpu,
+) -> None:
+    sizes = {name: values[rows] for name, values in targets.numbers.items()}
+    for mask, reason in outside(targets.kind.name, words, sizes, gpu):
+        out.refuse(rows[np.broadcast_to(mask, rows.shape)], reason)
+    rows = rows[out.reason[rows] == 0]
+    for part in _parts(targets.kind.name, rows):
+        sizes = {name: values[part] for name, values in targets.numbers.items()}
+        try:
+            work = _work(targets.kind.name, words, sizes, gpu)
+        except Unexpressed as why:
+            out.refuse(part, str(why))
+            continue
+        device = work.cluster.gpu if work.cluster else gpu
+        calibration = calibration_of(device, _main(work), own)
+        time_s, sigma = _seconds(work, device, calibration, clock)
+        roofline, least, amount = _bounds(work, device)
+        out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
+        out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
+        owner = _owner(targets.kind.name, work, calibration)
+        out.owner[part] = out.owners.setdefault(owner, len(out.owners))
+
+
+def _parts(kind: str, rows: Index) -> list[Index]:
+    """All rows at once; whole models, whose size changes their structure, one by one."""
+    if kind == "layer_and_model":
+        return [rows[i : i + 1] for i in range(rows.size)]
+    return [rows] if rows.size else []
+
+
+def _work(kind: str, words: Mapping[str, Any], sizes: Mapping[str, Any], gpu: Gpu) -> Work:
+    return model_work(words, sizes) if kind == "layer_and_model" else work_of(kind, words, sizes, gpu)
+
+
+def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
+    if len(work.operators) == 1:
+        cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
+        return cost.time_s, cost.log_sigma
+    graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
+    found = {
+        each: estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
+        for each in dict.fromkeys(work.kernels)
+    }
+    rows = [found[each] for each in work.kernels]
+    return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
+
+
+def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
+    """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
+    that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
+    datasheet's: a row's machine may have others), and the work."""
+    roofline: Any = 0.0
+    least: Any = 0.0
+    flops: Any = 0.0
+    moved: Any = 0.0
+    for op in work.operators:
+        fastest = op.flops / _peak(op, gpu)
+        stream = op.bytes_moved / gpu.hbm_bytes_per_s
+        if isinstance(op, Collective):
+            link = (work.cluster or own_links(gpu)).tiers[0].bytes_per_s
+            stream = op.bytes_moved * _bus(op) / link
+            fastest = op.bytes_moved * np.minimum(_bus(op), 1.0) / (2 * max(link, 64e9))
+        roofline = roofline + np.maximum(fastest, stream) * op.count
+        spill = np.maximum(op.bytes_moved - gpu.l2_bytes - gpu.memory_side_cache_bytes, 0) / gpu.hbm_bytes_per_s
+        # Windows spare attention keys, routing spares experts, and a collective's bytes are not HBM's.
+        may_stay = isinstance(op, (Attention, Collective)) or len(work.operators) > 1
+        least = least + (fastest if may_stay else np.maximum(fastest, spill)) * op.count
+        flops, moved = flops + op.flops * op.count, moved + op.bytes_moved * op.count
+    return roofline, least, np.where(flops > 0, flops, moved)
+
+
+def _peak(op: Operator, gpu: Gpu) -> float:
+    if isinstance(op, (Gemm, GroupedGemm, Attention)):
+        return peak_flops_per_s(gpu, op.dtype)
+    return float("inf")
+
+
+def _bus(op: Collective) -> Any:
+    """Share of the buffer that crosses a device's links (data/measured/README.md: busbw)."""
+    n = np.asarray(op.group_size, dtype=np.float64)
+    if op.kind is CollectiveKind.SEND_RECV:
+        return 1.0
+    return (2 if op.kind is CollectiveKind.ALL_REDUCE else 1) * (n - 1) / n
+
+
+def _main(work: Work) -> Operator:
+    """The operator whose fit counts: a product where there is one."""
+    return next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
+
+
+_SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
+
+
+def _owner(kind: str, work: Work, calibration: Calibration) -> str:
+    """Whose fit the main operator's coefficients are."""
+    main = _main(work)
+    dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
+    return calibration.owner(_SECTIONS.get(kind, f"gemm.{dtype.value}"))

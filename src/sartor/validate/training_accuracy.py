@@ -1,0 +1,295 @@
+"""How far predicted training steps are from published runs: time, memory, and the choice among plans.
+
+``mape``, ``median_error``, ``p90_error`` are of ``|predicted / measured - 1|``, ``bias`` is the median of
+``predicted / measured - 1``; ``coverage_80`` the share of runs inside the predicted 80% interval.
+Every row counts once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.training_calibration import read_training_table
+from sartor.cost.cost import Z80
+from sartor.errors import InputError
+from sartor.validate.suspicion import suspected, suspicion
+from sartor.validate.training_predictions import TrainingOutcome, predict_training
+from sartor.validate.training_ranking import ranking
+from sartor.validate.training_rows import read_training
+from sartor.validate.training_shapes import whole
+from sartor.validate.training_shots import DRAWS, Shots, drawn, planned
+
+DERIVED = ("precision", "experts_kind")
+"""What can be grouped by beside the file's columns: ``precision`` (16-bit, fp8, ...) and dense or moe."""
+
+WORST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingAccuracy:
+    """The answer of ``sartor validate training``."""
+
+    data: str
+    outcomes: tuple[TrainingOutcome, ...]
+    group_by: tuple[str, ...]
+    shots: int = 0
+    worst: int = WORST
+    after: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
+    """Predictions after calibration on those ``shots`` runs that tell most of the others."""
+    after_any: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
+    """The same on runs drawn at random."""
+
+
+def validate_training(
+    data: str | Path,
+    *,
+    group_by: Sequence[str] = (),
+    shots: int = 0,
+    worst: int = WORST,
+    calibration: str | Path | None = None,
+) -> TrainingAccuracy:
+    """One prediction per row it can express. ``data`` is a CSV file, or the folder that holds ``training.csv``.
+
+    ``shots`` K > 0: also calibrate on K configurations of every source, device and precision and predict the rest.
+    ``calibration`` is a table of a step's constants (the format of cost/correction/data/training.toml). Raises
+    ``InputError`` when the file, its columns or all of its rows cannot be used.
+    """
+    if not 0 <= shots <= 1000:
+        raise InputError("--shots", shots, "must be from 0 to 1000", "3")
+    cases = read_training(data)
+    columns = [*cases[0].words, *DERIVED]
+    for name in group_by:
+        if name not in columns:
+            near = ", ".join(difflib.get_close_matches(name, columns, n=3) or columns[:5])
+            raise InputError("--group-by", name, "must be a column of the file", near)
+    outcomes = predict_training(cases, read_training_table(calibration) if calibration else None)
+    if all(each.reason for each in outcomes):
+        reasons = "; ".join(sorted({each.reason for each in outcomes})[:3])
+        raise InputError("--data", str(data), f"no row can be expressed: {reasons}")
+    after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
+    return TrainingAccuracy(
+        data=str(data), outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after
+    )
+
+
+def training_body(found: TrainingAccuracy) -> dict[str, Any]:
+    """The JSON of the contract: figures of groups and of all rows, what was not expressed, what was assumed."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, each in enumerate(found.outcomes):
+        groups.setdefault(tuple(column(each, name) for name in found.group_by), []).append(i)
+    everything = group_figures(found, range(len(found.outcomes)))
+    return {
+        "data": found.data,
+        "num_rows": len(found.outcomes),
+        "expressed": sum(not each.reason for each in found.outcomes),
+        "groups": [
+            {"table": "training", **dict(zip(found.group_by, key, strict=True)), **group_figures(found, members)}
+            for key, members in sorted(groups.items())
+        ],
+        "overall": {name: value for name, value in everything.items() if name != "worst"},
+        **{name: everything[name] for name in ("memory_mape", "oom_correct", "pair_accuracy", "top1_regret")},
+        "shots": found.shots,
+        "not_expressed": _counts(each.reason for each in found.outcomes if each.reason),
+        "left_out": _counts(reason for each in found.outcomes for reason in _unusable(each)),
+        "remarks": [*_suspicions(everything), *_remarks(found)],
+        "assumptions": _assumptions(found),
+    }
+
+
+def _unusable(outcome: TrainingOutcome) -> list[str]:
+    """What of a row's measurements cannot be compared, of a row that has a prediction."""
+    case = outcome.case
+    if outcome.reason:
+        return []
+    given = {"iter_time_s": case.measured_s, "peak_mem_gb": case.measured_bytes}
+    blank = [name for name in given if not case.words.get(name, "")]
+    if len(blank) == len(given) and not case.out_of_memory:
+        return ["neither iter_time_s nor peak_mem_gb is given"]
+    bad = (name for name, value in given.items() if name not in blank and not math.isfinite(value))
+    return [f"{name} is not a number above 0" for name in bad]
+
+
+def _suspicions(everything: dict[str, Any]) -> list[str]:
+    factor = None if everything["bias"] is None else 1 + everything["bias"]
+    if factor is None or not suspected(factor, everything["targets"]):
+        return []
+    return [suspicion("training", factor, "iter_time_s", 0)]
+
+
+def column(outcome: TrainingOutcome, name: str) -> str:
+    """A row's value of a column or of a derived one."""
+    if name == "precision":
+        return outcome.case.precision
+    return outcome.case.experts if name == "experts_kind" else outcome.case.words.get(name, "")
+
+
+def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
+    """Every figure of some rows; None where there is nothing to take it from."""
+    rows = [found.outcomes[i] for i in members]
+    timed = [each for each in rows if each.timed]
+    ratio = np.asarray([each.ratio for each in timed])
+    sigma = np.asarray([each.log_sigma for each in timed])
+    choice = ranking(timed)
+    return {
+        "rows": len(rows),
+        "targets": len(timed),
+        "expressed": sum(not each.reason for each in rows),
+        **errors_of(ratio),
+        "coverage_80": float(np.mean(np.abs(np.log(ratio)) <= Z80 * sigma)) if timed else None,
+        "kendall_tau": _tau(timed),
+        "naive_mape": float(np.mean([abs(each.naive_s / each.case.measured_s - 1) for each in timed]))
+        if timed
+        else None,
+        **_memory(rows),
+        "pairs": choice.pairs,
+        "pair_accuracy": choice.pair_accuracy,
+        "top1_regret": choice.regret,
+        **_after(found, members),
+        "worst": [_case(each) for each in _worst(timed)[: found.worst]],
+    }
+
+
+def errors_of(ratio: Any) -> dict[str, float | None]:
+    """Mean, median and 90th percentile of the error, and the bias, of predicted over measured."""
+    if not len(ratio):
+        return {"mape": None, "median_error": None, "p90_error": None, "bias": None}
+    error = np.abs(ratio - 1)
+    return {
+        "mape": float(error.mean()),
+        "median_error": float(np.median(error)),
+        "p90_error": float(np.quantile(error, 0.9)),
+        "bias": float(np.median(ratio) - 1),
+    }
+
+
+def _after(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
+    """Errors after calibration, of rows in classes with more runs than were looked at."""
+    if not found.shots:
+        return {}
+    mine = np.isin(found.after.index, np.asarray(list(members), dtype=np.int64))
+    figures = errors_of(found.after.ratio[mine])
+    of_any = np.isin(found.after_any.index, np.asarray(list(members), dtype=np.int64))
+    return {
+        "shots_rows": int(np.unique(found.after.index[mine]).size),
+        **{f"shots_{name}": value for name, value in figures.items()},
+        "shots_any_mape": errors_of(found.after_any.ratio[of_any])["mape"],
+    }
+
+
+def _memory(rows: Sequence[TrainingOutcome]) -> dict[str, Any]:
+    """Memory against what was measured, and whether what ran is said to fit and what ran out is said not to."""
+    weighed = [each.predicted_bytes / each.case.measured_bytes for each in rows if each.weighed]
+    judged = [each for each in rows if not each.reason and each.case.memory_known]
+    right = [each.fits != each.case.out_of_memory for each in judged]
+    return {
+        "memory_rows": len(weighed),
+        "memory_mape": float(np.mean(np.abs(np.asarray(weighed) - 1))) if weighed else None,
+        "memory_bias": float(np.mean(weighed) - 1) if weighed else None,
+        "oom_correct": float(np.mean(right)) if right else None,
+    }
+
+
+def _tau(rows: Sequence[TrainingOutcome]) -> float | None:
+    """Rank agreement of tokens per second and device over all pairs of the group."""
+    work = [_tokens(each) for each in rows]
+    measured = np.asarray([each.case.measured_s / w for each, w in zip(rows, work, strict=True)])
+    predicted = np.asarray([each.predicted_s / w for each, w in zip(rows, work, strict=True)])
+    signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
+    pairs = np.count_nonzero(signs)
+    return float(signs.sum() / pairs) if pairs else None
+
+
+def _tokens(each: TrainingOutcome) -> float:
+    assert each.case.job is not None
+    assert each.case.plan is not None
+    return each.case.job.tokens_per_step / float(np.ravel(each.case.plan.num_devices)[0])
+
+
+def _worst(rows: Sequence[TrainingOutcome]) -> list[TrainingOutcome]:
+    return sorted(rows, key=lambda each: -abs(math.log(each.ratio)))
+
+
+SHOWN = (
+    "id", "model", "gpu", "n_gpu", "seq", "dtype", "tp", "pp", "vp", "dp", "cp", "ep", "zero_stage", "mbs",
+    "gbs", "recompute",
+)  # fmt: skip
+_DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
+
+
+def _case(each: TrainingOutcome) -> dict[str, Any]:
+    """One row: what it is, both times, and the largest parts of the predicted step."""
+    words = each.case.words
+    spread = math.exp(Z80 * each.log_sigma)
+    parts = sorted(each.parts.items(), key=lambda item: -item[1])[:3]
+    return {
+        **{name: words[name] for name in SHOWN if words.get(name) and words[name] != _DEFAULTS.get(name)},
+        "measured_s": each.case.measured_s,
+        "predicted_s": each.predicted_s,
+        "low_s": each.predicted_s / spread,
+        "high_s": each.predicted_s * spread,
+        "ratio": each.ratio,
+        "source": "calibrated",
+        "largest_parts": ", ".join(
+            f"{name.removesuffix('_s')} {value / each.predicted_s:.0%}" for name, value in parts
+        ),
+        "assumed": "; ".join(each.case.assumed),
+    }
+
+
+def _counts(words: Any) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for word in words:
+        out[word] = out.get(word, 0) + 1
+    return dict(sorted(out.items()))
+
+
+def _assumptions(found: TrainingAccuracy) -> dict[str, str]:
+    counts = _counts(phrase for each in found.outcomes for phrase in each.case.assumed)
+    return {phrase: f"{count} rows" for phrase, count in counts.items()}
+
+
+def _remarks(found: TrainingAccuracy) -> list[str]:
+    if not found.shots:
+        return []
+    return [
+        f"after {found.shots} runs: predictions of a source, device and precision move by what {found.shots} of its "
+        f"configurations were off by, those most alike most; judged on the others. Which are looked at is chosen by "
+        f"what they tell of the rest, before any is measured (shots_any_mape: drawn at random, mean of {DRAWS} draws)"
+    ]
+
+
+AXES = ("n_gpu", "seq", "gbs")
+"""Sizes that an error is drawn against."""
+
+
+def training_charts(found: TrainingAccuracy) -> list[dict[str, Any]]:
+    """Rows for the scatter of predicted against measured step times, and of the error by size."""
+    timed = [each for each in found.outcomes if each.timed]
+    rows = [
+        {"gpu": each.case.words.get("gpu", ""), "measured_s": each.case.measured_s, "predicted_s": each.predicted_s}
+        for each in timed
+    ]
+    return [{"table": "training", "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}]
+
+
+def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[dict[str, Any]]:
+    """Errors of every power of two of one column."""
+    sizes = np.asarray([whole(each.case.words, axis) or 1 for each in rows])
+    ratio = np.asarray([each.ratio for each in rows])
+    octave = np.floor(np.log2(sizes)).astype(np.int64)
+    return [
+        {
+            "axis": axis,
+            "size": float(2.0**each),
+            "targets": int((octave == each).sum()),
+            **errors_of(ratio[octave == each]),
+        }
+        for each in np.unique(octave).tolist()
+    ]

@@ -1,0 +1,158 @@
+"""The cluster of a training row: its device by name, its nodes, and the links inside and between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster_catalog import HOP_LATENCY_S
+from sartor.hardware.gpu import Gpu
+from sartor.records.rows import Unexpressed
+from sartor.units import GIB, GIGA
+from sartor.validate.training_shapes import whole
+
+HBM2E_BYTES_PER_STACK_S = 400e9
+"""An HBM2e stack at 3.2 Gbit/s a pin over 1024 pins (JESD235C; 2020)."""
+
+HBM2E_STACK_BYTES = 16 * GIB
+"""Eight 16 Gbit dies (JESD235C)."""
+
+
+EXPORTED = {"a800": ("a100", 200e9), "h800": ("h100", 200e9)}
+"""Versions for export: the same chip with NVLink of 400 GB/s, both directions together (NVIDIA's and its partners' A800
+and H800 datasheets, 2022 and 2023; recalled)."""
+
+
+def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
+    """The catalogue's device of a row's name: the whole name, or what is left of it without its last words.
+
+    Words that are left out may say a memory size [GB], a power limit [W] or HBM2e: the device is changed by them where
+    it has none of its own. Raises ``Unexpressed``.
+    """
+    words = [word for word in re.split(r"[-_ ]+", name.strip()) if word]
+    first = words[0].lower() if words else ""
+    if first in EXPORTED:
+        model, rate = EXPORTED[first]
+        gpu, said = gpu_of("-".join([model, *words[1:]]))
+        return replace(gpu, link_bytes_per_s=rate), (*said, f"{first.upper()} as {gpu.name} with slower NVLink")
+    nearest = ""
+    for count in range(len(words), 0, -1):
+        try:
+            gpu = load_gpu("-".join(words[:count]))
+        except InputError as error:
+            nearest = f"; nearest: {error.nearest}" if error.nearest else nearest
+            continue
+        return _with_words(gpu, words[count:])
+    raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}")
+
+
+def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
+    said = []
+    for word in words:
+        memory, power = re.fullmatch(r"(\d+)GB", word, re.I), re.fullmatch(r"(\d+)W", word, re.I)
+        if memory and abs(int(memory.group(1)) * GIB / gpu.hbm_bytes - 1) > 0.15:
+            gpu = replace(gpu, hbm_bytes=int(memory.group(1)) * GIB)
+            said.append(f"{gpu.name} with {word}")
+        if power and float(power.group(1)) < gpu.tdp_w:
+            gpu = _limited(gpu, float(power.group(1)))
+            said.append(f"{gpu.name} limited to {word}")
+    if any(word.lower() == "hbm2e" for word in words):
+        stacks = round(gpu.hbm_bytes / HBM2E_STACK_BYTES)
+        gpu = replace(gpu, hbm_bytes_per_s=stacks * HBM2E_BYTES_PER_STACK_S)
+        said.append(f"{gpu.name} with {stacks} stacks of HBM2e")
+    return gpu, tuple(said)
+
+
+POWER_EXPONENT = 1 / 3
+"""Matrix rate goes with this power of the power limit: dynamic power is as clock times voltage squared, and voltage
+follows the clock."""
+
+
+def _limited(gpu: Gpu, power_w: float) -> Gpu:
+    """The device under a lower power limit."""
+    rate = (power_w / gpu.tdp_w) ** POWER_EXPONENT
+    peaks = {dtype: peak * rate for dtype, peak in gpu.peak_flops_per_s.items()}
+    return replace(gpu, tdp_w=power_w, peak_flops_per_s=peaks, boost_clock_hz=gpu.boost_clock_hz * rate)
+
+
+def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
+    """The row's cluster as two tiers (one where all devices share it), and what was assumed. Raises ``Unexpressed``."""
+    gpu, said = gpu_of(row.get("gpu", ""))
+    devices, node = whole(row, "n_gpu"), whole(row, "gpus_per_node")
+    if not devices:
+        raise Unexpressed("n_gpu is not given")
+    per_node = min(node or gpu.devices_per_node, devices)
+    tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row.get("intra_node", ""), per_node, devices)),)
+    if devices > tiers[0].span:
+        outer, guessed = _outer(row, gpu)
+        tiers, said = (*tiers, outer), (*said, *guessed)
+    else:
+        tiers = (replace(tiers[0], span=0),)
+    return Cluster(name="row", gpu=gpu, devices_per_node=per_node, tiers=tiers, num_devices=devices), said
+
+
+def _domain(word: str, per_node: int, devices: int) -> int:
+    """Devices that share the inner links: those of a node, or of a rack that one switch joins.
+
+    Of a rack a job over several takes as many whole nodes as divide its devices (64 of 72).
+    """
+    rack = re.search(r"NVL(\d+)", word)
+    most = max(int(rack.group(1)), per_node) if rack else per_node
+    if devices <= most:
+        return most
+    return next((size for size in range(most - most % per_node, 0, -per_node) if devices % size == 0), per_node)
+
+
+def _inner(row: Mapping[str, str], gpu: Gpu, span: int) -> LinkTier:
+    kind, word = _inner_kind(row, gpu), row.get("intra_node", "")
+    stated = re.search(r"(\d+(?:\.\d+)?) ?GB/s", word)
+    both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # such figures are of both directions together
+    rate = float(stated.group(1)) * GIGA / (1 + both_ways) if stated else gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    return LinkTier(
+        name="node",
+        span=span,
+        bytes_per_s=rate or 16e9,
+        latency_s=HOP_LATENCY_S[kind],
+        kind=kind,
+        in_network_reduction=kind == "nvswitch" and gpu.generation not in ("volta", "ampere"),
+        torus_axes=0 if kind != "ici" else 2 if "2D" in word else 3,
+        torus_wrap=16 if "2D" in word else 4,
+    )
+
+
+def _inner_kind(row: Mapping[str, str], gpu: Gpu) -> str:
+    word = row.get("intra_node", "").lower()
+    if "ici" in word or "torus" in word or gpu.vendor.lower() == "google":
+        return "ici"
+    if "nvlink" in word or "nvswitch" in word:
+        return "nvlink" if "v100" in gpu.name else "nvswitch"
+    if "fabric" in word or "xgmi" in word:
+        return "xgmi"
+    if "pcie" in word or not gpu.link_bytes_per_s:
+        return "pcie"
+    return "nvswitch" if gpu.vendor.lower() == "nvidia" else "xgmi"
+
+
+def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]:
+    """The network between nodes, as the row names it; a usual rate where it does not say."""
+    word = row.get("inter_node", "").lower()
+    known = {"infiniband": "infiniband", "omni": "omnipath", "slingshot": "slingshot", "efa": "efa", "dcn": "dcn"}
+    is_tpu = gpu.vendor.lower() == "google"
+    kind = next((kind for name, kind in known.items() if name in word), "")
+    kind = kind or ("dcn" if is_tpu else "ethernet" if "ethernet" in word or "roce" in word else "infiniband")
+    stated = _number(row.get("inter_gbps_per_gpu", ""))
+    rate = stated or (25.0 if is_tpu else 200.0)
+    said = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
+    tier = LinkTier(name="network", span=0, bytes_per_s=rate * GIGA / 8, latency_s=HOP_LATENCY_S[kind], kind=kind)
+    return tier, said
+
+
+def _number(word: str) -> float:
+    try:
+        return max(0.0, float(word))
+    except ValueError:
+        return 0.0

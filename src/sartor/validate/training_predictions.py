@@ -1,0 +1,147 @@
+"""Predicted time and memory of every training row, beside the roofline everybody can do in their head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.gpu.gemm import peak_flops_per_s
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.training import Recompute
+from sartor.step.coefficients import coefficients_for
+from sartor.step.footprint import footprint
+from sartor.step.results import Footprint, StepEstimate
+from sartor.step.step import step
+from sartor.validate.training_rows import TrainingCase
+
+PARTS = (
+    "compute_s",
+    "tp_s",
+    "pp_bubble_s",
+    "pp_transfer_s",
+    "dp_exposed_s",
+    "ep_s",
+    "cp_s",
+    "optimizer_s",
+    "overhead_s",
+)
+
+IMPOSSIBLE = 2.0
+"""A step this many times faster than its FLOPs at the dense peak is in another unit (of the published runs none is
+faster than they are)."""
+
+TOO_FAST = f"faster than {IMPOSSIBLE:g} x what the dense peak allows: is iter_time_s in seconds?"
+
+NAIVE_EFFICIENCY = 0.5
+"""Share of peak of the naive prediction: model FLOPs over half of the dense peak of the recipe's dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOutcome:
+    """A row with its prediction; ``reason`` says why there is none."""
+
+    case: TrainingCase
+    predicted_s: float = math.nan
+    log_sigma: float = math.nan
+    naive_s: float = math.nan
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of every part of the step, of those that were timed."""
+    predicted_bytes: float = math.nan
+    """Of the kind that was measured; device bytes where nothing was."""
+    needed_bytes: float = math.nan
+    """Allocated, and the context: an allocator gives the gaps it holds back before it runs out."""
+    reason: str = ""
+
+    @property
+    def timed(self) -> bool:
+        return math.isfinite(self.predicted_s) and math.isfinite(self.case.measured_s)
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted_s / self.case.measured_s
+
+    @property
+    def weighed(self) -> bool:
+        """Whether memory was measured and can be compared."""
+        known = self.case.memory_known and bool(self.case.memory_kind)
+        return known and math.isfinite(self.predicted_bytes) and math.isfinite(self.case.measured_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the prediction fits the device."""
+        return self.case.cluster is not None and self.needed_bytes <= self.case.cluster.gpu.hbm_bytes
+
+
+def predict_training(
+    cases: Sequence[TrainingCase], table: Mapping[str, Any] | None = None
+) -> tuple[TrainingOutcome, ...]:
+    """One outcome per case. ``table`` replaces the packaged constants of a step (see hardware.training_calibration)."""
+    calibrations: dict[str, Calibration] = {}
+    return tuple(_outcome(case, calibrations, table) for case in cases)
+
+
+def _outcome(
+    case: TrainingCase, calibrations: dict[str, Calibration], table: Mapping[str, Any] | None
+) -> TrainingOutcome:
+    if case.reason or case.job is None or case.plan is None or case.cluster is None:
+        return TrainingOutcome(case=case, reason=case.reason)
+    try:
+        calibration = _calibration(case.cluster, calibrations)
+        constants = coefficients_for(case.job, case.cluster.gpu, table)
+        found = step(case.job, case.plan, case.cluster, calibration, constants)
+        held = footprint(case.job, case.plan, case.cluster)
+    except InputError as error:
+        return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
+    naive_s = _naive_s(case, found)
+    if case.measured_s * IMPOSSIBLE < naive_s * NAIVE_EFFICIENCY:
+        return TrainingOutcome(case=case, reason=TOO_FAST)
+    parts = {name: float(np.ravel(getattr(found, name))[0]) for name in PARTS}
+    if case.no_optimizer:
+        parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
+    return TrainingOutcome(
+        case=case,
+        predicted_s=sum(parts.values()),
+        log_sigma=float(np.ravel(found.log_sigma)[0]),
+        naive_s=naive_s,
+        parts=parts,
+        predicted_bytes=_bytes(case, held),
+        needed_bytes=_needed(case, held),
+    )
+
+
+def _calibration(cluster: Cluster, known: dict[str, Calibration]) -> Calibration:
+    name = cluster.gpu.name
+    if name not in known:
+        known[name] = load_calibration(cluster.gpu)
+    return known[name]
+
+
+def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
+    """Model FLOPs, a third more where all is recomputed, over half of the peak of all devices."""
+    assert case.job is not None
+    assert case.plan is not None
+    assert case.cluster is not None
+    again = 4 / 3 if case.plan.recompute == Recompute.FULL else 1.0
+    peak = peak_flops_per_s(case.cluster.gpu, case.job.recipe.dtype) * _one(case.plan.num_devices)
+    return _one(found.model_flops) * again / (NAIVE_EFFICIENCY * peak)
+
+
+def _bytes(case: TrainingCase, held: Footprint) -> float:
+    figures = {"allocated": held.allocated_bytes, "reserved": held.reserved_bytes}
+    return _one(figures.get(case.memory_kind, held.device_bytes))
+
+
+def _needed(case: TrainingCase, held: Footprint) -> float:
+    """Bytes without which a device runs out; no optimizer's where none steps."""
+    states = held.optimizer_bytes if case.no_optimizer else 0.0
+    return _one(held.device_bytes - held.reserved_bytes + held.allocated_bytes - states)
+
+
+def _one(value: Any) -> float:
+    return float(np.ravel(value)[0])

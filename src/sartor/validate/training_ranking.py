@@ -1,0 +1,67 @@
+"""Is the right plan chosen? Pairs of plans of one model on one cluster, and what the first choice loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from sartor.validate.training_predictions import TrainingOutcome
+
+NEAR = 0.02
+"""Plans whose measured times differ by less are not told apart."""
+
+SAME = ("source", "model", "L", "h", "a", "d_ff", "seq", "gpu", "n_gpu", "gbs", "dtype")
+"""Columns that two plans of one question share, beside the number of devices the plans themselves take."""
+
+LEAST = 3
+"""Plans that a question must have for the first choice to be worth asking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """``right`` of ``pairs`` pairs are ordered as measured; ``regrets`` has one share of time lost per question."""
+
+    pairs: int
+    right: float
+    regrets: tuple[float, ...]
+
+    @property
+    def pair_accuracy(self) -> float | None:
+        return self.right / self.pairs if self.pairs else None
+
+    @property
+    def regret(self) -> float | None:
+        """Mean over questions of the chosen plan's measured time over the best one's, less 1."""
+        return float(np.mean(self.regrets)) if self.regrets else None
+
+
+def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
+    """Pairs and regrets among timed runs; repeats of a configuration count as one, at their mean."""
+    questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
+    for i, each in enumerate(outcomes):
+        if each.timed:
+            words = each.case.words
+            same = (*(words.get(name, "") for name in SAME), _devices(each))
+            questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(each)
+    pairs, right, regrets = 0, 0.0, []
+    for plans in questions.values():
+        times = [
+            (float(np.mean([p.case.measured_s for p in of])), float(np.mean([p.predicted_s for p in of])))
+            for of in plans.values()
+        ]
+        for (measured, guessed), (other, other_guess) in combinations(times, 2):
+            if abs(measured / other - 1) > NEAR:
+                pairs += 1
+                right += float((measured < other) == (guessed < other_guess)) if guessed != other_guess else 0.5
+        if len(times) >= LEAST:
+            chosen = min(times, key=lambda pair: pair[1])[0]
+            regrets.append(chosen / min(measured for measured, _ in times) - 1)
+    return Ranking(pairs=pairs, right=right, regrets=tuple(regrets))
+
+
+def _devices(each: TrainingOutcome) -> int:
+    assert each.case.plan is not None
+    return int(np.ravel(each.case.plan.num_devices)[0])

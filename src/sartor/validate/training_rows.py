@@ -1,0 +1,273 @@
+"""Rows of published training runs as questions: a job, a plan, a cluster, and what was measured.
+
+Columns are those of data/end_to_end/training.csv. A row that cannot be expressed carries its reason; what had to be
+assumed is told per row and counted in the answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.workload import AttentionKernel
+from sartor.records.rows import Unexpressed
+from sartor.units import ceil_div, round_up
+from sartor.validate.training_hardware import cluster_of
+from sartor.validate.training_shapes import training_shape, whole
+from sartor.validate.training_trainers import Trainer, optimizer_of, recipe_of, recompute_of, trainer_of
+
+REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
+MOST_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCase:
+    """One row. Where ``reason`` is not empty there is no question; ``assumed`` has a phrase per guess."""
+
+    words: Mapping[str, str]
+    job: TrainingJob | None = None
+    plan: TrainingPlan | None = None
+    cluster: Cluster | None = None
+    measured_s: float = math.nan
+    """Seconds of one step, of the devices the plan names."""
+    measured_bytes: float = math.nan
+    memory_kind: str = ""
+    """``allocated``, ``reserved`` or ``device``: which figure of a footprint ``measured_bytes`` is."""
+    out_of_memory: bool = False
+    memory_known: bool = True
+    """Whether the row says all that memory depends on (recomputation and microbatch are told, and not in doubt)."""
+    no_optimizer: bool = False
+    """Forward and backward alone were timed."""
+    assumed: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def precision(self) -> str:
+        """``32-bit``, ``16-bit``, ``fp8`` or ``fp4``; empty without a job."""
+        if self.job is None:
+            return ""
+        wide = {Recipe.FP32: "32-bit", Recipe.TF32: "32-bit", Recipe.FP16: "16-bit", Recipe.BF16: "16-bit"}
+        return wide.get(self.job.recipe, "fp4" if self.job.recipe is Recipe.NVFP4 else "fp8")
+
+    @property
+    def experts(self) -> str:
+        """``moe`` or ``dense``."""
+        return "" if self.job is None else "moe" if self.job.shape.moe_ffn is not None else "dense"
+
+
+def read_training(data: str | Path) -> tuple[TrainingCase, ...]:
+    """Every row of a CSV file, or of ``training.csv`` in a folder. ``InputError`` where it cannot be used."""
+    return tuple(training_case(row) for row in _read(Path(data)))
+
+
+def training_case(row: Mapping[str, str]) -> TrainingCase:
+    """One row as a question, or with the reason why it is none."""
+    try:
+        return _case(row)
+    except Unexpressed as error:
+        return TrainingCase(words=row, reason=str(error))
+    except InputError as error:
+        return TrainingCase(words=row, reason=f"{error.field}: {error.must}"[:120])
+
+
+def _case(row: Mapping[str, str]) -> TrainingCase:
+    if row.get("plan_known", "1") == "0":
+        raise Unexpressed("plan not published")
+    shape, said_shape = training_shape(row)
+    cluster, said_cluster = cluster_of(row)
+    trainer, said_trainer = trainer_of(row, cluster.gpu)
+    recipe, said_recipe = recipe_of(row, trainer, cluster.gpu)
+    said = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
+    dims, share = _dims(row, cluster, said)
+    shape = _padded(shape, int(dims.tp), said)
+    plan = _plan(row, dims, trainer, int(shape.num_layers), said)
+    seq = whole(row, "seq")
+    if not seq:
+        raise Unexpressed("seq is not given")
+    kind = row.get("run_kind", "pretrain")
+    if "packed" in kind:
+        said.append("packed sequences attend over their whole length")
+    job = TrainingJob(
+        shape=shape,
+        seq_len=seq,
+        global_batch_size=int(plan.dims.dp * plan.microbatch_size * plan.num_microbatches),
+        recipe=recipe,
+        optimizer=optimizer_of(row),
+        attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
+        context_parallel=trainer.context_parallel,
+        dropout=trainer.dropout and _has_dropout(row, shape, said),
+        framework=trainer.framework,
+        trains_weights="lora" not in kind,
+    )
+    return TrainingCase(
+        words=row,
+        job=job,
+        plan=plan,
+        cluster=cluster,
+        measured_s=_number(row, "iter_time_s") * share,
+        measured_bytes=_number(row, "peak_mem_gb") * 1e9,
+        memory_kind=_memory_kind(row.get("mem_kind", "")),
+        out_of_memory="oom" in f"{kind} {row.get('mem_kind', '')}".lower(),
+        memory_known=_tells_memory(row, said),
+        no_optimizer=kind == "fwd_bwd_only",
+        assumed=tuple(dict.fromkeys(said)),
+    )
+
+
+def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str]) -> bool:
+    """GPT-2's and -3's kind of model (not gated, learned positions) was trained with dropout, the trainers' default."""
+    dense = shape.dense_ffn
+    gated = row["gated"] == "1" if row.get("gated") else dense is None or dense.gated
+    learned = (
+        row["learned_pos"] != "0" if row.get("learned_pos") else bool(np.any(np.greater(shape.learned_positions, 0)))
+    )
+    if gated or not learned:
+        return False
+    said.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
+    return True
+
+
+def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerShape:
+    """A vocabulary that tensor ranks divide, as trainers pad it."""
+    if int(shape.vocab_size) % tp == 0:
+        return shape
+    said.append("vocabulary padded to a multiple of tp")
+    return replace(shape, vocab_size=round_up(shape.vocab_size, tp))
+
+
+def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
+    """Whether recomputation and microbatch are the row's own: no guess of ours, nor by its note of another release."""
+    guesses = ("as full", "as four of five", "as two of three", "microbatch not stated")
+    guessed = any(guess in phrase for phrase in said for guess in guesses)
+    doubted = re.search(r"recompute\b.*\bmay differ", row.get("note", ""))
+    return row.get("recompute", "") not in ("", "unknown") and not guessed and not doubted
+
+
+def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[ParallelDims, float]:
+    """Degrees of parallelism, and what to multiply measured seconds by where they do not make up the devices.
+
+    Published figures are rates per device: a plan that leaves devices over (or takes more) is priced on its own.
+    """
+    tp, pp, cp, ep = (whole(row, name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    dp = whole(row, "dp") or max(1, cluster.num_devices // (tp * pp * cp))
+    sp = row.get("sp", "")
+    if sp == "" and tp > 1:
+        said.append("sequence parallelism not stated: on where tp > 1")
+    dims = ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=sp != "0")
+    devices = tp * pp * dp * cp
+    if devices != cluster.num_devices:
+        said.append("tp x pp x dp x cp is not the number of devices: rates per device compared")
+    return dims, cluster.num_devices / devices
+
+
+def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: int, said: list[str]) -> TrainingPlan:
+    batch = whole(row, "gbs")
+    if not batch:
+        raise Unexpressed("gbs is not given")
+    micro, steps = _batch(row, batch, int(dims.dp), said)
+    recompute, count, guessed = recompute_of(row, int(ceil_div(layers, dims.pp)))
+    said.extend(guessed)
+    zero = whole(row, "zero_stage")
+    if zero is not None and zero > 3:
+        raise Unexpressed("zero_stage is not one of 0, 1, 2, 3")
+    if zero is None and dims.dp * dims.cp > 1:
+        said.append(f"ZeRO stage not stated: {trainer.zero_stage}")
+    optimizer = row.get("optimizer", "").lower()
+    if zero is None and trainer.zero_stage < 3:
+        zero = 1 if "distributed" in optimizer else trainer.zero_stage
+    virtual = max(1, whole(row, "vp") or 1)
+    if dims.pp * virtual > layers:
+        raise Unexpressed(f"{dims.pp * virtual} chunks of the pipeline for {layers} layers")
+    stages = _filled(layers, int(dims.pp) * virtual)
+    return TrainingPlan(
+        dims=dims,
+        microbatch_size=micro,
+        num_microbatches=steps,
+        virtual_stages=virtual,
+        zero_stage=trainer.zero_stage if zero is None else zero,
+        shard_group=_shard_group(row, dims),
+        recompute=recompute,
+        recompute_layers=count,
+        optimizer_offload="offload" in optimizer and "no offload" not in optimizer,
+        stage_layers=stages,
+    )
+
+
+def _filled(layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of every chunk where they don't divide: the same in all but the last, which hold the head too (and
+    modules that predict further tokens). None where they divide."""
+    each = int(ceil_div(layers, chunks))
+    if chunks == 1 or chunks >= layers or layers % chunks == 0:
+        return None
+    return tuple(max(min(each, layers - each * i), 0) for i in range(chunks))
+
+
+def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
+    """Devices that share a set of shards; 0 where it is all of them."""
+    size, ranks = whole(row, "fsdp_size") or 0, int(dims.dp * dims.cp)
+    return size if 1 < size < ranks and ranks % size == 0 else 0
+
+
+def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tuple[int, int]:
+    """Microbatch size and count. What the row leaves out follows from the rest, or is assumed."""
+    micro, steps = whole(row, "mbs") or 0, whole(row, "grad_accum") or 0
+    if micro and steps:
+        return micro, steps
+    if micro:
+        if batch % (dp * micro):
+            said.append("global batch does not divide over dp x mbs: rounded up")
+        return micro, int(ceil_div(batch, dp * micro))
+    if batch < dp:
+        raise Unexpressed("global batch is smaller than dp")
+    if steps:
+        return max(1, batch // (dp * steps)), steps
+    share = batch // dp
+    micro = next(size for size in (4, 3, 2, 1) if share % size == 0)
+    said.append("microbatch not stated: the largest up to 4 that divides")
+    return micro, share // micro
+
+
+def _memory_kind(words: str) -> str:
+    """Which figure of a footprint a row's memory is; PyTorch's reserved one where it only says GiB."""
+    low = words.lower()
+    if not low or "oom" in low:
+        return ""
+    if "smi" in low or "device" in low:
+        return "device"
+    return "allocated" if "alloc" in low else "reserved"
+
+
+def _number(row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row.get(name) or "nan")
+    except ValueError:
+        return math.nan
+    return value if value > 0 and math.isfinite(value) else math.nan
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    file = path / "training.csv" if path.is_dir() else path
+    try:
+        with file.open(encoding="utf-8", newline="") as text:
+            rows = [{k: v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(text)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError("--data", str(path), f"must be a CSV file of training runs ({type(error).__name__})") from None
+    if not rows:
+        raise InputError("--data", str(path), "has no rows")
+    missing = [name for name in REQUIRED if name not in rows[0]]
+    if missing:
+        raise InputError("--data", str(path), f"lacks the columns {', '.join(missing)}", ", ".join(REQUIRED))
+    if len(rows) > MOST_ROWS:
+        raise InputError("--data", str(path), f"has {len(rows)} rows; at most {MOST_ROWS} are read")
+    return rows

@@ -1,0 +1,149 @@
+"""The model of a training row: the zoo's where it knows the name and agrees with the columns, else from the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo import load_model
+from sartor.model.zoo.build import build_shape
+from sartor.records.rows import Unexpressed
+from sartor.records.whole_models import MODELS
+
+SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "vocab")
+
+
+def training_shape(row: Mapping[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
+    """The row's model and what had to be assumed. Raises ``Unexpressed``.
+
+    Columns do not tell norms, biases, windows or positions: where the zoo has a model of that name whose sizes are the
+    row's, its shape is taken.
+    """
+    named = _named(row["model"])
+    sizes = {name: whole(row, name) for name in SIZES}
+    if any(value is None for value in sizes.values()):
+        if named is None:
+            missing = ", ".join(name for name, value in sizes.items() if value is None)
+            raise Unexpressed(f"no shape: {_count(missing)} not given and the zoo does not know the model")
+        return named, ("shape from the zoo, by name",)
+    if min(value for value in sizes.values() if value is not None) < 1:
+        raise Unexpressed("a size of the shape is below 1")
+    if named is not None and _agrees(named, sizes, row):
+        return named, ()
+    try:
+        return build_shape(_entry(row, {name: int(value or 0) for name, value in sizes.items()})), ()
+    except (InputError, KeyError) as error:
+        raise Unexpressed(f"shape: {str(error)[:80]}") from None
+
+
+def whole(row: Mapping[str, str], name: str) -> int | None:
+    """A column as an integer; None where it is empty. Raises ``Unexpressed`` where it is no number."""
+    word = (row.get(name) or "").strip()
+    if not word:
+        return None
+    try:
+        value = int(float(word))
+    except (ValueError, OverflowError):
+        raise Unexpressed(f"{name} is not a number") from None
+    if not 0 <= value < 10**12:
+        raise Unexpressed(f"{name} is below 0 or too large")
+    return value
+
+
+def _count(missing: str) -> str:
+    return "sizes" if missing.count(",") > 1 else missing
+
+
+def _named(name: str) -> TransformerShape | None:
+    try:
+        return load_model(MODELS.get(name, name))
+    except InputError:
+        return None
+
+
+def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mapping[str, str]) -> bool:
+    """Whether a zoo model is the row's: equal sizes; the vocabulary may be padded."""
+    mine = (shape.num_layers, shape.hidden_size, shape.num_heads, shape.head_dim)
+    same = mine == tuple(sizes[name] for name in ("L", "h", "a", "head_dim"))
+    vocab, padded = int(shape.vocab_size), sizes["vocab"] or 0
+    experts, chosen = whole(row, "experts") or 0, whole(row, "topk") or 0
+    moe = shape.moe_ffn
+    mtp = whole(row, "mtp_layers") or 0
+    return (
+        same
+        and (moe.num_experts if moe else 0) == experts
+        and (not moe or not chosen or moe.experts_per_token == chosen)
+        and (moe is not None or shape.ffn_hidden_size == sizes["d_ff"])
+        and vocab == padded
+        and shape.mtp_layers == mtp
+    )
+
+
+def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, biases."""
+    encoder = "bert" in row["model"].lower()
+    gated, learned = whole(row, "gated") != 0, whole(row, "learned_pos") == 1
+    entry: dict[str, Any] = {
+        "name": row["model"],
+        "family": row.get("arch", ""),
+        "architecture": "encoder" if encoder else "decoder",
+        "num_layers": sizes["L"],
+        "hidden_size": sizes["h"],
+        "num_heads": sizes["a"],
+        "num_kv_heads": sizes["kv"],
+        "head_dim": sizes["head_dim"],
+        "ffn_hidden_size": sizes["d_ff"],
+        "activation": "silu" if gated else "gelu",
+        "gated": gated,
+        "parallel": False,
+        "vocab_size": sizes["vocab"],
+        "max_positions": whole(row, "seq") or 0,
+        "positions": "learned" if learned else "rope" if gated else "alibi",
+        "position_rows": (whole(row, "seq") or 0) if learned else 0,
+        "tied_embeddings": whole(row, "tied") == 1,
+        "norm": "rmsnorm" if gated else "layernorm",
+        "norms_per_layer": 2,
+        "final_norm": True,
+        "biases": [] if gated else ["q", "kv", "out", "up", "down"],
+        "mtp_layers": whole(row, "mtp_layers") or 0,
+    }
+    return entry | _latent(row, sizes) | _experts(row)
+
+
+def _latent(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    if not whole(row, "mla"):
+        return {}
+    rope, value = whole(row, "mla_rope_dim"), whole(row, "mla_v_dim")
+    latent = whole(row, "mla_kv_lora")
+    if not (rope and value and latent):
+        raise Unexpressed("latent attention without mla_kv_lora, mla_rope_dim and mla_v_dim")
+    return {
+        "latent": {
+            "q_lora_rank": whole(row, "mla_q_lora") or 0,
+            "kv_lora_rank": latent,
+            "qk_nope_head_dim": sizes["head_dim"] - rope if sizes["head_dim"] > rope else sizes["head_dim"],
+            "qk_rope_head_dim": rope,
+            "v_head_dim": value,
+        }
+    }
+
+
+def _experts(row: Mapping[str, str]) -> dict[str, Any]:
+    if not whole(row, "experts"):
+        return {}
+    chosen, width = whole(row, "topk"), whole(row, "moe_d_ff")
+    if not (chosen and width):
+        raise Unexpressed("experts without topk and moe_d_ff")
+    if chosen > (whole(row, "experts") or 0):
+        raise Unexpressed("topk is above experts")
+    return {
+        "experts": {
+            "num_experts": whole(row, "experts"),
+            "experts_per_token": chosen,
+            "ffn_hidden_size": width,
+            "shared_ffn_hidden_size": whole(row, "shared_d_ff") or 0,
+            "first_dense_layers": whole(row, "first_dense_layers") or 0,
+        }
+    }

@@ -1,0 +1,183 @@
+"""The trainer of a row: which kind it is, what its switches were, and how the words of precision and recompute read.
+
+A trainer is known by words of its name; one nobody knows is taken for a fused one of Megatron's kind, at the pace that
+trainers have on average.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute
+from sartor.operators import DType
+from sartor.records.rows import Unexpressed
+from sartor.step.trainers import TRAINERS, of_release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A kind of trainer, by words of its name."""
+
+    words: tuple[str, ...]
+    framework: Framework
+    zero_stage: int = 0
+    """Where the row does not say."""
+    fp8: Recipe = Recipe.FP8_DELAYED
+    """What plain ``fp8`` means there."""
+    context_parallel: ContextParallel = ContextParallel.RING
+    dropout: bool = False
+    """Drops out by default (0.1) where the model is of GPT-3's kind: Megatron-LM's and Hugging Face's arguments."""
+
+
+KINDS: tuple[Trainer, ...] = (
+    Trainer(
+        words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
+        framework=TRAINERS["maxtext"],
+        zero_stage=3,
+        fp8=Recipe.FP8_CURRENT,
+        context_parallel=ContextParallel.ALL_GATHER,
+    ),
+    Trainer(
+        words=("torchtitan",),
+        framework=TRAINERS["torchtitan"],
+        zero_stage=3,
+        fp8=Recipe.FP8_CURRENT,
+    ),
+    Trainer(words=("llm-foundry", "composer", "mosaic"), framework=TRAINERS["llm-foundry"], zero_stage=3),
+    Trainer(words=("internevo", "internlm"), framework=TRAINERS["internevo"], zero_stage=1),
+    Trainer(
+        words=("megatron-deepspeed", "megatron deepspeed", "neox"),
+        framework=TRAINERS["megatron-deepspeed"],
+        zero_stage=1,
+        dropout=True,
+    ),
+    Trainer(
+        words=("deepspeed", "zero"),
+        framework=TRAINERS["deepspeed"],
+        zero_stage=3,
+        context_parallel=ContextParallel.ALL_TO_ALL,
+    ),
+    Trainer(
+        words=("bridge",),
+        framework=TRAINERS["megatron-bridge"],
+        zero_stage=1,
+        dropout=True,
+    ),
+    Trainer(
+        words=("nemo", "mlperf"),
+        framework=TRAINERS["nemo"],
+        zero_stage=1,
+        dropout=True,
+    ),
+    Trainer(
+        words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
+        framework=TRAINERS["megatron"],
+        dropout=True,
+    ),
+    Trainer(
+        words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
+        framework=TRAINERS["fsdp"],
+        zero_stage=3,
+    ),
+    Trainer(
+        words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
+        framework=TRAINERS["pytorch"],
+        dropout=True,
+    ),
+)
+
+
+def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
+    """The kind of trainer with the row's own switches, and what was assumed."""
+    name = row.get("framework", "").lower()
+    found = next((each for each in KINDS if any(word in name for word in each.words)), None)
+    on_tpu = gpu.vendor.lower() == "google"
+    kind = found or (KINDS[0] if on_tpu else Trainer(words=(), framework=Framework(name="other"), zero_stage=1))
+    said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
+    framework = kind.framework
+    if row.get("compile") == "1":
+        framework = replace(framework, fused_kernels=True)
+    if row.get("tp_overlap", "") in ("0", "1"):
+        framework = replace(framework, tp_overlap=row["tp_overlap"] == "1")
+    if row.get("dp_overlap", "") in ("0", "1"):
+        framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
+    if row.get("recompute", "").strip().lower() == "selective_op":
+        framework = replace(framework, checkpoints_operators=True)
+    framework = of_release(framework, row.get("framework_version", ""), gpu.generation)
+    return replace(kind, framework=framework), said
+
+
+def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
+    """The precision recipe; where the row does not say, 16 bits (bf16 if the device can). Raises ``Unexpressed``."""
+    word = re.sub(r"[\s\-]+", "_", row.get("dtype", "").strip().lower())
+    if not word or word in ("mixed", "amp", "16bit", "half"):
+        recipe = Recipe.BF16 if DType.BF16 in gpu.peak_flops_per_s else Recipe.FP16
+        return recipe, (f"dtype not stated: {recipe.value}",)
+    if word in _RECIPES:
+        return _RECIPES[word], ()
+    if word in ("fp8", "float8", "fp8_hybrid", "fp8_e4m3"):
+        return trainer.fp8, ()
+    raise Unexpressed(f"dtype {word[:30]}: no precision recipe of that name")
+
+
+_RECIPES: Mapping[str, Recipe] = {
+    **{recipe.value: recipe for recipe in Recipe},
+    "bfloat16": Recipe.BF16,
+    "float16": Recipe.FP16,
+    "float32": Recipe.FP32,
+    "fp8_cs": Recipe.FP8_CURRENT,
+    "fp8_ds": Recipe.FP8_DELAYED,
+    "fp8_tensorwise": Recipe.FP8_CURRENT,
+    "fp8_sc": Recipe.FP8_BLOCK,
+    "fp8_subchannel": Recipe.FP8_BLOCK,
+    "fp8_blockwise": Recipe.FP8_BLOCK,
+    "fp8_mx": Recipe.MXFP8,
+    "fp4": Recipe.NVFP4,
+    "mxfp4": Recipe.NVFP4,
+}
+
+
+def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompute, int, tuple[str, ...]]:
+    """What is recomputed, in how many layers per stage (-1: all), and what was assumed."""
+    word = row.get("recompute", "").strip().lower()
+    number = re.search(r"(\d+)[ _-]*layers?\b", word)
+    if word in ("none", "0", ""):
+        return Recompute.NONE, -1, () if word else ("recompute not stated: none",)
+    if word == "unknown":
+        return Recompute.NONE, -1, ("recompute unknown: none",)
+    if number:
+        return Recompute.FULL, min(int(number.group(1)), layers_per_stage), ()
+    if _CHEAP.fullmatch(word):
+        return Recompute.NONE, -1, (f"{word[:30]}: no products again, counted as none",)
+    share, words = next((way for key, way in _PARTLY.items() if key.search(word)), (1.0, ""))
+    if share < 1:
+        return Recompute.FULL, max(1, math.ceil(layers_per_stage * share)), (f"{word[:30]}: as {words} in full",)
+    if word == "minimal" or _CORE.search(word):
+        return Recompute.SELECTIVE, -1, ()
+    return Recompute.FULL, -1, () if word == "full" else (f"{word[:30]}: as full",)
+
+
+_CHEAP = re.compile(r"((moe_|mlp_)?act(ivation)?|layer_?norm|norm|mla_up_proj|[ ,+])+")
+"""Modules recomputed alone that cost memory traffic or one small product."""
+
+_PARTLY: Mapping[re.Pattern[str], tuple[float, str]] = {
+    re.compile(r"^op$|selective_op|selective_block|every_other"): (0.5, "every second layer"),
+    re.compile(r"qkv_proj"): (0.8, "four of five layers"),
+    re.compile(r"^(moe|mlp|ffn)$"): (2 / 3, "two of three layers"),
+    re.compile(r"^partial"): (0.5, "every second layer"),
+}
+"""Words of what is recomputed, and the share of layers recomputed in full that costs as much: attention's projections
+are 4, and those to queries, keys and values 3, of a layer's 12 h x h products at a feed-forward width of 4 h."""
+
+_CORE = re.compile(r"selective|core_attn|core_attention")
+
+
+def optimizer_of(row: Mapping[str, str]) -> Optimizer:
+    word = row.get("optimizer", "").lower()
+    if "muon" in word:
+        return Optimizer.MUON
+    return Optimizer.SGD if re.search(r"\bsgd\b|momentum", word) else Optimizer.ADAM

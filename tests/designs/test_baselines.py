@@ -1,0 +1,68 @@
+"""Baselines are priced by the same cost model, so the proved best of a space that holds them is never behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
+from sartor.designs.baselines import chip_baselines, published_order
+from sartor.designs.chips import NamedChip
+from sartor.designs.front import front_over, not_dominated
+from sartor.designs.question import DesignModel, ExpertPlan
+from sartor.designs.result import DesignStatus
+from sartor.designs.search import candidates_of, search_design
+from sartor.errors import InputError
+
+EXPERT = DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(1, 2), expert=ExpertPlan(pp=2, dp=2, tp=2))
+
+
+def test_expert_placement_is_no_faster_than_searched_and_searched_no_faster_than_the_best_chip() -> None:
+    asked, space = question(models=(EXPERT,)), small_space()
+    candidates, _ = candidates_of(asked, space)
+    chip = NamedChip(name="first", accelerator=candidates.accelerator(0), hbm_bytes=space.hbm_bytes)
+    expert, searched = chip_baselines(asked, [chip])
+    best = search_design(asked, space).best
+    assert expert.ranked is not None
+    assert searched.ranked is not None
+    assert best is not None
+    assert expert.ranked.objective <= searched.ranked.objective * (1 + 1e-9)
+    assert searched.ranked.objective <= best.objective * (1 + 1e-9)
+
+
+def test_a_placement_that_does_not_fit_is_a_sentence() -> None:
+    asked = question(models=(EXPERT,))
+    candidates, _ = candidates_of(asked, small_space())
+    chip = NamedChip(name="tiny", accelerator=candidates.accelerator(0), hbm_bytes=(1e3,))
+    expert, searched = chip_baselines(asked, [chip])
+    assert expert.ranked is None
+    assert searched.ranked is None
+    assert "fit" in expert.note
+    assert "fits" in searched.note
+
+
+def test_the_published_order_never_beats_the_proof() -> None:
+    found, best = published_order(QUESTIONS[1], SPACES[1]), search_design(QUESTIONS[1], SPACES[1]).best
+    assert found.ranked is not None
+    assert best is not None
+    assert found.ranked.objective <= best.objective * (1 + 1e-9)
+    assert found.evaluations >= 5 or "before" in found.note or found.evaluations == 8
+
+
+def test_a_front_over_area_rises_and_every_point_is_proved() -> None:
+    results = front_over(QUESTIONS[1], SPACES[1], "area_mm2", steps=3)
+    values = [result.best.objective for result in results if result.best]
+    assert values == sorted(values)
+    assert {result.status for result in results} == {DesignStatus.OPTIMAL}
+
+
+def test_a_front_over_what_is_no_budget_is_refused() -> None:
+    with pytest.raises(InputError, match="area_mm2"):
+        front_over(QUESTIONS[1], SPACES[1], "colour")
+
+
+def test_points_that_another_beats_are_left_out() -> None:
+    result = search_design(QUESTIONS[1], SPACES[1])
+    front = not_dominated(result.ranked)
+    assert front[0].objective == result.ranked[0].objective
+    areas = [(each.area_mm2, each.power_w) for each in front]
+    assert len(set(areas)) == len(areas)

@@ -1,0 +1,225 @@
+"""The joint search finds what trying everything finds, and its bounds never lie below what is reached."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
+from sartor.designs.bounds import lower_models, plan_rates, work_rates
+from sartor.designs.parts import Split
+from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
+from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Mean, Objective
+from sartor.designs.result import DesignStatus, Progress
+from sartor.designs.search import candidates_of, search_design
+from sartor.designs.space import published_space, space_from, taken
+from sartor.designs.tasks import Result, Task, run_task
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
+from sartor.model.training import Recompute
+from sartor.placement.terms import PlacementTerms
+
+
+def point(index: int, accelerator: Accelerator, hbm_bytes: float, options: tuple[Option, ...]) -> Point:
+    return Point(index=index, accelerator=accelerator, hbm_bytes=hbm_bytes, options=options)
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> None:
+    result = search_design(replace(QUESTIONS[1], objective=objective), SPACES[1])
+    assert result.status is DesignStatus.OPTIMAL
+    assert result.best is not None
+    assert result.best.objective == pytest.approx(best_by_trying_all(1, objective=objective), rel=1e-9)
+    assert result.gap == 0
+    assert result.evaluated < result.evaluated + result.pruned
+
+
+@pytest.mark.parametrize("mean", list(Mean))
+def test_several_models_are_weighed_as_asked(mean: Mean) -> None:
+    result = search_design(replace(QUESTIONS[2], mean=mean), SPACES[2])
+    assert result.best is not None
+    assert result.status is DesignStatus.OPTIMAL
+    assert result.best.objective == pytest.approx(best_by_trying_all(2, mean=mean), rel=1e-9)
+    rates = np.array(result.best.evaluation.rates)
+    by_hand = (rates * [1, 2]).sum() / 3 if mean is Mean.ARITHMETIC else (rates[0] * rates[1] ** 2) ** (1 / 3)
+    assert result.best.objective == pytest.approx(by_hand)
+
+
+def test_memory_decides_between_recomputing_and_keeping() -> None:
+    asked = question(microbatch_sizes=(4,))
+    answers = [search_design(asked, small_space(hbm_gb=[gb])) for gb in (0.02, 2.0)]
+    rates = [answer.best.objective if answer.best else 0.0 for answer in answers]
+    assert rates[0] < rates[1]
+    outcome = answers[1].best.evaluation.outcomes[0] if answers[1].best else None
+    assert outcome is not None
+    assert outcome.option.recompute is Recompute.NONE
+
+
+def test_richer_placement_terms_are_searched_exactly_too() -> None:
+    terms = PlacementTerms(zero_stages=(1,), virtual_stages=(2,), resync_factor=2.0)
+    asked = question(terms=terms, microbatch_sizes=(1,))
+    space = small_space(num_vector_cores=[2], hbm_gb=[0.02])
+    result = search_design(asked, space)
+    assert result.best is not None
+    candidates, _ = candidates_of(asked, space)
+    everything = [
+        evaluate_point(asked, point(i, candidates.accelerator(i), 2e7, tuple(every_option(asked, 0)))).rates[0]
+        for i in range(len(candidates))
+    ]
+    assert result.best.objective == pytest.approx(max(everything), rel=1e-9)
+
+
+def test_no_memory_that_holds_the_model_is_an_answer() -> None:
+    result = search_design(question(), small_space(hbm_gb=[0.0001]))
+    assert result.status is DesignStatus.INFEASIBLE
+    assert result.best is None
+    assert "hbm" in result.tightest
+
+
+@pytest.mark.parametrize(
+    ("budgets", "named"),
+    [(Budgets(area_mm2=0.01), "area_mm2"), (Budgets(power_w=1e-3), "power_w"), (Budgets(hbm_bytes=1.0), "hbm_bytes")],
+)
+def test_an_impossible_budget_is_named_with_what_the_smallest_candidate_takes(budgets: Budgets, named: str) -> None:
+    result = search_design(question(budgets=budgets), small_space())
+    assert result.status is DesignStatus.INFEASIBLE
+    assert result.tightest.startswith(named)
+
+
+def test_a_budget_keeps_its_candidates_out() -> None:
+    space = small_space()
+    free = search_design(question(), space).best
+    assert free is not None
+    tight = search_design(question(budgets=Budgets(area_mm2=free.area_mm2 * 0.9)), space).best
+    assert tight is not None
+    assert tight.area_mm2 <= free.area_mm2 * 0.9
+    assert tight.objective <= free.objective
+
+
+def test_an_energy_budget_leaves_only_plans_within_it() -> None:
+    asked, space = question(microbatch_sizes=(4,)), small_space(num_tensor_cores=[4], num_vector_cores=[2])
+    assert search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e-30)), space).best is None
+    assert search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e30)), space).best is not None
+
+
+def test_a_search_out_of_time_says_how_far_from_the_best_it_can_be() -> None:
+    best = search_design(question(), small_space()).best
+    result = search_design(question(), small_space(), time_limit_s=0.0)
+    assert result.status is DesignStatus.FEASIBLE
+    assert best is not None
+    assert result.upper_bound >= best.objective
+
+
+def test_an_interrupt_keeps_the_best_and_its_gap() -> None:
+    def stop(progress: Progress) -> None:
+        if progress.evaluated == 1:
+            raise KeyboardInterrupt
+
+    result = search_design(question(), small_space(), on_progress=stop)
+    assert result.interrupted
+    assert result.best is not None
+    assert result.upper_bound >= result.best.objective
+
+
+def test_the_bound_falls_and_the_incumbent_rises() -> None:
+    result = search_design(question(), small_space())
+    bounds, values = ([getattr(p, name) for p in result.trajectory] for name in ("bound", "incumbent"))
+    assert all(a >= b * (1 - 1e-12) for a, b in pairwise(bounds))
+    assert all(a <= b for a, b in pairwise(values))
+
+
+def test_work_done_elsewhere_gives_the_same_answer() -> None:
+    asked, space = question(), small_space()
+
+    def through_pickles(asked: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
+        return (pickle.loads(pickle.dumps(run_task(*pickle.loads(pickle.dumps((asked, task)))))) for task in tasks)
+
+    alone, elsewhere = search_design(asked, space), search_design(asked, space, run=through_pickles)
+    assert elsewhere.best == alone.best
+    assert elsewhere.ranked == alone.ranked
+    assert [(p.bound, p.incumbent) for p in elsewhere.trajectory] == [(p.bound, p.incumbent) for p in alone.trajectory]
+
+
+def test_a_tolerance_is_part_of_the_proof() -> None:
+    best, asked = search_design(question(), small_space()).best, question()
+    assert best is not None
+    result = search_design(asked, small_space(), tolerance=0.5)
+    assert result.best is not None
+    assert result.best.objective <= best.objective <= result.upper_bound * (1 + 1e-9)
+    assert result.gap <= 0.5
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 29_359),
+    st.sampled_from((8e6, 3e7, 1e9)),
+    st.sampled_from(((1, 1), (1, 2), (4, 1), (4, 2))),
+)
+def test_no_point_of_the_published_space_reaches_more_than_its_bounds(
+    index: int, hbm: float, sized: tuple[int, int]
+) -> None:
+    asked, group = question(), published_space().groups[0]
+    accelerator = taken(group, np.array([index]))
+    parts = lower_models(asked)[0].parts[Split(*sized)]
+    loose = work_rates(asked, parts, accelerator)[0]
+    tight = plan_rates(asked, parts, accelerator, np.full((1, 1), hbm))[:, 0, 0]
+    assert (tight <= loose * (1 + 1e-9)).all()
+    here = point(index, taken(group, index), hbm, ())
+    for option in every_option(asked, 0):
+        if option.split == Split(*sized):
+            outcome, bound = evaluate_option(asked, here, option, ScheduleStore())
+            reached = outcome.sequences_per_s if outcome else 0.0
+            assert reached <= bound * (1 + 1e-12)
+            assert reached <= tight[list(asked.recomputes).index(option.recompute)] * (1 + 1e-9)
+
+
+def test_the_published_space_is_the_published_one() -> None:
+    space = published_space()
+    assert space.num_points == 75_712
+    assert space.num_kept == 29_360
+    found, _ = candidates_of(question(), space)
+    assert len(found) == 29_360
+
+
+def test_every_candidate_of_a_space_is_counted_once_in_all_its_groups() -> None:
+    space = small_space(node_nm=[22, 7], memory=["hbm2", "hbm3"], clock_mhz={"from": 800, "to": 1200, "step": 200})
+    assert len(space.groups) == 4
+    assert space.num_kept == space.num_points == 4 * 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tensor_cores": 1}, "num_tensor_cores"),
+        ({"array_rows": [0]}, "array_rows"),
+        ({"array_rows": [1.5]}, "array_rows"),
+        ({"array_rows": {"from": 8, "to": 4, "step": 1}}, "array_rows"),
+        ({"array_rows": {"from": 8, "to": 4}}, "array_rows"),
+        ({"array_rows": {"from": 8, "to": 64, "factor": 1}}, "array_rows"),
+        ({"array_rows": "wide"}, "array_rows"),
+        ({"node_nm": 6}, "node_nm"),
+        ({"memory": "hbm9"}, "memory"),
+        ({"clock_mhz": {"from": 1, "to": 1e9, "step": 1e-3}}, "clock_mhz"),
+    ],
+)
+def test_a_space_that_cannot_be_is_refused_by_name(change: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError) as caught:
+        small_space(**change)
+    assert named in str(caught.value)
+
+
+def test_a_space_must_state_its_cores() -> None:
+    with pytest.raises(InputError, match="num_vector_cores"):
+        space_from({"num_tensor_cores": 1})
+
+
+def test_a_model_that_no_width_splits_leaves_nothing() -> None:
+    asked = question(models=(DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(3,)),))
+    assert search_design(asked, small_space()).status is DesignStatus.INFEASIBLE

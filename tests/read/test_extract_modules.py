@@ -1,0 +1,181 @@
+"""Laws of extraction on hand-written modules: what ran is what is counted, layers fold, errors name their place."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor import api
+from sartor.errors import InputError
+from sartor.model.traced import TracedModel
+from sartor.operators import Attention, Gemm, MemoryBound, MemoryBoundKind, Part, Pass
+from sartor.read.graph_json import graph_body, parse_graph, traced_reading
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here: make test-torch"),
+    pytest.mark.filterwarnings("ignore"),
+]
+MODULES = Path(__file__).with_name("torch_modules.py")
+
+
+def traced(name: str, *inputs: str, **words: Any) -> TracedModel:
+    from sartor.read.extract import extract
+
+    return extract(f"{MODULES}:{name}", inputs=inputs, **words)
+
+
+def products(model: TracedModel, pass_: Pass = Pass.FORWARD) -> list[Gemm]:
+    return [op for op in model.graph.operators if isinstance(op, Gemm) and op.pass_ is pass_]
+
+
+def test_a_linear_layer_is_three_products_with_the_layouts_of_a_linear_layer() -> None:
+    model = traced("Mlp", "x=2x8x64")
+    forward, dgrad, wgrad = (products(model, p) for p in (Pass.FORWARD, Pass.DGRAD, Pass.WGRAD))
+    assert [(op.m, op.n, op.k, op.layout.value) for op in forward] == [(16, 256, 64, "TN"), (16, 64, 256, "TN")]
+    assert [(op.m, op.n, op.k, op.layout.value) for op in dgrad] == [(16, 256, 64, "NN")]  # x wants no gradient
+    assert {(op.m, op.n, op.k, op.layout.value) for op in wgrad} == {(64, 256, 16, "NT"), (256, 64, 16, "NT")}
+    assert model.num_params == 64 * 256 * 2 + 256 + 64
+
+
+def test_a_model_of_equal_blocks_folds_into_one_kind_and_loses_no_flop() -> None:
+    model = traced("with_named_inputs")
+    assert [(layer.count, layer.weight_sets) for layer in model.layers] == [(4, 4)]
+    tokens, d = 64, 64
+    linear = 2 * tokens * (d * 3 * d + d * d + 2 * d * 256) * 4 + 2 * tokens * d * 1000
+    assert sum(op.flops * op.count for op in products(model)) == linear
+    backward = sum(op.flops * op.count for p in (Pass.DGRAD, Pass.WGRAD) for op in products(model, p))
+    assert backward == 2 * linear
+
+
+def test_pytorchs_attention_is_one_operator_forward_and_backward() -> None:
+    found = [op for op in traced("with_named_inputs").graph.operators if isinstance(op, Attention)]
+    assert [(op.pass_, op.count) for op in found] == [(Pass.FORWARD, 4), (Pass.BACKWARD, 4)]
+    assert all((op.batch, op.num_heads, op.seq_q, op.head_dim, op.causal) == (2, 4, 32, 16, True) for op in found)
+
+
+def test_every_operator_names_the_module_it_ran_in() -> None:
+    model = traced("with_named_inputs")
+    of = {op.name: call.module for op, call in zip(model.graph.operators, model.calls, strict=True)}
+    assert of["mlp.up"] == of["mlp.up.wgrad"] == of["mlp.up.dgrad"] == "blocks.*.mlp.up"
+    assert of["head"] == "head"
+    assert all(call.call for call in model.calls)
+
+
+def test_parts_are_told_by_where_they_lie() -> None:
+    parts = {op.name: op.part for op in traced("with_named_inputs").graph.operators}
+    assert parts["table"] is parts["table.backward"] is Part.EMBEDDING
+    assert parts["head"] is parts["head.wgrad"] is Part.HEAD
+    assert parts["qkv"] is Part.LAYER
+
+
+def test_a_layer_that_runs_again_counts_as_often_but_holds_its_weights_once() -> None:
+    again, apart = traced("Shared", "ids=2x32:int64"), traced("with_named_inputs")
+    assert [(layer.count, layer.weight_sets) for layer in again.layers] == [(4, 1)]
+    assert again.graph.matmul_flops == apart.graph.matmul_flops
+    assert apart.num_params - again.num_params == 3 * apart.layers[0].num_params
+
+
+def test_layers_of_two_kinds_keep_their_places() -> None:
+    model = traced("Mixed", "x=4x16x64")
+    assert [(layer.name, layer.positions) for layer in model.layers] == [
+        ("layers[0]", (0, 2, 4)),
+        ("layers[1]", (1, 3, 5)),
+    ]
+
+
+def test_convolutions_are_the_products_they_amount_to() -> None:
+    model = traced("Convolutions", "x=2x3x32x32")
+    found = {op.name: (op.m, op.n, op.k) for op in products(model)}
+    assert found == {"plain": (2048, 16, 27), "strided": (512, 32, 144)}
+    kinds = {op.name: op.kind for op in model.graph.operators if isinstance(op, MemoryBound)}
+    assert kinds["depthwise"] is MemoryBoundKind.CONV
+    wgrad = {op.name: (op.m, op.n, op.k) for op in products(model, Pass.WGRAD)}
+    assert wgrad == {"plain.wgrad": (16, 27, 2048), "strided.wgrad": (32, 144, 512)}
+
+
+def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:
+    from sartor.model.lower.traced import grown
+
+    small, large = traced("Gpt", "ids=2x32:int64"), traced("Gpt", "ids=4x32:int64")
+    for op, call, real in zip(small.graph.operators, small.calls, large.graph.operators, strict=True):
+        scaled = grown(op, call, 2.0)
+        if not isinstance(op, MemoryBound):
+            assert scaled == real, op.name
+        else:  # weights and tables are read once however large the batch
+            assert real.bytes_moved <= scaled.bytes_moved <= 2.1 * real.bytes_moved, op.name
+
+
+def test_fused_kernels_move_no_more_than_eager_ones() -> None:
+    fused, eager = traced("with_named_inputs"), traced("with_named_inputs", eager=True)
+    assert fused.graph.matmul_flops == eager.graph.matmul_flops
+    assert len(fused.graph.operators) < len(eager.graph.operators)
+    assert fused.graph.bytes_moved <= eager.graph.bytes_moved
+
+
+def test_edges_follow_the_data() -> None:
+    model = traced("with_named_inputs")
+    names = [op.name for op in model.graph.operators]
+    edges = {(names[a], names[b]) for a, b in model.graph.edges}
+    wanted = {("norm1", "qkv"), ("mlp.up", "mlp.activation"), ("mlp.activation", "mlp.down"), ("head", "head")}
+    assert wanted - {("head", "head")} <= edges
+    assert all(a < b for a, b in model.graph.edges)
+
+
+def test_a_tied_head_is_counted_once() -> None:
+    apart, tied = traced("Gpt", "ids=2x32:int64"), traced("tied", "ids=2x32:int64")
+    assert apart.num_params - tied.num_params == 64000
+    assert (tied.tied_params, apart.tied_params) == (64000, 0)
+    assert traced_reading(tied).num_params == tied.num_params
+
+
+def test_a_module_that_asks_for_values_while_it_is_made_is_made_on_the_host() -> None:
+    assert [(op.n, op.k) for op in products(traced("AsksWhileMade", "x=4x64"))] == [(128, 64)]
+
+
+def test_prefill_traces_forward_alone() -> None:
+    model = traced("with_inputs", phase="prefill")
+    assert {op.pass_ for op in model.graph.operators} == {Pass.FORWARD}
+    assert model.layers[0].stash_bytes == 0
+
+
+def test_a_graph_of_ones_own_module_is_written_read_and_priced(tmp_path: Path) -> None:
+    model = traced("with_named_inputs", dtype="bf16")
+    body = {"schema": "sartor/extract/1", **graph_body(model)}
+    assert parse_graph(json.loads(json.dumps(body))).graph == model.graph
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(body))
+    assert float(api.estimate(path, "a100").estimate.time_s) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "said"),
+    [
+        ("AsksForAValue", ("x=2x8x64",), r"_local_scalar_dense.*torch_modules\.py:\d+"),
+        ("WrongSizes", ("x=4x8",), r"aten::addmm in module inner.*torch_modules\.py:\d+"),
+        ("NoParameters", ("x=4x8",), "nothing that depends on a parameter"),
+        ("Mlp", (), "needs its inputs"),
+        ("Mlp", ("y=2x8x64",), "no such argument"),
+        ("Mlp", ("x=2x8xsixty",), "NAME=SHAPE:DTYPE"),
+        ("Mlp", ("x=2x8x64:float63",), "no element type"),
+        ("Mlp", ("x=0x64",), "at least 1"),
+        ("wants_an_argument", ("x=2x8x64",), "it wants width"),
+        ("no_module", ("x=2x8x64",), "must return an nn.Module"),
+        ("raises", ("x=2x8x64",), r"OSError: no weights here.*torch_modules\.py:\d+"),
+        ("with_input", (), "nearest: with_inputs"),
+    ],
+)
+def test_what_cannot_be_traced_is_said_with_its_place(name: str, inputs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        traced(name, *inputs)
+
+
+def test_a_module_that_cannot_be_imported_is_said() -> None:
+    from sartor.read.extract import extract
+
+    with pytest.raises(InputError, match="no module named nosuchpackage"):
+        extract("nosuchpackage.models:make")

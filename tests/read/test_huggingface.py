@@ -1,0 +1,199 @@
+"""Real configs against the published classes' counts, and what is said when a file leaves something open."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from read.published_counts import conformance_rows
+from sartor.errors import InputError
+from sartor.model.counts import count_params, format_layer_runs
+from sartor.model.layer import AttentionMixer
+from sartor.read.defaults import class_defaults, defaults_source, known_model_types
+from sartor.read.families import readers
+from sartor.read.huggingface import read_model
+
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+}
+LLAMA_3_8B = 8_030_261_248
+
+
+def test_every_compared_column_of_every_model_equals_the_published_class_exactly(shared_dir: Path) -> None:
+    rows = list(conformance_rows(shared_dir / "data/configs"))
+    assert len(rows) > 250
+    wrong = [f"{r.name} {r.column}: {r.ours} not {r.truth}" for r in rows if not r.agrees]
+    assert wrong == []
+
+
+def test_each_reading_of_a_known_model_type_is_exact(shared_dir: Path) -> None:
+    folder = shared_dir / "data/configs"
+    with (folder / "truth.csv").open(newline="") as file:
+        for entry in csv.DictReader(file):
+            if entry["status"] == "ok":
+                reading = read_model(folder / entry["family"] / entry["name"] / "config.json")
+                if not entry["expected_params"]:  # Llama 4 without its vision_config
+                    assert not reading.exact
+                    assert reading.inexact_because
+                    continue
+                assert reading.exact, (entry["name"], reading.inexact_because)
+                assert reading.interval_factor == 1.0
+
+
+@pytest.mark.parametrize("name", ["qwen/Qwen-7B-Chat", "chatglm/chatglm3-6b-32k"])
+def test_a_model_of_custom_code_is_refused_with_a_way_out(shared_dir: Path, name: str) -> None:
+    file = shared_dir / "data/configs" / name / "config.json"
+    with pytest.raises(InputError, match="auto_map") as caught:
+        read_model(file)
+    assert "delete auto_map" in str(caught.value)
+    config = json.loads(file.read_bytes())
+    del config["auto_map"]
+    reading = read_model(config)
+    assert not reading.exact
+    assert reading.interval_factor > 1
+    assert reading.assumptions
+
+
+def test_a_file_with_neither_model_type_nor_architectures_is_refused(shared_dir: Path) -> None:
+    with pytest.raises(InputError, match="architectures"):
+        read_model(shared_dir / "data/configs/roberta/roberta-base/config.json")
+
+
+def test_an_unknown_model_type_is_read_by_its_field_names_and_every_guess_is_said() -> None:
+    config = {k: v for k, v in LLAMA.items() if k != "architectures"} | {"model_type": "brand_new"}
+    reading = read_model(config)
+    assert count_params(reading.shape).total == LLAMA_3_8B
+    assert reading.interval_factor > 1
+    assert not reading.exact
+    said = " ".join(reading.assumptions)
+    assert "brand_new" in said
+    assert "RMS norms" in said
+    assert "gated" in said
+
+
+def test_an_unknown_model_type_of_a_known_class_is_read_as_that_class() -> None:
+    reading = read_model(LLAMA | {"model_type": "brand_new"})
+    assert count_params(reading.shape).total == LLAMA_3_8B
+    assert reading.interval_factor > 1
+    assert any("LlamaForCausalLM" in sentence for sentence in reading.assumptions)
+
+
+def test_a_missing_model_type_is_taken_from_the_class() -> None:
+    reading = read_model({k: v for k, v in LLAMA.items() if k != "model_type"})
+    assert count_params(reading.shape).total == LLAMA_3_8B
+
+
+def test_gpt2_names_are_understood_in_an_unknown_model_type() -> None:
+    fields = {"n_positions": 1024, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+    known = read_model(GPT2 | fields)
+    unknown = read_model(GPT2 | fields | {"model_type": "gpt_something"})
+    assert count_params(unknown.shape).total == count_params(known.shape).total
+
+
+def test_experts_are_understood_in_an_unknown_model_type() -> None:
+    config = {k: v for k, v in LLAMA.items() if k != "architectures"}
+    config |= {"model_type": "brand_new", "num_local_experts": 8, "num_experts_per_tok": 2}
+    shape = read_model(config).shape
+    mixtral = config | {"model_type": "mixtral"}
+    assert count_params(shape).total == count_params(read_model(mixtral).shape).total
+
+
+def test_the_text_part_of_an_unknown_composite_is_read_and_the_rest_said() -> None:
+    reading = read_model({"model_type": "brand_new_vl", "text_config": LLAMA, "vision_config": {"hidden_size": 1024}})
+    assert count_params(reading.shape).total == LLAMA_3_8B
+    assert any("not counted" in sentence for sentence in reading.assumptions)
+    assert reading.interval_factor > 1
+
+
+def test_a_state_space_model_of_unknown_type_is_refused_rather_than_guessed() -> None:
+    with pytest.raises(InputError, match="state-space"):
+        read_model({"model_type": "brand_new", "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16})
+
+
+def test_a_default_that_is_taken_is_said() -> None:
+    reading = read_model({k: v for k, v in LLAMA.items() if k not in ("num_key_value_heads", "tie_word_embeddings")})
+    assert any("tie_word_embeddings is not in the file: false" in s for s in reading.assumptions)
+    assert reading.exact
+
+
+def test_a_complete_file_needs_no_assumption() -> None:
+    assert read_model(LLAMA | {"head_dim": 128}).assumptions == ()
+
+
+def test_a_null_is_not_a_missing_field(shared_dir: Path) -> None:
+    """DeepSeek-V2-Lite: ``q_lora_rank`` null means none, absent means the published 1536."""
+    file = shared_dir / "data/configs/deepseek_v2/DeepSeek-V2-Lite/config.json"
+    config = json.loads(file.read_bytes())
+    with_null = count_params(read_model(config).shape).total
+    del config["q_lora_rank"]
+    absent = read_model(config)
+    assert count_params(absent.shape).total != with_null
+    assert any("q_lora_rank is not in the file: 1536" in s for s in absent.assumptions)
+
+
+def test_heads_follow_the_class_in_architectures() -> None:
+    bare = read_model(LLAMA | {"architectures": ["LlamaModel"]}).shape
+    labelled = read_model(LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 5}).shape
+    assert count_params(bare).total == LLAMA_3_8B - 128256 * 4096
+    assert count_params(labelled).total == count_params(bare).total + 5 * 4096
+
+
+def test_first_dense_layers_come_first() -> None:
+    config = {
+        "model_type": "deepseek_v3", "hidden_size": 256, "num_hidden_layers": 5, "num_attention_heads": 4,
+        "vocab_size": 512, "first_k_dense_replace": 2, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64, "intermediate_size": 512, "n_group": 1, "topk_group": 1,
+    }  # fmt: skip
+    shape = read_model(config).shape
+    assert [int(run.count) for run in shape.main.runs] == [2, 3]
+    assert format_layer_runs(shape.main).startswith("2x")
+
+
+def test_windows_alternate_as_the_class_says() -> None:
+    config = LLAMA | {"model_type": "gemma2", "sliding_window": 4096, "architectures": ["Gemma2ForCausalLM"]}
+    shape = read_model(config).shape
+    windows = {run.positions[:3]: run.layer.mixers[0] for run in shape.main.runs}
+    local, full = windows[(0, 2, 4)], windows[(1, 3, 5)]
+    assert isinstance(local, AttentionMixer)
+    assert isinstance(full, AttentionMixer)
+    assert (local.window, full.window) == (4096, 0)
+
+
+def test_published_defaults_have_a_source() -> None:
+    assert "transformers 5." in defaults_source()
+    assert len(known_model_types()) > 700
+    assert class_defaults("llama").values["vocab_size"] == 32000
+    assert not class_defaults("no such type").known
+
+
+def test_hundreds_of_model_types_have_a_reader_and_published_defaults() -> None:
+    assert len(readers()) > 300
+    assert {"llama", "gpt2", "deepseek_v3", "bert", "t5", "mamba"} <= readers().keys()
+
+
+def test_folder_file_bytes_and_dictionary_give_the_same_shape(tmp_path: Path) -> None:
+    folder = tmp_path / "some-model-1.5b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    by_folder, by_file = read_model(folder), read_model(folder / "config.json")
+    assert by_folder == by_file
+    assert by_folder.shape.name == "some-model-1.5b"
+    assert read_model(json.dumps(LLAMA).encode()).shape == read_model(LLAMA).shape

@@ -1,0 +1,122 @@
+"""The guard's bounds, and what is said of a candidate that moves within them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.model.workload import Workload
+from sartor.model.zoo import load_model, model_names
+from sartor.shapes.quality import CRITERIA, QualityGuard, allowed, bounds, judged, levine_depth, quality_of
+from sartor.shapes.search import search_shapes
+
+BASE = load_model("llama-3.1-8b").fields()
+
+
+def test_every_criterion_has_a_source() -> None:
+    assert all(len(criterion.source) > 20 for criterion in CRITERIA)
+
+
+@pytest.mark.parametrize("width", [0.0, 0.5, 1.0, 2.0])
+def test_the_baseline_always_passes(width: float) -> None:
+    for name in model_names():
+        fields = load_model(name).fields()
+        assert allowed(QualityGuard(width=width), fields, fields), name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_layers": 23},
+        {"num_layers": 41},
+        {"head_dim": 32, "num_heads": 128},
+        {"num_kv_heads": 2},
+        {"num_kv_heads": 32},
+        {"num_heads": 8},
+        {"ffn_hidden_size": 8192},
+        {"ffn_hidden_size": 20480},
+        {"hidden_size": 8192},
+    ],
+)
+def test_what_is_too_far_is_refused(change: dict[str, int]) -> None:
+    assert not allowed(QualityGuard(), {**BASE, **change}, BASE)
+
+
+def test_many_are_judged_as_each() -> None:
+    layers, widths = np.asarray([20, 26, 32, 40, 44]), np.asarray([9000, 14336, 19000])
+    grid = {**BASE, "num_layers": layers[:, None], "ffn_hidden_size": widths}
+    many = allowed(QualityGuard(), grid, BASE)
+    for (i, n), (j, f) in itertools.product(enumerate(layers), enumerate(widths)):
+        assert many[i, j] == allowed(QualityGuard(), {**BASE, "num_layers": n, "ffn_hidden_size": f}, BASE)
+
+
+def test_a_tighter_guard_allows_no_more() -> None:
+    criteria = judged(BASE, BASE)
+    assert criteria
+    for criterion in criteria:
+        edges = [bounds(criterion, QualityGuard(width=width), BASE) for width in (0.25, 0.5, 1.0)]
+        lows, highs = zip(*edges, strict=True)
+        assert list(lows) == sorted(lows, reverse=True)
+        assert list(highs) == sorted(highs)
+
+
+def test_a_tighter_guard_finds_no_faster_shape() -> None:
+    gpu, workload = load_gpu("h100"), Workload(shape=load_model("llama-3.1-8b"), microbatch_size=4)
+    wide, narrow = (search_shapes(workload, [gpu], guard=QualityGuard(width=w)) for w in (1.0, 0.4))
+    best = [found.candidates[0].time_s if found.candidates else found.baseline.time_s for found in (wide, narrow)]
+    assert best[0] <= best[1]
+
+
+def test_a_closed_guard_lets_only_the_vocabulary_grow() -> None:
+    workload = Workload(shape=load_model("gpt3-2.7b"), microbatch_size=4)
+    found = search_shapes(workload, [load_gpu("a100")], guard=QualityGuard(width=0))
+    assert found.candidates
+    assert all(set(candidate.changed) == {"vocab_size"} for candidate in found.candidates)
+
+
+def test_beyond_the_default_guard_is_said_to_be_outside_the_evidence() -> None:
+    inside = quality_of(QualityGuard(), {**BASE, "num_layers": 28}, BASE, 8e9)
+    outside = quality_of(QualityGuard(width=2), {**BASE, "num_layers": 20}, BASE, 8e9)
+    assert inside.within_evidence
+    assert not outside.within_evidence
+    assert {check.name for check in outside.checks if not check.within_evidence} == {
+        "num_layers",
+        "hidden_size_per_layer",
+        "kv_elements_per_token",
+    }
+
+
+def test_where_controlled_studies_end_is_said() -> None:
+    notes = quality_of(QualityGuard(), {**BASE, "num_layers": 28}, BASE, 8e9).notes
+    assert any("1.5B" in note for note in notes)
+    assert not any("1.5B" in n for n in quality_of(QualityGuard(), {**BASE, "num_layers": 28}, BASE, 1.2e9).notes)
+
+
+def test_shallower_small_models_are_outside_the_evidence() -> None:
+    base = load_model("pythia-410m").fields()
+    quality = quality_of(QualityGuard(), {**base, "num_layers": 22}, base, 4.1e8)
+    assert not quality.within_evidence
+    assert any("MobileLLM" in note for note in quality.notes)
+
+
+def test_padding_alone_costs_no_quality() -> None:
+    base = load_model("gpt3-2.7b").fields()
+    quality = quality_of(QualityGuard(), {**base, "vocab_size": 50304}, base, 2.7e9)
+    assert quality.within_evidence
+    assert quality.checks == ()
+    assert "padded" in quality.notes[0]
+
+
+def test_levine_s_depth_for_gpt3_is_80_layers() -> None:
+    """Levine et al. 2020: a 175B model should have about 80 layers where GPT-3 has 96."""
+    assert levine_depth(12288) == pytest.approx(80, abs=2)
+
+
+@pytest.mark.parametrize("width", [-1.0, float("nan"), float("inf"), 5.0])
+def test_a_width_that_is_none_is_refused(width: float) -> None:
+    with pytest.raises(InputError, match="evidence"):
+        QualityGuard(width=width)

@@ -1,0 +1,224 @@
+"""Laws of a plan's memory: what is conserved, what may not grow, and figures of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.counts import count_params
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import (
+    Framework,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.model.zoo import load_model
+from sartor.operators import DType
+from sartor.step.footprint import every_stage, fits, footprint
+from sartor.step.in_flight import in_flight
+from sartor.step.memory_coefficients import habits_for
+from sartor.step.results import Footprint
+from sartor.step.simulation import PipelineTimes, most_in_flight, simulate
+from sartor.step.states import dense_states
+
+CLUSTER = load_cluster("dgx-h100", 512)
+FIELDS = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes", "allocated_bytes")
+
+
+def _job(name: str = "gpt3-175b", **changes: Any) -> TrainingJob:
+    return replace(TrainingJob(shape=load_model(name), seq_len=2048, global_batch_size=1536), **changes)
+
+
+def _plan(dims: dict[str, Any] | None = None, **changes: Any) -> TrainingPlan:
+    return replace(TrainingPlan(dims=ParallelDims(**(dims or {})), num_microbatches=16), **changes)
+
+
+degrees = st.sampled_from([1, 2, 4, 8])
+plans = st.builds(
+    lambda tp, pp, cp, b, m, zero, again, schedule: _plan(
+        {"tp": tp, "pp": pp, "dp": 8, "cp": cp},
+        microbatch_size=b,
+        num_microbatches=m,
+        zero_stage=zero,
+        recompute=again,
+        schedule=schedule,
+    ),
+    degrees,
+    degrees,
+    st.sampled_from([1, 2]),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 8, 32]),
+    st.integers(0, 3),
+    st.sampled_from(list(Recompute)),
+    st.sampled_from(list(PipelineSchedule)),
+)
+
+
+def test_the_states_of_7_5_billion_parameters_are_figure_1_of_the_zero_paper() -> None:
+    """Rajbhandari et al. 2020, fig. 1: 7.5e9 parameters, 64 devices, Adam in mixed precision: gigabytes per device."""
+    job = _job(framework=Framework(grad_dtype=DType.BF16))
+    for stage, gigabytes in ((0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)):
+        each = dense_states(job, _plan({"dp": 64}, zero_stage=stage), habits_for(job))
+        total = each.weight + each.grad + each.optimizer
+        assert 7.5 * float(total) == pytest.approx(gigabytes, rel=0.004)
+
+
+def test_megatron_holds_18_bytes_a_parameter_or_6_and_12_shared() -> None:
+    """Megatron-LM's training/theoretical_memory_usage.py: 18, or 6 + 12 / dp with its distributed optimizer."""
+    job = _job()
+    for zero, expected in ((0, 18.0), (1, 6 + 12 / 8)):
+        each = dense_states(job, _plan({"dp": 8}, zero_stage=zero), habits_for(job))
+        assert float(each.weight + each.grad + each.optimizer) == expected
+
+
+def test_fsdp_spreads_16_bytes_a_parameter() -> None:
+    job = _job(framework=Framework(name="torchtitan", main_params=False))
+    each = dense_states(job, _plan({"dp": 8}, zero_stage=3), habits_for(job))
+    assert float(each.weight + each.grad + each.optimizer) == 16 / 8
+
+
+def test_momentum_alone_is_half_of_adam_and_adapters_hold_no_states() -> None:
+    plan = _plan({"dp": 1})
+    adam, sgd = (footprint(_job(optimizer=o), plan, CLUSTER) for o in (Optimizer.ADAM, Optimizer.SGD))
+    assert adam.optimizer_bytes / sgd.optimizer_bytes == pytest.approx(12 / 8)
+    frozen = footprint(_job(trains_weights=False), plan, CLUSTER)
+    assert frozen.grad_bytes == frozen.optimizer_bytes == 0
+
+
+@given(degrees, st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 3]))
+def test_weights_over_all_ranks_are_the_model_and_the_copies_of_its_vectors(tp: int, pp: int, v: int) -> None:
+    shape = load_model("gpt3-175b")
+    every = every_stage(_job(), _plan({"tp": tp, "pp": pp}, virtual_stages=v), CLUSTER)
+    held = float(every.weights.sum()) / 2 * tp
+    vectors = 96 * (4 * 12288 + 2 * 12288) + 2 * 12288 + 2048 * 12288  # norms and row-parallel biases, positions
+    table = shape.vocab_size * 12288 if pp > 1 else 0
+    total = int(count_params(shape).total)
+    assert total + table <= held <= total + table + (tp - 1) * vectors + tp * 12288 * 2
+
+
+@given(st.sampled_from(["mixtral-8x7b", "deepseek-v3"]), st.sampled_from([1, 2, 4, 8]))
+def test_experts_over_all_expert_ranks_are_the_experts(name: str, ep: int) -> None:
+    job = _job(name)
+    one, many = (every_stage(job, _plan({"dp": 8, "ep": e}), CLUSTER).weights.sum() / 2 for e in (1, ep))
+    routed = float(count_params(job.shape).routed_expert)
+    mtp = 0 if not job.shape.mtp_layers else routed / 58
+    assert one - many == pytest.approx((routed + mtp) * (1 - 1 / ep), rel=1e-9)
+
+
+@given(plans)
+@settings(max_examples=60, deadline=None)
+def test_the_parts_add_up_and_each_figure_holds_the_one_before(plan: TrainingPlan) -> None:
+    foot = footprint(_job(), plan, CLUSTER)
+    parts = (foot.param_bytes, foot.grad_bytes, foot.optimizer_bytes, foot.stash_bytes, foot.workspace_bytes)
+    assert sum(parts) == pytest.approx(foot.allocated_bytes, rel=1e-12)
+    assert foot.allocated_bytes <= foot.reserved_bytes <= foot.device_bytes
+    assert min(parts) >= 0
+
+
+@given(plans)
+@settings(max_examples=60, deadline=None)
+def test_the_fullest_stage_is_that_of_all_stages(plan: TrainingPlan) -> None:
+    every = every_stage(_job(), plan, CLUSTER)
+    foot = footprint(_job(), plan, CLUSTER)
+    assert foot.device_bytes == every.device_bytes.max()
+    assert every.device_bytes[foot.stage, 0] == foot.device_bytes
+
+
+@given(plans, st.sampled_from(["gpt3-175b", "llama-3.1-70b"]))
+@settings(max_examples=60, deadline=None)
+def test_states_and_kept_activations_never_grow_with_more_devices_stages_or_shards(
+    plan: TrainingPlan, name: str
+) -> None:
+    job, d = _job(name), plan.dims
+
+    def held(p: TrainingPlan) -> float:
+        each = every_stage(job, p, CLUSTER)
+        return float((each.states + each.layers_kept).max())
+
+    base = held(plan)
+    for more in (replace(d, tp=d.tp * 2), replace(d, cp=d.cp * 2), replace(d, dp=d.dp * 2)):
+        assert held(replace(plan, dims=more)) <= base * (1 + 1e-12)
+    for zero in range(int(plan.zero_stage), 4):
+        assert held(replace(plan, zero_stage=zero)) <= base * (1 + 1e-12)
+    for again in range(int(plan.recompute), 3):
+        assert held(replace(plan, recompute=again)) <= base * (1 + 1e-12)
+    assert held(replace(plan, optimizer_offload=True)) < base
+
+
+@given(st.sampled_from([1, 2, 3, 4, 6, 8]), degrees)
+def test_more_stages_never_hold_more_where_they_divide_the_layers(pp: int, tp: int) -> None:
+    job = _job("llama-3.1-405b", framework=Framework())  # untied: no second table
+    base = TrainingPlan(dims=ParallelDims(tp=tp, dp=8), num_microbatches=64)
+    few, more = (every_stage(job, replace(base, dims=replace(base.dims, pp=p)), CLUSTER) for p in (1, pp))
+    assert more.states.max() <= few.states.max()
+    assert more.layers_kept.max() <= few.layers_kept.max() * pp * np.ceil(126 / pp) / 126
+
+
+@given(st.integers(1, 12), degrees, degrees)
+def test_the_stash_grows_as_the_microbatches_in_flight(m: int, tp: int, pp: int) -> None:
+    one, many = (
+        every_stage(_job(), _plan({"tp": tp, "pp": pp}, num_microbatches=n, schedule=PipelineSchedule.GPIPE), CLUSTER)
+        for n in (1, m)
+    )
+    assert many.kept == pytest.approx(m * one.kept)
+
+
+@given(degrees, st.integers(1, 4), st.integers(1, 6), st.sampled_from(list(PipelineSchedule)), st.floats(0.2, 3))
+@settings(max_examples=60, deadline=None)
+def test_microbatches_in_flight_are_those_of_the_simulated_pipeline(
+    pp: int, virtual: int, groups: int, schedule: PipelineSchedule, ratio: float
+) -> None:
+    virtual = virtual if schedule is PipelineSchedule.ONE_F_ONE_B and pp > 1 else 1
+    m = groups * pp if virtual > 1 else groups
+    each = np.ones((pp, virtual))
+    events = simulate(schedule, PipelineTimes(forward_s=each, dgrad_s=ratio * each, wgrad_s=each), m)
+    until = "W" if schedule is PipelineSchedule.ZERO_BUBBLE else "B"
+    for d in range(pp):
+        ours = int(in_flight(schedule, d, pp, virtual, m).sum())
+        assert ours == most_in_flight(events, d, until=until)  # type: ignore[arg-type]
+
+
+@given(st.lists(plans, min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_an_array_of_plans_gives_what_each_gives_alone(many: list[TrainingPlan]) -> None:
+    names = ("microbatch_size", "num_microbatches", "zero_stage", "recompute", "schedule")
+    fields: dict[str, Any] = {n: np.array([int(getattr(p, n)) for p in many]) for n in names}
+    dims: dict[str, Any] = {n: np.array([getattr(p.dims, n) for p in many]) for n in ("tp", "pp", "dp", "cp")}
+    together = footprint(_job(), TrainingPlan(dims=ParallelDims(**dims), **fields), CLUSTER)
+    for i, plan in enumerate(many):
+        alone: Footprint = footprint(_job(), plan, CLUSTER)
+        for name in (*FIELDS, "reserved_bytes", "device_bytes", "stage"):
+            assert getattr(together, name)[i] == getattr(alone, name)
+
+
+def test_shapes_of_plans_broadcast() -> None:
+    tp, b = np.array([1, 2, 4, 8])[:, None], np.array([1, 2, 4])
+    foot = footprint(_job(), _plan({"tp": tp, "pp": 8}, microbatch_size=b), CLUSTER)
+    assert (
+        np.shape(foot.device_bytes) == np.shape(fits(_job(), _plan({"tp": tp}, microbatch_size=b), CLUSTER)) == (4, 3)
+    )
+
+
+def test_175_billion_parameters_fit_on_64_devices_of_80_gb_when_recomputed_and_not_on_8() -> None:
+    """Narayanan et al. 2021 trained GPT-3 175B with tp 8, pp 12; eight devices hold 2.8 TB of states nowhere."""
+    again = {"recompute": Recompute.FULL, "zero_stage": 1}
+    assert fits(_job(), _plan({"tp": 8, "pp": 12, "dp": 4}, **again), CLUSTER)
+    assert not fits(_job(), _plan({"tp": 8}, **again), CLUSTER)
+
+
+@pytest.mark.parametrize("recipe", list(Recipe))
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed", "maxtext", "somebody's"])
+def test_every_recipe_and_trainer_has_a_footprint(recipe: Recipe, trainer: str) -> None:
+    job = _job("deepseek-v2-lite", recipe=recipe, framework=Framework(name=trainer))
+    foot = footprint(job, _plan({"dp": 8, "ep": 8}, zero_stage=1), CLUSTER)
+    assert 1e9 < foot.device_bytes < 1e12
