@@ -1,6 +1,6 @@
 """Write the tables of lab/notebook/intervals.md: how often held-out devices lay inside borrowed intervals.
 
-``python tools/interval_docs.py [DATA]`` (default: ../shared/data), after tools/fit_intervals.py. Coverage is as that
+``python lab/interval_docs.py [DATA]`` (default: ../shared/data), after lab/fit_intervals.py. Coverage is as that
 tool recorded it. Comparisons and totals are made anew: every measured device borrows as if it had never been measured,
 with intervals that the other devices needed; pairs and sums of its measured operators are then told by
 ``sartor.cost.estimate`` itself, and by the measurements.
@@ -32,7 +32,7 @@ from sartor.records.targets import targets_of
 from sartor.validate.predictions import predict
 
 PAGE = kin_docs.ROOT / "lab" / "notebook" / "intervals.md"
-MARK = "<!-- Below: written by tools/interval_docs.py. -->\n"
+MARK = "<!-- Below: written by lab/interval_docs.py. -->\n"
 NEAR = {"die": "same die", "generation": "same generation", "joint": "another generation, joint fit",
         "other": "another generation"}  # fmt: skip
 PAIRS, SUMS, PARTS = 2000, 500, 8
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def coverage() -> Iterator[str]:
-    """What tools/fit_intervals.py recorded."""
+    """What lab/fit_intervals.py recorded."""
     yield "\n## Borrowed, held out by device\n"
     yield "| distance | section | devices | σ over the measured GPU's | at least | held-out devices, in 80% |"
     yield "|---|---|---|---|---|---|"

@@ -1,5 +1,5 @@
 """Write the tables of docs/concepts/residual.md (a line per kind of operator) and of lab/notebook/residual.md (a line
-per network) from what tools/fit_residual.py recorded.
+per network) from what lab/fit_residual.py recorded.
 
 ``python tools/residual_docs.py`` after a fit; ``--check`` only compares. Reads the package's files, nothing else.
 """

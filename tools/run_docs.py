@@ -24,8 +24,8 @@ NOT_RUN = "<!-- not run -->\n"
 
 
 def pages() -> Iterator[Path]:
-    """Every page of the documentation that holds Python."""
-    for path in sorted((ROOT / "docs").rglob("*.md")):
+    """Every page of docs and of the notebook that holds Python."""
+    for path in sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.md")]):
         if "```python" in path.read_text(encoding="utf-8"):
             yield path
 
