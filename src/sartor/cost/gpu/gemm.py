@@ -164,8 +164,8 @@ def _bare_coefficients(calibration: Calibration) -> GemmCoefficients:
     """Of a narrow product without its quantizing kernel: the device's 16-bit kernels at the narrow type's peak and
     bytes.
 
-    Fits of narrow types take that kernel's traffic for the product's own (docs/concepts/gemm.md, "Operands that come
-    narrow"). The interval is that of other units, twice as wide.
+    Fits of narrow types take that kernel's traffic for the product's own (docs/concepts/gemm.md, "Narrow types"). The
+    interval is that of other units, twice as wide.
     """
     c = _coefficients(calibration, DType.BF16)
     return replace(c, log_sigma=2 * c.log_sigma, log_sigma_small=2 * c.log_sigma_small)
