@@ -277,8 +277,8 @@ def test_an_entry_is_plain_json_in_si_units(name: str) -> None:
 
 def test_one_device_costs_one_small_file(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = catalog._read_toml
-    monkeypatch.setattr(catalog, "_read_toml", lambda path: read.append(path.name) or original(path))
+    original = catalog.read_device_table
+    monkeypatch.setattr(catalog, "read_device_table", lambda path: read.append(path.name) or original(path))
     load_gpu("h100")
     assert read == ["h100_sxm.toml"]
 

@@ -10,8 +10,8 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.cost import Source
 from sartor.errors import InputError
-from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
@@ -29,7 +29,7 @@ def seconds(field: str, value: float | None) -> float:
 
 
 def device_of(gpu: GpuLike) -> Gpu:
-    return gpu if isinstance(gpu, Gpu) else load_gpu(str(gpu))
+    return gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
 
 
 def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.chip.price import chip_cost
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Z80, Cost, Source
@@ -156,6 +157,8 @@ def operator_costs(
     eager: bool = False,
 ) -> tuple[Cost, ...]:
     """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
+    if gpu.accelerator is not None:
+        return tuple(_widen(chip_cost(op, gpu, known, cluster), sigma_factor) for op in operators)
     products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
     gemms = [op for op in operators if isinstance(op, Gemm)]
     alone = len(gemms) == 1 and bool(np.all(np.asarray(gemms[0].count) == 1))

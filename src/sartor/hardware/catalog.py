@@ -34,7 +34,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     'h100_sxm'
     """
     path = _find(name_or_path)
-    return _gpu_from(_read_toml(path), path)
+    return _gpu_from(read_device_table(path), path)
 
 
 def gpu_from(table: dict[str, Any], name: str = "gpu") -> Gpu:
@@ -110,7 +110,7 @@ def _aliases() -> dict[str, tuple[str, ...]]:
         return {name: tuple(aliases) for name, aliases in tomllib.load(file).items()}
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_device_table(path: Path) -> dict[str, Any]:
     """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
     try:
         if not path.is_file():

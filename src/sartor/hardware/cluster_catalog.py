@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.catalog import canonical, gpu_from, load_gpu
+from sartor.hardware.catalog import canonical
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.device import device_from, load_device
 from sartor.hardware.gpu import Gpu
 from sartor.units import GIGA, MICRO
 
@@ -85,7 +86,7 @@ def cluster_from(
     >>> [tier.bytes_per_s for tier in cluster_from("h100", 8, inter_gbit_per_s=200).tiers]
     [450000000000.0, 25000000000.0]
     """
-    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    device = load_device(gpu) if isinstance(gpu, str) else gpu
     own = device.link_bytes_per_s > device.pcie_bytes_per_s
     switched = device.vendor == "NVIDIA" and device.generation not in ("pascal", "volta")
     inner: dict[str, Any] = {"kind": kind or (("nvswitch" if switched else "nvlink") if own else "pcie")}
@@ -224,10 +225,10 @@ def _cluster(table: dict[str, Any], name: str, folder: Path, where: str) -> Clus
 def _gpu(value: Any, folder: Path, key: str) -> Gpu:
     """A catalogue name, a datasheet's path (from the cluster file's own folder) or a datasheet in place."""
     if isinstance(value, dict):
-        return gpu_from(value, _text(value.get("name", "gpu"), f"{key}.name"))
+        return device_from(value, _text(value.get("name", "gpu"), f"{key}.name"))
     text = _text(value, key)
     near = folder / text
-    return load_gpu(near if text.endswith(".toml") and near.is_file() else text)
+    return load_device(near if text.endswith(".toml") and near.is_file() else text)
 
 
 def _others(pools: Any, folder: Path, first: dict[str, Any]) -> tuple[Cluster, ...]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.operators import DType
+
+if TYPE_CHECKING:
+    from sartor.hardware.accelerator import Accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class Gpu:
     confidence: str = "high"
     """high, medium or low: how sure the entry is; ``note`` says what is not."""
     note: str = ""
+    accelerator: Accelerator | None = None
+    """The chip of the template that this is the datasheet of: its operators are priced by the template."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -134,4 +140,4 @@ def _require_number(name: str, value: object, *, positive: bool) -> None:
         raise InputError(name, value, f"must be a finite number {'above' if positive else 'not below'} 0")
 
 
-FIELD_NAMES = tuple(f.name for f in fields(Gpu))
+FIELD_NAMES = tuple(f.name for f in fields(Gpu) if f.name != "accelerator")

@@ -107,6 +107,8 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     of all generations where the device's own has none (``kin.toml`` says ``joint``), then the kin's, then a 16-bit fit
     with twice the interval.
     """
+    if gpu.accelerator is not None:
+        return _of_a_chip(gpu)
     kin, widen = kin_of(gpu)
     base = generation(gpu.generation)
     general = (table_of("kin.toml") or {}).get("general_cores", {}).get(gpu.vendor, "")
@@ -143,6 +145,15 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         provenance=provenance,
         **sections,
     )
+
+
+def _of_a_chip(gpu: Gpu) -> Calibration:
+    """What is known of a chip of the template beyond its description: nothing. Its links deliver their full rate, and
+    a hop takes their latency."""
+    links = CollectiveCoefficients(
+        link_share=1.0, all_reduce_share=1.0, small_group_loss=0.0, hop_s=gpu.link_latency_s, launch_s=0.0, pipeline=0.0
+    )
+    return Calibration(gpu=gpu.name, gemm={}, collective=links)
 
 
 def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:

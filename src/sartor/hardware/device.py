@@ -1,0 +1,84 @@
+"""Whatever a user names as a device: a catalogue GPU, an accelerator of the template, or a file of either.
+
+An accelerator stands in a GPU's place as its own datasheet (`datasheet_of`), which keeps the chip it is of.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import accelerator_from, accelerator_names, load_accelerator
+from sartor.hardware.catalog import canonical, gpu_from, gpu_names, load_gpu, read_device_table
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+GENERATION = "accelerator"
+"""Generation of every chip of the template: nothing measured is of it, and it borrows from nobody."""
+
+ANY_POWER_W = 1e6
+"""Power limit of a chip whose clock the template holds: no run is throttled."""
+
+
+def load_device(name_or_path: str | Path) -> Gpu:
+    """The device of a catalogue name (a GPU's or an accelerator's, spelling forgiven) or of a TOML file of either.
+
+    Raises ``InputError`` as the two catalogues do; an unknown name is answered with the nearest of both.
+
+    >>> load_device("h100").name, load_device("tpu_v4_like").accelerator.num_tensor_cores
+    ('h100_sxm', 8)
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+        return device_from(read_device_table(Path(text)), Path(text).stem)
+    if canonical(text) in {canonical(name) for name in accelerator_names()}:
+        return datasheet_of(load_accelerator(text))
+    try:
+        return load_gpu(text)
+    except InputError as error:
+        near = difflib.get_close_matches(text.lower(), [*gpu_names(), *accelerator_names()], n=4, cutoff=0.6)
+        raise InputError(error.field, text, error.must, error.nearest or ", ".join(near)) from None
+
+
+def device_from(table: dict[str, object], name: str) -> Gpu:
+    """A checked device from a table in the keys of a datasheet or of an accelerator's file: its arrays tell which."""
+    if "array_rows" in table or "num_tensor_cores" in table:
+        return datasheet_of(accelerator_from(table, name))
+    return gpu_from(table, name)
+
+
+def datasheet_of(accelerator: Accelerator) -> Gpu:
+    """One chip (no arrays of candidates) as a datasheet would describe it: peaks, memory, cache, links.
+
+    Types narrower than the arrays' operands are multiplied at the same rate.
+    """
+    a = accelerator
+    if a.shape:
+        raise InputError("accelerator", a.shape, "must be one chip here, not an array of candidates")
+    peak = float(a.peak_flops_per_s)
+    return Gpu(
+        name=a.name or "accelerator",
+        vendor="",
+        generation=GENERATION,
+        num_sms=int(a.num_tensor_cores),
+        peak_flops_per_s={dtype: peak for dtype in DType if _multiplies(a, dtype)},
+        hbm_bytes=float(a.hbm_bytes),
+        hbm_bytes_per_s=float(a.hbm_bytes_per_s),
+        l2_bytes=float(a.global_buffer_bytes),
+        boost_clock_hz=float(a.clock_hz),
+        tdp_w=ANY_POWER_W,
+        link_bytes_per_s=float(a.network_bytes_per_s),
+        link_latency_s=float(a.link_latency_s),
+        devices_per_node=1,
+        title=a.title,
+        confidence=a.confidence if a.confidence in ("high", "medium", "low") else "medium",
+        note=a.note,
+        sources=a.sources,
+        accelerator=a,
+    )
+
+
+def _multiplies(a: Accelerator, dtype: DType) -> bool:
+    return dtype.bytes <= a.dtype.bytes and not dtype.weight_only
