@@ -187,9 +187,7 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     if zero is None and trainer.zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.zero_stage
     virtual = max(1, whole(row, "vp") or 1)
-    if dims.pp * virtual > layers:
-        raise Unexpressed(f"{dims.pp * virtual} chunks of the pipeline for {layers} layers")
-    stages = _filled(layers, int(dims.pp) * virtual)
+    stages = _layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
         microbatch_size=micro,
@@ -204,12 +202,20 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     )
 
 
-def _filled(layers: int, chunks: int) -> tuple[int, ...] | None:
-    """Layers of every chunk where they don't divide: the same in all but the last, which hold the head too (and
-    modules that predict further tokens). None where they divide."""
-    each = int(ceil_div(layers, chunks))
-    if chunks == 1 or chunks >= layers or layers % chunks == 0:
+def _layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of every pipeline chunk where they don't divide evenly, None where they do. Raises ``Unexpressed``.
+
+    Embedding and head count as a layer each where that divides (``account_for_embedding_in_pipeline_split``): 126
+    layers in 64 chunks are 1, 62 x 2, 1. Otherwise all chunks but the last are filled; it holds the head too.
+    """
+    if chunks == 1 or layers % chunks == 0:
         return None
+    each, left = divmod(layers + 2, chunks)
+    if left == 0:
+        return (each - 1, *[each] * (chunks - 2), each - 1)
+    if chunks > layers:
+        raise Unexpressed(f"{chunks} chunks of the pipeline for {layers} layers")
+    each = int(ceil_div(layers, chunks))
     return tuple(max(min(each, layers - each * i), 0) for i in range(chunks))
 
 
