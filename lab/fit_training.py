@@ -9,6 +9,7 @@ there are experts. Figures are of rows held out by source (and by device): every
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -356,7 +357,7 @@ def main() -> None:
         table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma)}
         sigma = np.array([each.log_sigma for each in runs.outcomes(table)])
         told = {how: show(f"{how}, intervals refitted", runs, of, sigma) for how, of in errors.items()}
-        OUT.write_text(_toml(table, len(every), _known(every), told))
+        OUT.write_text(_toml(table, every, told))
         print(f"wrote {OUT}")
 
 
@@ -396,9 +397,7 @@ def _rows(found: Sequence[TrainingOutcome], unseen: np.ndarray) -> None:
         print(f"{what} {plan} {w['recompute'][:9]} {w['framework_version'][-8:]} | {ratios} | {parts}")
 
 
-def _toml(
-    table: dict[str, Any], rows: int, generations: Sequence[str], errors: dict[str, dict[str, dict[str, float]]]
-) -> str:
+def _toml(table: dict[str, Any], cases: Sequence[TrainingCase], errors: dict[str, dict[str, dict[str, float]]]) -> str:
     today = datetime.now(UTC).date().isoformat()
     lines = [
         "# Constants of a training step that no datasheet and no benchmark of kernels says (lab/fit_training.py).",
@@ -406,8 +405,9 @@ def _toml(
         "",
     ]
     lines += _sections(table, "")
-    lines += ["[provenance]", 'source = "data/end_to_end/training.csv, published training runs"', f"rows = {rows}"]
-    lines += [f"generations = {list(generations)}".replace("'", '"'), f'date = "{today}"', ""]
+    lines += ["[provenance]", 'source = "data/end_to_end/training.csv, published training runs"']
+    lines += [f"rows = {len(cases)}", f"sources = {json.dumps(sorted({case.words['source'] for case in cases}))}"]
+    lines += [f"generations = {json.dumps(_known(cases))}", f'date = "{today}"', ""]
     for how, of in errors.items():
         lines.append(f"[provenance.{how}]")
         for name, values in of.items():

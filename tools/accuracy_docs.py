@@ -69,12 +69,15 @@ max(FLOPs / peak, bytes / bandwidth) on the same shapes.
 ## Operators
 
 *Unseen shapes*: mean error on shapes held out of the fit (whole weight shapes, whole curves of sizes, whole models for
-MoE), from the best to the worst GPU. The other columns are over all shapes with the calibration that ships, which has
-seen them.
+MoE), from the best to the worst GPU. The other columns are over all measured shapes with the calibration that ships,
+which has seen most of them.
 
 {operators}
 Nothing was fitted to whole models or sustained rates. Per GPU: [calibrations.md](calibrations.md).
 
+GPUs that are measured but in no fit, predicted with a borrowed calibration:
+
+{borrowed}
 ## Inference
 
 Nothing was fitted to these published measurements. Bias below zero: predicted too fast.
@@ -83,16 +86,20 @@ Nothing was fitted to these published measurements. Bias below zero: predicted t
 ## Training steps
 
 Published runs, plan known. The constants of a training step were fitted again without each source (or device, or
-model) in turn and tested on it. **Read the first column: a new source is what your own run is.**
+model) in turn and tested on it. Your own run is a new source: read the first column.
 
 {training}
 How: [concepts/training-accuracy.md](concepts/training-accuracy.md).
 
-With the constants that ship, which have seen these runs:
-{totals} By source:
+With the constants that ship, by source. *After 3 runs*: error on the other runs of a source once three of them were
+used to calibrate (`--shots 3`). Sources that **nothing was fitted to** (published later):
 
-{sources}
-*After 3 runs*: error on the other runs of a source once three of them were used to calibrate (`--shots 3`).
+{new}
+**These runs show where predictions fail today**: very large clusters, networks that the source does not describe, new
+TPUs, LoRA. Check a prediction against a few runs of your own before relying on it. Sources in the fit:
+
+{fitted}
+{totals}
 
 ## All numbers
 
@@ -109,10 +116,12 @@ def page(tables: Path = TABLES) -> str:
     training = _read(tables / "accuracy_training.csv")
     return PAGE_TEXT.format(
         operators=_table(_OPERATORS, _operators(_read(tables / "accuracy_operators.csv"))),
+        borrowed=_table(_BORROWED, _borrowed(_read(tables / "accuracy_operators.csv"))),
         inference=_table(_INFERENCE, _inference(_read(tables / "accuracy_inference.csv"))),
         training=_table(("runs", "number", *(f"new {way}" for way in HELD)), _held_out()),
+        new=_table(_SOURCES, map(_source, new_sources(tables))),
+        fitted=_table(_SOURCES, map(_source, _of_sources(training, fitted=True))),
         totals=_totals(next(row for row in training if row["by"] == "all")),
-        sources=_table(_SOURCES, _sources([row for row in training if row["by"] == "source" and row["mape"]])),
     )
 
 
@@ -128,6 +137,24 @@ def _operators(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
             gpus = {each["gpu"] for each in mine if each["gpu"] != "all" and split in (each["split"], "")}
             figures = (_share(row[key]) for key in ("mape", "median", "in_80", "roofline"))
             yield (name, str(len(gpus)), error_range(held) if held else "", f"{int(row['shapes']):,}", *figures)
+
+
+_BORROWED = ("operator", "GPU", "shapes", "mean", "median", "in 80%", "borrowed from")
+
+
+def _borrowed(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
+    tables = {table for table, *_ in FAMILIES.values() if table not in ("layer_and_model", "max_matmul")}
+    for row in rows:
+        if row["table"] in tables and not row["size"] and row["gpu"] != "all" and "own" not in row["calibration"]:
+            figures = (_share(row[key]) for key in ("mape", "median", "in_80"))
+            lender = row["calibration"].replace("kin ", "")
+            yield (_operator(row), row["gpu"], f"{int(row['shapes']):,}", *figures, lender)
+
+
+def _operator(row: Row) -> str:
+    """The line of the operators' table this belongs to, or the collective's or distribution's own name."""
+    names = [name for name, (table, split, *_) in FAMILIES.items() if (table, split) == (row["table"], row["split"])]
+    return names[0] if names else f"{row['table'].replace('_', '-')}, {row['split'].replace('_', ' ')}"
 
 
 _INFERENCE = ("what", "GPUs", "rows", "mean error", "from best to worst GPU", "bias")
@@ -162,27 +189,28 @@ def _held_out_cell(figures: Mapping[str, float] | None) -> str:
 
 def _totals(row: Row) -> str:
     return (
-        f"{row['runs']} of {row['name']} are compared, mean error {_share(row['mape'])} for time and\n"
-        f"{_share(row['memory'])} for memory. {_share(row['pairs_right'])} of the pairs of plans more than 2% apart\n"
-        f"are ranked correctly; choosing the plan predicted fastest costs {_share(row['regret'])} on average."
+        f"{row['runs']} of {row['name']} can be compared. Peak memory is off by {_share(row['memory'])} on average.\n"
+        f"{_share(row['pairs_right'])} of the pairs of plans more than 2% apart are ranked correctly; choosing the\n"
+        f"plan predicted fastest costs {_share(row['regret'])} on average."
     )
 
 
-_SOURCES = ("source", "runs", "mean error", "p90", "bias", "after 3 runs", "memory")
+def new_sources(tables: Path = TABLES) -> list[dict[str, str]]:
+    """Sources of training runs that nothing was fitted to."""
+    return _of_sources(_read(tables / "accuracy_training.csv"), fitted=False)
 
 
-def _sources(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
-    for row in rows:
-        bias = f"{float(row['bias']):+.1%}"
-        yield (
-            row["name"],
-            row["runs"],
-            _share(row["mape"]),
-            _share(row["p90"]),
-            bias,
-            _share(row["after_3_runs"]),
-            _share(row["memory"]),
-        )
+def _of_sources(rows: Sequence[dict[str, str]], *, fitted: bool) -> list[dict[str, str]]:
+    seen = packaged_training_table()["provenance"]["sources"]
+    return [row for row in rows if row["by"] == "source" and (row["name"] in seen) == fitted]
+
+
+_SOURCES = ("source", "runs", "mean error", "median", "in 80%", "after 3 runs", "memory")
+
+
+def _source(row: Row) -> Sequence[str]:
+    figures = (_share(row[key]) for key in ("mape", "median", "in_80", "after_3_runs", "memory"))
+    return (row["name"], row["runs"], *figures)
 
 
 def _share(value: str | float) -> str:

@@ -52,6 +52,7 @@ INFERENCE = ("mode", "gpu", "dtype", "rows", "mape", "median", "bias", "in_80", 
 TRAINING = {
     "runs": "targets",
     "mape": "mape",
+    "median": "median_error",
     "p90": "p90_error",
     "bias": "bias",
     "in_80": "coverage_80",
@@ -122,9 +123,9 @@ def _inference_row(group: Mapping[str, Any]) -> Row:
 
 def training_rows(by_source: Mapping[str, Any], by_class: Mapping[str, Any]) -> Iterator[Row]:
     """A line per source, per precision and kind of layers, and one over all runs."""
-    for group in by_source["groups"]:
+    for group in (each for each in by_source["groups"] if each["targets"]):
         yield ("source", group["source"], *_training(group))
-    for group in by_class["groups"]:
+    for group in (each for each in by_class["groups"] if each["targets"]):
         yield ("class", f"{group['precision']}, {group['experts_kind']}", *_training(group))
     overall = by_source["overall"]
     yield ("all", f"{overall['rows']} published runs", *_training({**overall, "targets": overall["expressed"]}))
