@@ -60,4 +60,4 @@ def test_collectives_on_machines_of_the_catalogue_are_priced_and_four_fifths_lie
     assert 0.75 <= inside[first].mean() <= 0.85
     # The H100 came with the tables' second release: its interval holds 59%, less than the 80% it claims.
     assert np.median(np.expm1(missed[told & later])) <= 0.14
-    assert 0.55 <= inside[told & later].mean()
+    assert inside[told & later].mean() >= 0.55

@@ -14,7 +14,7 @@ from sartor.launch.megatron_model import expand_pattern, pattern_text
 from sartor.launch.megatron_stages import read_layout
 from sartor.launch.plan import LaunchKind
 from sartor.launch.shell import HOLE, read_shell
-from sartor.launch.simple_yaml import read_yaml, write_yaml
+from sartor.launch.yaml_text import read_yaml, write_yaml
 from sartor.model.training import ContextParallel, PipelineSchedule, Recipe, Recompute
 
 GPT = """#!/bin/bash
@@ -404,9 +404,27 @@ def test_no_flags_are_a_traceback(words: list[str], tmp_path_factory: pytest.Tem
 
 
 def test_yaml_beyond_what_is_read_is_refused_with_its_line() -> None:
-    for text in ("a: &x 1", "a:\n\tb: 1", "a: 1\na: 2", "- 1", "a: {b: 1}", "a: |\n  text"):
+    aliased, tagged, dated = "a: &x 1\nb: *x", "a: !!python/object:os.system 1", "a: 2020-99-99"
+    for text in (
+        aliased,
+        tagged,
+        dated,
+        "a:\n\tb: 1",
+        "a: 1\na: 2",
+        "- 1",
+        "? [1]\n: 2",
+        "\0",
+        "a: [",
+        "a: 1\n---\nb: 1",
+    ):
         with pytest.raises(InputError, match="line"):
             read_yaml(text)
+
+
+def test_deep_or_long_yaml_ends_in_a_sentence(tmp_path: Path) -> None:
+    for text in ("a: " + "[" * 100_000, "a: " + "{a: " * 20_000, "k: 1\n" * 100_000):
+        with pytest.raises(InputError):
+            read_text(tmp_path, text, "a.yaml")
 
 
 SCALARS = st.one_of(st.booleans(), st.integers(-(10**9), 10**9), st.none(), st.text("abc: #'-yesno0.", max_size=8))

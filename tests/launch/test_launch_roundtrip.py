@@ -19,7 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files, write_launch
 from sartor.launch.plan import LaunchFiles, LaunchKind, LaunchReading, canonical, even_stages
-from sartor.launch.simple_yaml import read_yaml
+from sartor.launch.yaml_text import read_yaml
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims

@@ -246,9 +246,16 @@ def test_a_file_that_is_no_table_of_runs_is_refused(tmp_path: Path) -> None:
         gpu_of("")
 
 
-SECOND_RELEASE = (
-    "megascale dgxc-benchmarking fms-fsdp bloom-v100 mlperf-training-v5.1 tpu-recipes primus automodel".split()
-)
+SECOND_RELEASE = [
+    "megascale",
+    "dgxc-benchmarking",
+    "fms-fsdp",
+    "bloom-v100",
+    "mlperf-training-v5.1",
+    "tpu-recipes",
+    "primus",
+    "automodel",
+]
 
 
 @pytest.mark.parametrize(("second", "share"), [(False, 0.95), (True, 0.85)], ids=["first release", "second release"])

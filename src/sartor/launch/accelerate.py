@@ -26,7 +26,7 @@ from sartor.launch.plan import (
     refuser,
 )
 from sartor.launch.script import Command, script_text
-from sartor.launch.simple_yaml import write_yaml
+from sartor.launch.yaml_text import write_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,

@@ -19,9 +19,9 @@ from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_read import read_megatron
 from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
 from sartor.launch.script import Command, find_command
-from sartor.launch.simple_yaml import read_yaml
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import read_torchtitan
+from sartor.launch.yaml_text import read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.read.config_text import parse_config, printable

@@ -1,0 +1,59 @@
+"""YAML of launch files, by PyYAML: a mapping with words as keys; an error names its line.
+
+The loader is PyYAML's own, not libyaml's, which crashes the process on deeply nested text (6.0.3: ``[`` 400,000 times).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.read.config_text import printable
+
+MAX_CHARS = 200_000
+"""Longest text that is read: about three seconds."""
+
+
+def read_yaml(text: str, *, name: str = "file.yaml") -> dict[str, Any]:
+    """The mapping a YAML text holds. Raises `InputError` for what is not YAML, no mapping, or given twice."""
+    import yaml
+
+    if len(text) > MAX_CHARS:
+        raise InputError(printable(name), f"{len(text)} characters", f"must have at most {MAX_CHARS}")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+        """Keys as they are written and none twice; no aliases, which a short file can grow without end by."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(problem="has an alias (*name)", problem_mark=self.peek_event().start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+            out: dict[str, Any] = {}
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise yaml.MarkedYAMLError(problem="has a key that is not a word", problem_mark=key.start_mark)
+                if key.value in out:
+                    raise yaml.MarkedYAMLError(problem=f"gives {key.value} twice", problem_mark=key.start_mark)
+                out[key.value] = self.construct_object(value, deep=True)
+            return out
+
+    try:
+        value = yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(printable(name), f"line {line}", printable(f"must be YAML: {error.problem}")) from None
+    except (yaml.YAMLError, ValueError) as error:  # a character YAML forbids; a date that no calendar has
+        raise InputError(printable(name), "line 1", printable(f"must be YAML: {error}")) from None
+    if value is not None and not isinstance(value, dict):
+        raise InputError(printable(name), "line 1", "must hold a mapping (`key: value`)")
+    return value or {}
+
+
+def write_yaml(value: Mapping[str, Any]) -> str:
+    """Nested mappings of scalars and lists as YAML, keys in the order given."""
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000))
