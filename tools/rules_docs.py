@@ -1,4 +1,4 @@
-"""Write docs/rules from the rules' own pages: one file a rule, and an index. ``--check`` only compares.
+"""Write docs/rules from the rules' docstrings: one file per rule, and an index. ``--check`` only compares.
 
 Run after changing a rule: ``python tools/rules_docs.py``.
 """
@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
 
 def page(rule: Rule) -> str:
     source = f"src/sartor/rules/{rule.name}.py"
-    head = f"# {rule.name} ({rule.code})\n\nHardest grade: **{rule.worst.value}**. Source: [{source}](../../{source})."
+    head = f"# {rule.name} ({rule.code})\n\nWorst grade: **{rule.worst.value}**. Source: [{source}](../../{source})."
     return f"{GENERATED}{head}\n\n{rule.page.strip()}\n"
 
 
@@ -30,13 +30,12 @@ def index() -> str:
     rows = "\n".join(f"| {r.code} | [{r.name}]({r.name}.md) | {r.worst.value} | {r.title} |" for r in RULES)
     return f"""{GENERATED}# Rules
 
-`sartor lint MODEL --gpu GPU` looks for these. A rule has no formula of its own: each finding states what its fix
-saves of the step, as the cost model predicts it for the workload asked about, at equal work. Below 1% of the step, or
-where no value near by gains, a finding is information. Leave a rule out with `--allow NAME` (or `--allow R1`).
+The rules of `sartor lint MODEL --gpu GPU`. Each finding says how much of the step its fix saves at equal work, predicted
+by the cost model for your workload. A finding that saves less than 1% of the step, or whose fix does not help, is graded
+`info`. To skip a rule: `--allow NAME` or `--allow R1`. Rules for launch scripts are in
+[howto/lint-my-launch.md](../howto/lint-my-launch.md).
 
-Fields in a fix are those of `--set`, or `microbatch_size`, `seq_len` and `tp` as the flags of these names.
-
-| code | rule | hardest grade | what it finds |
+| code | rule | worst grade | what it finds |
 |---|---|---|---|
 {rows}
 """
