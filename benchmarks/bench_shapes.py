@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.estimate import estimate
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
+from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.model.edit import edit
 from sartor.model.lower import lower
@@ -59,7 +59,7 @@ def models(alone: int = 20) -> dict[str, float]:
 
     def step(changes: dict[str, Any]) -> Any:
         graph = lower(replace(workload, shape=edit(shape, **changes)), ParallelDims())
-        return estimate(graph, gpu, calibration, details=False).time_s
+        return price(graph, gpu, calibration, details=False).time_s
 
     count = int(np.prod([np.size(axis) for axis in axes.values()]))
     fast = _seconds(lambda: step(axes)) / count

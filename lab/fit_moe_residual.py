@@ -28,9 +28,9 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, forward
 from sartor.cost.correction.network_data import Residual, fingerprint, residual_records
-from sartor.cost.gpu.gemm import peak_flops_per_s
 from sartor.cost.gpu.grouped import _SHORT, grouped_terms
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType
 from sartor.records.rows import kernel_family
 
@@ -46,7 +46,7 @@ KIN = 2.0
 LEAST_GAIN = 0.95
 """Of the formula's error on shapes held out: what is not below is not worth a network."""
 _LAYER_SIGMA = 0.87
-"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/estimate.py: RHO)."""
+"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/price.py: RHO)."""
 
 
 @dataclass(frozen=True, kw_only=True)

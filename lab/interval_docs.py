@@ -3,7 +3,7 @@
 ``python lab/interval_docs.py [DATA]`` (default: ../shared/data), after lab/fit_intervals.py. Coverage is as that
 tool recorded it. Comparisons and totals are made anew: every measured device borrows as if it had never been measured,
 with intervals that the other devices needed; pairs and sums of its measured operators are then told by
-``sartor.cost.estimate`` itself, and by the measurements.
+``sartor.cost.price`` itself, and by the measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import kin_docs
 from sartor.cost.correction.kinship import DIE
 from sartor.cost.correction.tables import table_of
 from sartor.cost.cost import Cost
-from sartor.cost.estimate import RHO, Estimate, compare
+from sartor.cost.price import RHO, Estimate, compare
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, OperatorGraph
 from sartor.records.tables import read_tables
@@ -133,7 +133,7 @@ def _estimate(gpu: str, time_s: Any, sigma: Any) -> Estimate:
     operators = tuple(Gemm(name=name, m=1, n=1, k=1, dtype=DType.BF16) for name in names)
     costs = tuple(Cost(time_s=t, log_sigma=s) for t, s in zip(time_s, sigma, strict=True))
     return Estimate(
-        graph=OperatorGraph(operators=operators, tokens=1), gpu=load_gpu(gpu), costs=costs, time_s=time_s.sum(axis=0)
+        graph=OperatorGraph(operators=operators, tokens=1), device=load_gpu(gpu), costs=costs, time_s=time_s.sum(axis=0)
     )
 
 

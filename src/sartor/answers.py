@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, Source
-from sartor.cost.estimate import Estimate
 from sartor.cost.gpu.gemm import GemmAlternative
+from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cost.cost_samples import GPUS, calibration_of, dtype_of, faster_gpu, gemms, gpus, operators, quicker
 from sartor.cost.correction.calibration import Clock
-from sartor.cost.estimate import estimate
 from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost, roofline_s
+from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout, Operator, OperatorGraph
@@ -22,7 +22,7 @@ laws = settings(max_examples=150, deadline=None)
 
 
 def time_of(op: Operator, gpu: Gpu, calibration: Any = None, clock: Clock = Clock.SUSTAINED) -> float:
-    return float(estimate(OperatorGraph(operators=(op,)), gpu, calibration or calibration_of(gpu), clock=clock).time_s)
+    return float(price(OperatorGraph(operators=(op,)), gpu, calibration or calibration_of(gpu), clock=clock).time_s)
 
 
 @laws
@@ -103,7 +103,7 @@ def test_an_array_entry_equals_the_scalar_call_exactly(data: st.DataObject) -> N
     many = Gemm(name="many", dtype=dtype_of(gpu), layout=layout, accumulates=accumulates, **arrays)
     calibration = calibration_of(gpu)
     whole = gemm_cost(many, gpu, calibration, clock=Clock.BOOST)
-    fast = estimate(OperatorGraph(operators=(many,)), gpu, calibration, clock=Clock.BOOST, details=False).time_s
+    fast = price(OperatorGraph(operators=(many,)), gpu, calibration, clock=Clock.BOOST, details=False).time_s
     for i, op in enumerate(ops):
         one = gemm_cost(replace(op, layout=layout, accumulates=accumulates), gpu, calibration, clock=Clock.BOOST)
         assert whole.time_s[i] == one.time_s == fast[i]
@@ -118,7 +118,7 @@ def test_every_operator_kind_gives_the_same_alone_and_in_a_grid(data: st.DataObj
     sizes = [name for name in ("m", "rows", "batch", "message_bytes") if hasattr(op, name)]
     field = sizes[0]
     values = np.array([getattr(op, field), 3 * getattr(op, field)])
-    both = estimate(OperatorGraph(operators=(replace(op, **{field: values}),)), gpu, calibration_of(gpu)).time_s
+    both = price(OperatorGraph(operators=(replace(op, **{field: values}),)), gpu, calibration_of(gpu)).time_s
     if field == "rows" and not hasattr(op, "groups"):
         return  # a streaming kernel's time follows its bytes, not its rows
     for i, value in enumerate(values):
@@ -156,7 +156,7 @@ def test_model_flops_utilization_never_exceeds_one(name: str) -> None:
     gpu = load_gpu(name)
     grid = 2 ** np.arange(5, 15)
     gemm = Gemm(name="g", m=grid[:, None, None], n=grid[None, :, None], k=grid[None, None, :], dtype=dtype_of(gpu))
-    assert np.all(estimate(OperatorGraph(operators=(gemm,)), gpu).mfu <= 1)
+    assert np.all(price(OperatorGraph(operators=(gemm,)), gpu).mfu <= 1)
 
 
 def test_a_narrower_type_is_not_slower_where_the_device_has_units_for_it() -> None:

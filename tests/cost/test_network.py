@@ -14,7 +14,7 @@ from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.collective.tiers import local_coefficients, network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
-from sartor.cost.estimate import estimate
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import cluster_names, load_cluster
@@ -307,8 +307,8 @@ def test_estimate_passes_the_cluster_on() -> None:
     near = replace(wide, stride=1)
     gemm = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.BF16)
     graph = OperatorGraph(operators=(gemm, wide, near))
-    alone = estimate(graph, cluster.gpu)
-    within = estimate(graph, cluster.gpu, cluster=cluster)
+    alone = price(graph, cluster.gpu)
+    within = price(graph, cluster.gpu, cluster=cluster)
     assert within.costs[0] == alone.costs[0]
     assert within.costs[1].time_s > 10 * alone.costs[1].time_s
     assert within.costs[2].time_s == pytest.approx(alone.costs[2].time_s, rel=1e-12)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sartor.cost.estimate import estimate
+from sartor.cost.price import price
 from sartor.cost.together import estimates
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
@@ -41,7 +41,7 @@ def test_graphs_priced_together_cost_what_each_costs_alone(model: str, phase: Ph
         pytest.skip("an encoder does not decode")
     gpu, graphs = load_gpu("h100_sxm"), varied(model, phase)
     for graph, found in zip(graphs, estimates(graphs, gpu), strict=True):
-        alone = estimate(graph, gpu, details=False)
+        alone = price(graph, gpu, details=False)
         assert np.array_equal(found.time_s, alone.time_s)
         assert np.array_equal(found.log_sigma, alone.log_sigma)
         for cost, single in zip(found.costs, alone.costs, strict=True):
@@ -54,7 +54,7 @@ def test_splits_and_wider_intervals_are_kept(gpu: str) -> None:
     device, shape = load_gpu(gpu), load_model("mixtral-8x7b")
     graphs = [lower(Workload(shape=shape, seq_len=np.array([256, 4096])), ParallelDims(tp=tp)) for tp in (1, 2, 8)]
     for graph, found in zip(graphs, estimates(graphs, device, sigma_factor=2.0), strict=True):
-        alone = estimate(graph, device, details=False, sigma_factor=2.0)
+        alone = price(graph, device, details=False, sigma_factor=2.0)
         assert np.array_equal(found.time_s, alone.time_s)
         assert np.array_equal(found.high_s, alone.high_s)
 

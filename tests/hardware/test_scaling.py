@@ -12,8 +12,8 @@ import pytest
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
-from sartor.cost.estimate import estimate
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
+from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, OperatorGraph
 
@@ -131,7 +131,7 @@ def test_products_of_a_whole_model_find_no_weights_in_l2() -> None:
     gpu = load_gpu("l40s")
     op = Gemm(name="up", m=1, n=2048, k=4096)
     one, many = (
-        estimate(OperatorGraph(operators=(replace(op, count=count),)), gpu, clock=Clock.BOOST) for count in (1, 32)
+        price(OperatorGraph(operators=(replace(op, count=count),)), gpu, clock=Clock.BOOST) for count in (1, 32)
     )
     assert one.time_s == gemm_cost(op, gpu, load_calibration(gpu), clock=Clock.BOOST).time_s
     assert many.time_s > 32 * one.time_s

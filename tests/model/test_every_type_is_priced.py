@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sartor.cost.estimate import estimate
+from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.model.lower import lower
 from sartor.model.workload import Phase, Workload
@@ -32,7 +32,7 @@ def test_every_model_type_of_the_golden_set_has_a_plausible_time_in_every_phase(
                 continue
             context = 512 if phase is Phase.DECODE else 0
             workload = Workload(shape=shape, phase=phase, microbatch_size=2, seq_len=512, context_len=context)
-            found = estimate(lower(workload), gpu)
+            found = price(lower(workload), gpu)
             assert found.time_s > 0, config.get("model_type")
             assert 0 <= found.mfu < 1, config.get("model_type")
     assert len(seen) > 250

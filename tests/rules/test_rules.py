@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rules.rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
-from sartor.cost.estimate import estimate
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.edit import edit_fields
@@ -89,7 +89,7 @@ def test_a_fix_lowers_the_predicted_time_or_the_finding_is_information(name: str
 def device_seconds_per_token(context: Context, finding: Finding) -> float:
     """Predicted anew, one scalar call, the optimizer as often per token as before."""
     workload, dims, _ = changed(context.workload, context.priced_dims, finding.fix)
-    after = estimate(lower(workload, dims), context.gpu, context.calibration)
+    after = price(lower(workload, dims), context.gpu, context.calibration)
     pairs = list(zip(after.graph.operators, after.costs, strict=True))
     optimizer = sum(float(c.time_s * op.count) for op, c in pairs if op.pass_ is Pass.OPTIMIZER)
     rest = float(after.time_s) - optimizer
@@ -102,7 +102,7 @@ def paced(context: Context, finding: Finding) -> float:
     if finding.rule == "uneven_pipeline":
         layers = -(-finding.value // context.dims.pp) * context.dims.pp
         workload, dims, _ = changed(context.workload, context.priced_dims, {"num_layers": layers})
-        base = estimate(lower(workload, dims), context.gpu, context.calibration)
+        base = price(lower(workload, dims), context.gpu, context.calibration)
     return float(base.time_s) / base.graph.tokens * context.priced_dims.tp
 
 

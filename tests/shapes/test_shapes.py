@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.cost.estimate import estimate
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
@@ -86,9 +86,9 @@ def one_by_one(space: Space, asked: Workload) -> list[tuple[dict[str, int], floa
         params = int(count_params(shape).total)
         if abs(params - total) > 0.01 * total or not is_coupled(fields) or not allowed(QualityGuard(), fields, own):
             continue
-        train = estimate(lower(replace(asked, shape=shape)), A100).time_s
+        train = price(lower(replace(asked, shape=shape)), A100).time_s
         decoding = replace(asked, shape=shape, phase=Phase.DECODE, context_len=asked.seq_len)
-        out.append((fields, train, estimate(lower(decoding), A100).time_s, params))
+        out.append((fields, train, price(lower(decoding), A100).time_s, params))
     return out
 
 
@@ -118,7 +118,7 @@ def test_every_candidate_priced_alone_takes_exactly_the_time_told(found: object)
     assert answer.candidates
     for candidate in all_candidates(answer):
         asked = replace(answer.workload, shape=candidate.shape)
-        alone = estimate(lower(asked), answer.gpus[0])
+        alone = price(lower(asked), answer.gpus[0])
         assert candidate.time_s == alone.time_s
         assert candidate.num_params == count_params(candidate.shape).total
         assert candidate.speedup == pytest.approx(answer.baseline.time_s / alone.time_s, rel=1e-12)
@@ -331,7 +331,7 @@ def test_every_kind_of_model_is_searched(name: str) -> None:
     assert found.baseline.time_s > 0
     for candidate in found.candidates:
         assert candidate.speedup > 1
-        again = estimate(lower(replace(found.workload, shape=candidate.shape)), found.gpus[0])
+        again = price(lower(replace(found.workload, shape=candidate.shape)), found.gpus[0])
         assert again.time_s == candidate.time_s
 
 
@@ -357,7 +357,7 @@ def test_any_shape_can_be_asked_about(shape: TransformerShape, phase: Phase, tp:
     found = search_shapes(asked, [A100], dims)
     assert found.evaluated >= 1
     for candidate in all_candidates(found):
-        alone = estimate(lower(replace(found.workload, shape=candidate.shape), dims), A100)
+        alone = price(lower(replace(found.workload, shape=candidate.shape), dims), A100)
         assert candidate.time_s == alone.time_s
         assert abs(count_params(candidate.shape).total / count_params(shape).total - 1) <= 0.01
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.network import without_residuals
-from sartor.cost.estimate import estimate
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.grouped import grouped_cost
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
@@ -132,7 +132,7 @@ def test_blocks_add_up_to_the_estimate_of_the_graph(name: str, recipe: Recipe) -
     times = block_times(job, plan_of(tp=2, ep=dims.ep, mbs=2), CLUSTER)
     graph = lower(workload_of(job, 2, 2), dims, kernels_of(job, CLUSTER))
     steps = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
-    total = estimate(replace(graph, operators=steps), CLUSTER.gpu, cluster=CLUSTER, details=False)
+    total = price(replace(graph, operators=steps), CLUSTER.gpu, cluster=CLUSTER, details=False)
     parts = ["forward_s", "dgrad_s", "wgrad_s", "tp_forward_s", "tp_backward_s", "ep_forward_s", "ep_backward_s"]
     assert whole(times, job.shape, parts) == pytest.approx(total.time_s, rel=1e-12)
     assert whole(times, job.shape, ["flops"]) == pytest.approx(graph.matmul_flops, rel=1e-12)

@@ -12,8 +12,8 @@ from sartor.api.models import Model
 from sartor.api.questions import ask
 from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, size_of, word_of
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.estimate import estimate as estimate_graph
 from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost
+from sartor.cost.price import price
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -43,7 +43,7 @@ def answer_question(question: Question, *, eager: bool = False) -> ModelEstimate
     """Lower the question's workload and price it on the question's device; ``eager`` as in ``estimate``."""
     graph = lower(question.workload, question.dims, Kernels(fused=not eager))
     factor = question.reading.interval_factor
-    found = estimate_graph(graph, question.gpu, question.calibration, sigma_factor=factor, eager=eager)
+    found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=eager)
     return ModelEstimate(question=question, graph=graph, estimate=found)
 
 

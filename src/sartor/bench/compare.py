@@ -15,7 +15,7 @@ from sartor.bench.cases import Case, Mode, StackRun, StepPart
 from sartor.bench.record import Row
 from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import Calibration, Clock
-from sartor.cost.estimate import Estimate, estimate
+from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
@@ -70,7 +70,7 @@ def predict(case: Case, gpu: Gpu, calibration: Calibration | None) -> Estimate |
     clock = Clock.SUSTAINED if case.mode is Mode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
     graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
     try:
-        return estimate(graph, gpu, calibration, clock=clock)
+        return price(graph, gpu, calibration, clock=clock)
     except ValueError:
         return None
 

@@ -27,10 +27,11 @@ from sartor.cost.correction.network import applicable
 from sartor.cost.correction.network_data import fingerprint
 from sartor.cost.correction.own_rows_data import OwnRows
 from sartor.cost.cost import Z80
-from sartor.cost.gpu.gemm import gemm_cost, peak_flops_per_s
+from sartor.cost.gpu.gemm import gemm_cost
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of

@@ -2,7 +2,7 @@
 
 Graphs that differ in one size each (a sweep of every field, the fixes of every rule) share most operators: an operator
 that two of them hold alike is priced once. An entry of an array equals the single call to the last bit, so these times
-are those of ``estimate``, graph by graph.
+are those of ``price``, graph by graph.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost
-from sartor.cost.estimate import Estimate, operator_costs, total_s
+from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 
@@ -23,33 +23,38 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def estimates(
-    graphs: Sequence[OperatorGraph], gpu: Gpu, calibration: Calibration | None = None, *, sigma_factor: float = 1.0
+    graphs: Sequence[OperatorGraph],
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    *,
+    sigma_factor: float = 1.0,
 ) -> list[Estimate]:
     """Each graph's estimate: total and, per operator, time [s] and its spread; terms and tiles are left out.
 
-    Sizes may be arrays, of another length in every graph. Words as in ``estimate``.
+    Sizes may be arrays, of another length in every graph. Words as in ``price``.
     """
-    known = calibration or load_calibration(gpu)
     rows = [[_key(op) for op in graph.operators] for graph in graphs]
     distinct = {
         key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
     }
-    costs = _priced(distinct, gpu, known, sigma_factor)
+    costs = _priced(distinct, gpu, calibration, sigma_factor)
     found = []
     for graph, row in zip(graphs, rows, strict=True):
         own = tuple(costs[key] for key in row)
         time_s = total_s(graph.operators, own)
-        found.append(Estimate(graph=graph, gpu=gpu, costs=own, time_s=time_s, sigma_factor=sigma_factor))
+        found.append(Estimate(graph=graph, device=gpu, costs=own, time_s=time_s, sigma_factor=sigma_factor))
     return found
 
 
-def _priced(distinct: dict[Key, Operator], gpu: Gpu, known: Calibration, sigma_factor: float) -> dict[Key, Cost]:
+def _priced(
+    distinct: dict[Key, Operator], gpu: Gpu, calibration: Calibration | None, sigma_factor: float
+) -> dict[Key, Cost]:
     groups: dict[Key, dict[Key, Operator]] = {}
     for key, op in distinct.items():
         groups.setdefault((type(op), *(getattr(op, name) for name in _NAMES[type(op)].words)), {})[key] = op
     shapes = {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in distinct.items()}
     joined = [_joined(list(group.values()), [shapes[key] for key in group]) for group in groups.values()]
-    whole = operator_costs(joined, gpu, known, details=False, sigma_factor=sigma_factor)
+    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor)
     found: dict[Key, Cost] = {}
     for group, cost in zip(groups.values(), whole, strict=True):
         found |= _parted(cost, {key: shapes[key] for key in group})

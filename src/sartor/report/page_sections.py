@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sartor.cost.estimate import Estimate
+from sartor.cost.price import Estimate
 from sartor.operators import kind_name
 from sartor.report.html import Column, Markup, element, join, markdown, table
 from sartor.report.table_advice import fix_text, position, stability_lines, with_candidate

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.estimate import Estimate
+from sartor.cost.price import Estimate
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator, Pass
 from sartor.report.words import short_name
 from sartor.units import format_seconds, format_share
@@ -115,10 +116,10 @@ def roofline_points(estimate: Estimate, after: Estimate | None = None) -> Roofli
     dtype = _main_dtype(estimate)
     return Roofline(
         title=_roofline_title(estimate, after),
-        device=estimate.gpu.name,
+        device=estimate.device.name,
         dtype=dtype.value,
-        peak_flops_per_s=_peak(estimate, dtype),
-        hbm_bytes_per_s=estimate.gpu.hbm_bytes_per_s,
+        peak_flops_per_s=peak_flops_per_s(estimate.device, dtype),
+        hbm_bytes_per_s=estimate.device.hbm_bytes_per_s,
         names=names,
         passes=passes,
         intensity_flops_per_byte=np.asarray(intensity, dtype=float),
@@ -150,13 +151,6 @@ def _main_dtype(estimate: Estimate) -> DType:
     return max(flops, key=lambda dtype: flops[dtype], default=DType.BF16)
 
 
-def _peak(estimate: Estimate, dtype: DType) -> float:
-    """The dense peak the estimate itself was held against: mfu is product FLOPs per second over it."""
-    peaks = estimate.gpu.peak_flops_per_s
-    achieved = float(estimate.matmul_flops) / float(estimate.time_s)
-    return peaks[dtype] if dtype in peaks else achieved / float(estimate.mfu)
-
-
 def achieved_share(estimate: Estimate) -> float:
     """FLOP-weighted share of peak that the GEMMs of a step reach while they run."""
     pairs = [
@@ -165,11 +159,11 @@ def achieved_share(estimate: Estimate) -> float:
         if isinstance(op, (Gemm, GroupedGemm))
     ]
     flops, time_s = np.asarray(pairs).reshape(-1, 2).sum(axis=0)
-    return float(flops / time_s / _peak(estimate, _main_dtype(estimate))) if time_s else 0.0
+    return float(flops / time_s / peak_flops_per_s(estimate.device, _main_dtype(estimate))) if time_s else 0.0
 
 
 def _roofline_title(estimate: Estimate, after: Estimate | None) -> str:
-    now = f"GEMMs reach {format_share(achieved_share(estimate))} of {estimate.gpu.name}'s dense peak"
+    now = f"GEMMs reach {format_share(achieved_share(estimate))} of {estimate.device.name}'s dense peak"
     if after is None:
         return now
     then = format_share(achieved_share(after))

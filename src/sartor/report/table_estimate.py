@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.cost.cost import Cost
-from sartor.cost.estimate import Estimate
+from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
 from sartor.operators import Operator, Pass, kind_name
 from sartor.report.points import SMALL_SHARE, OperatorTimes

@@ -1,7 +1,7 @@
 """The nouns of advice: what a rule looks at (``Context``), what it suspects, and what it found once priced.
 
 A rule holds no formula. It says where a shape is ragged and which values nearby would not be; what that costs in
-seconds is asked of ``lower`` and ``estimate`` (``rules.pricing``), so advice cannot contradict prediction.
+seconds is asked of ``lower`` and ``price`` (``rules.pricing``), so advice cannot contradict prediction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
-from sartor.cost.estimate import Estimate, estimate
+from sartor.cost.price import Estimate, price
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
@@ -75,7 +75,7 @@ class Context:
         """
         asked, known = dims or ParallelDims(), calibration or load_calibration(gpu)
         runs_at = next((split for split in _relaxed(asked) if feasible(workload.shape, split)), ParallelDims())
-        baseline = estimate(lower(workload, runs_at), gpu, known, sigma_factor=sigma_factor)
+        baseline = price(lower(workload, runs_at), gpu, known, sigma_factor=sigma_factor)
         return cls(workload=workload, gpu=gpu, dims=asked, baseline=baseline, calibration=known, runs_at=runs_at)
 
     @property

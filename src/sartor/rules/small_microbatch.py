@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.cost.gpu.gemm import peak_flops_per_s
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.workload import Phase
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 

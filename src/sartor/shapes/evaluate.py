@@ -1,4 +1,4 @@
-"""Times of many shapes at once, by the same ``lower`` and ``estimate`` that price one.
+"""Times of many shapes at once, by the same ``lower`` and ``price`` that price one.
 
 The grid of a space is lowered once, as open axes: an operator that depends on hidden size and feed-forward width is
 priced for those two axes only, whatever else varies. Operators of like axes are priced and summed together, and each
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.estimate import Estimate, estimate
+from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.editing import edit
 from sartor.model.lower import lower
@@ -44,7 +44,7 @@ class Evaluator:
     def price(self, graph: OperatorGraph, gpu: Gpu) -> Estimate:
         """Times and intervals of a graph on a device."""
         known = self.calibrations.get(gpu.name)
-        return estimate(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
+        return price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
 
     def one(self, workload: Workload, gpu: Gpu) -> Estimate:
         """A single shape, the plain way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sartor.cost.estimate import Estimate
+from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.cost import Cost
-from sartor.cost.estimate import RHO, estimate
+from sartor.cost.price import RHO, price
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower import lower
 from sartor.model.lower.split import check
@@ -69,7 +69,7 @@ def row_times(
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))
         graph = replace(graph, operators=tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER))
-        costs = estimate(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
+        costs = price(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
         for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
             for name, value in _times(priced, dims, job.context_parallel).items():
                 column[name][where] = value

@@ -9,9 +9,9 @@ import numpy as np
 
 from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.gpu.gemm import peak_flops_per_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind
 from sartor.step.states import weight_bytes

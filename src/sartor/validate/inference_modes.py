@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.estimate import Estimate, estimate
-from sartor.cost.gpu.gemm import peak_flops_per_s
+from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -185,7 +185,7 @@ def _only(graph: OperatorGraph, *, layers: bool) -> OperatorGraph:
 
 def _priced(graph: OperatorGraph, gpu: Gpu, dtype: DType) -> Estimate:
     """Short runs, at the boost clock."""
-    return estimate(graph, gpu, load_calibration(gpu, dtype), clock=Clock.BOOST, details=False)
+    return price(graph, gpu, load_calibration(gpu, dtype), clock=Clock.BOOST, details=False)
 
 
 def _stage(workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims) -> list[tuple[Estimate, float]]:
@@ -275,8 +275,8 @@ _PARTS = {Gemm: "products", GroupedGemm: "experts", Attention: "attention", Coll
 def _roofline_s(found: Estimate) -> float:
     total = 0.0
     for op in found.graph.operators:
-        compute = op.flops / peak_flops_per_s(found.gpu, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
-        total += float(max(compute, op.bytes_moved / found.gpu.hbm_bytes_per_s) * op.count)
+        compute = op.flops / peak_flops_per_s(found.device, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
+        total += float(max(compute, op.bytes_moved / found.device.hbm_bytes_per_s) * op.count)
     return total
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost
-from sartor.cost.estimate import estimate
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import gemm_cost, gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.price import price
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import (
     Attention,
     Collective,
@@ -228,7 +229,7 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
         return cost.time_s, cost.log_sigma
     graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     found = {
-        each: estimate(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
+        each: price(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
         for each in dict.fromkeys(work.kernels)
     }
     rows = [found[each] for each in work.kernels]

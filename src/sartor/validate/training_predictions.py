@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
-from sartor.cost.gpu.gemm import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.training import Recompute
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import footprint

@@ -15,9 +15,9 @@ from sartor.cost.correction.attention import correct_attention
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.gemm import peak_flops_per_s
 from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Pass
 
 DECODE_ROWS = 8

@@ -28,6 +28,7 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA, long_run
 from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import STAND_INS, peak_flops_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import Floats
 
@@ -241,32 +242,8 @@ def roofline_s(gemm: Gemm | GroupedGemm, gpu: Gpu) -> Floats:
     return least
 
 
-_STAND_INS = {
-    DType.FP16: (DType.BF16,),
-    DType.BF16: (DType.FP16,),
-    DType.FP8_BLOCK: (DType.FP8,),
-    DType.MXFP8: (DType.FP8,),
-    DType.MXFP4: (DType.NVFP4,),
-    DType.INT8: (DType.FP8, DType.BF16, DType.FP16),
-    DType.FP8: (DType.INT8, DType.BF16, DType.FP16),
-    DType.NVFP4: (DType.FP8, DType.BF16, DType.FP16),
-    DType.INT4: (DType.INT8, DType.BF16, DType.FP16),
-    DType.TF32: (DType.FP32,),
-    DType.INT8_WO: (DType.BF16, DType.FP16),
-    DType.INT4_WO: (DType.BF16, DType.FP16),
-}
-
-
-def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
-    """Dense peak for ``dtype``; a format the device lacks runs at the rate of the one it is widened to."""
-    for each in (dtype, *_STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
-        if each in gpu.peak_flops_per_s:
-            return gpu.peak_flops_per_s[each]
-    return max(gpu.peak_flops_per_s.values())
-
-
 def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
-    for each in (dtype, *_STAND_INS.get(dtype, ()), DType.BF16, DType.FP16):
+    for each in (dtype, *STAND_INS.get(dtype, ()), DType.BF16, DType.FP16):
         if each in calibration.gemm:
             return calibration.gemm[each]
     return next(iter(calibration.gemm.values()))

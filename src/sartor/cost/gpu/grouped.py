@@ -16,9 +16,10 @@ from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.grouped import correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, GroupedGemm, Pass
 
 TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])

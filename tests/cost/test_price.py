@@ -7,10 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sartor.cost.chip.operator_latency import one_core, operator_time_s
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.cost import Z80, Source
-from sartor.cost.estimate import PASS_LOG_SIGMA, RHO, compare, estimate
+from sartor.cost.cost import Z80, Bound, Source
+from sartor.cost.price import PASS_LOG_SIGMA, RHO, compare, price
+from sartor.errors import InputError
+from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.model.lower import lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Workload
+from sartor.model.zoo import load_model
 from sartor.operators import Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
 
 A100 = load_gpu("a100_sxm")
@@ -21,7 +28,7 @@ GRAPH = OperatorGraph(operators=(UP, DOWN, NORM), tokens=8192)
 
 
 def test_total_is_the_sum_over_counts() -> None:
-    found = estimate(GRAPH, A100)
+    found = price(GRAPH, A100)
     parts = [float(cost.time_s) * op.count for cost, op in zip(found.costs, GRAPH.operators, strict=True)]
     assert found.time_s == pytest.approx(sum(parts), rel=1e-12)
     assert found.tokens_per_s == pytest.approx(8192 / found.time_s)
@@ -29,26 +36,26 @@ def test_total_is_the_sum_over_counts() -> None:
 
 
 def test_total_interval_follows_the_stated_correlation() -> None:
-    found = estimate(GRAPH, A100)
+    found = price(GRAPH, A100)
     up, down, norm = (
         float(c.time_s * op.count * c.log_sigma) for c, op in zip(found.costs, GRAPH.operators, strict=True)
     )
     variance = RHO * (up + down) ** 2 + (1 - RHO) * (up**2 + down**2) + norm**2
     operators = np.sqrt(variance) / found.time_s
     assert found.log_sigma == pytest.approx(np.hypot(operators, PASS_LOG_SIGMA), rel=1e-9)
-    bare = estimate(OperatorGraph(operators=GRAPH.operators), A100)
+    bare = price(OperatorGraph(operators=GRAPH.operators), A100)
     assert bare.log_sigma == pytest.approx(operators, rel=1e-9)
     assert found.low_s == pytest.approx(found.time_s * np.exp(-Z80 * found.log_sigma))
 
 
 def test_a_total_is_no_less_certain_than_averaging_allows_and_no_more_than_its_worst_part() -> None:
-    found = estimate(OperatorGraph(operators=GRAPH.operators), A100)
+    found = price(OperatorGraph(operators=GRAPH.operators), A100)
     sigmas = [float(cost.log_sigma) for cost in found.costs]
     assert 0 < found.log_sigma <= max(sigmas)
 
 
 def test_comparing_with_itself_is_certain() -> None:
-    found = estimate(GRAPH, A100)
+    found = price(GRAPH, A100)
     same = compare(found, found)
     assert same.speedup == 1.0
     assert same.low == pytest.approx(1.0)
@@ -57,8 +64,8 @@ def test_comparing_with_itself_is_certain() -> None:
 
 def test_shared_errors_cancel_in_a_comparison() -> None:
     """One of two products gets 10% faster: the interval of the ratio is far narrower than that of two strangers."""
-    before = estimate(GRAPH, A100)
-    after = estimate(OperatorGraph(operators=(replace(UP, n=14336), DOWN, NORM), tokens=8192), A100)
+    before = price(GRAPH, A100)
+    after = price(OperatorGraph(operators=(replace(UP, n=14336), DOWN, NORM), tokens=8192), A100)
     found = compare(before, after)
     assert found.low < found.speedup < found.high
     width = np.log(found.high / found.low) / 2 / Z80
@@ -67,8 +74,8 @@ def test_shared_errors_cancel_in_a_comparison() -> None:
 
 
 def test_comparison_is_antisymmetric() -> None:
-    before = estimate(GRAPH, A100)
-    after = estimate(OperatorGraph(operators=(replace(UP, n=15360), DOWN, NORM), tokens=8192), A100)
+    before = price(GRAPH, A100)
+    after = price(OperatorGraph(operators=(replace(UP, n=15360), DOWN, NORM), tokens=8192), A100)
     there, back = compare(before, after), compare(after, before)
     assert there.speedup == pytest.approx(1 / back.speedup)
     assert there.probability == pytest.approx(1 - back.probability)
@@ -77,34 +84,34 @@ def test_comparison_is_antisymmetric() -> None:
 
 def test_arrays_of_candidates_broadcast_through_totals_and_comparison() -> None:
     grid = replace(UP, n=np.array([12288, 14336, 16384])[:, None], k=np.array([4096, 5120])[None, :])
-    after = estimate(OperatorGraph(operators=(grid, DOWN, NORM), tokens=8192), A100)
+    after = price(OperatorGraph(operators=(grid, DOWN, NORM), tokens=8192), A100)
     assert after.time_s.shape == (3, 2)
-    found = compare(estimate(GRAPH, A100), after)
+    found = compare(price(GRAPH, A100), after)
     assert found.low.shape == found.probability.shape == (3, 2)
-    assert after.time_s[2, 0] == pytest.approx(estimate(GRAPH, A100).time_s, rel=1e-14)  # summed in another order
+    assert after.time_s[2, 0] == pytest.approx(price(GRAPH, A100).time_s, rel=1e-14)  # summed in another order
 
 
 def test_sigma_factor_widens_every_interval() -> None:
-    narrow, wide = estimate(GRAPH, A100), estimate(GRAPH, A100, sigma_factor=2.0)
+    narrow, wide = price(GRAPH, A100), price(GRAPH, A100, sigma_factor=2.0)
     assert wide.time_s == narrow.time_s
     assert wide.log_sigma == pytest.approx(2 * narrow.log_sigma)
 
 
 def test_a_group_of_one_communicates_in_no_time() -> None:
     lonely = Collective(name="ar", kind=CollectiveKind.ALL_REDUCE, group_size=1, message_bytes=1e9)
-    assert estimate(OperatorGraph(operators=(lonely,)), A100).time_s == 0
+    assert price(OperatorGraph(operators=(lonely,)), A100).time_s == 0
 
 
 def test_source_is_that_of_the_weakest_part() -> None:
     gemm = OperatorGraph(operators=(UP,))
-    assert estimate(gemm, A100).source is Source.CALIBRATED
-    assert estimate(gemm, load_gpu("h100_sxm")).source is Source.ANALYTIC
+    assert price(gemm, A100).source is Source.CALIBRATED
+    assert price(gemm, load_gpu("h100_sxm")).source is Source.ANALYTIC
 
 
 def test_a_borrowed_calibration_is_less_certain_than_its_own() -> None:
     gemm = OperatorGraph(operators=(UP,))
-    own = estimate(gemm, load_gpu("h200_sxm")).costs[0].log_sigma
-    borrowed = estimate(gemm, load_gpu("h100_sxm")).costs[0].log_sigma
+    own = price(gemm, load_gpu("h200_sxm")).costs[0].log_sigma
+    borrowed = price(gemm, load_gpu("h100_sxm")).costs[0].log_sigma
     assert borrowed > own
 
 
@@ -114,7 +121,7 @@ def test_every_device_of_the_catalogue_prices_every_type_it_has(name: str) -> No
     calibration = load_calibration(gpu)
     for dtype in gpu.peak_flops_per_s:
         gemm = Gemm(name="g", m=4096, n=4096, k=4096, dtype=dtype)
-        found = estimate(OperatorGraph(operators=(gemm,)), gpu, calibration)
+        found = price(OperatorGraph(operators=(gemm,)), gpu, calibration)
         assert np.isfinite(found.time_s)
         assert gemm.flops / found.time_s <= gpu.peak_flops_per_s[dtype]
 
@@ -122,5 +129,46 @@ def test_every_device_of_the_catalogue_prices_every_type_it_has(name: str) -> No
 def test_a_type_the_device_lacks_runs_at_the_rate_of_a_wider_one() -> None:
     v100 = load_gpu("v100_sxm")
     wide, narrow = (Gemm(name="g", m=4096, n=4096, k=4096, dtype=d) for d in (DType.FP16, DType.BF16))
-    times = [estimate(OperatorGraph(operators=(g,)), v100).time_s for g in (wide, narrow)]
+    times = [price(OperatorGraph(operators=(g,)), v100).time_s for g in (wide, narrow)]
     assert times[0] == pytest.approx(times[1])
+
+
+# --------------------------------------------------------------------------------------------- accelerators, same door
+
+TPU = load_accelerator("tpu_v4_like")
+LLAMA = lower(Workload(shape=load_model("llama-3-8b"), seq_len=2048), ParallelDims(tp=4))
+
+
+def test_an_accelerator_is_priced_at_the_same_door_as_a_gpu() -> None:
+    found = price(LLAMA, TPU)
+    assert found.device.accelerator is TPU
+    assert found.source is Source.ANALYTIC
+    assert 0 < found.mfu < 1
+    assert found.low_s < found.time_s < found.high_s
+    for op, cost in zip(LLAMA.operators, found.costs, strict=True):
+        if isinstance(op, Collective):
+            continue
+        alone = operator_time_s(op, TPU)
+        assert cost.time_s == pytest.approx(alone, rel=1e-12), op.name
+        assert cost.time_s <= operator_time_s(op, one_core(TPU)) * (1 + 1e-12), "all cores are never slower than one"
+
+
+def test_terms_of_an_accelerators_operator_make_up_its_time() -> None:
+    for op, cost in zip(LLAMA.operators, price(LLAMA, TPU).costs, strict=True):
+        body = max(float(cost.compute_s), float(cost.memory_s))
+        assert cost.time_s == pytest.approx(body + cost.network_s + cost.overhead_s, rel=1e-9), op.name
+    assert price(OperatorGraph(operators=(UP,)), TPU).costs[0].bound_by is Bound.COMPUTE
+    narrow = replace(UP, m=1)
+    assert price(OperatorGraph(operators=(narrow,)), TPU).costs[0].bound_by is Bound.MEMORY
+
+
+def test_an_array_of_sizes_on_an_accelerator_is_every_size_alone() -> None:
+    sizes = np.array([1024, 4096, 14336])
+    together = price(OperatorGraph(operators=(replace(UP, n=sizes), NORM)), TPU).time_s
+    each = [price(OperatorGraph(operators=(replace(UP, n=n), NORM)), TPU).time_s for n in sizes]
+    assert together == pytest.approx(each, rel=1e-12)
+
+
+def test_a_type_an_accelerator_cannot_multiply_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InputError, match="has no matrix units for it"):
+        price(OperatorGraph(operators=(replace(UP, dtype=DType.FP32),)), TPU)

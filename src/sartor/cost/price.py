@@ -1,4 +1,4 @@
-"""Prediction: what every operator of a graph costs on a device, and what they cost together.
+"""One door: what every operator of a graph costs on a GPU or on an accelerator, and what they cost together.
 
 Errors of operators of one family on one device are correlated (the same coefficients, the same clock): with
 correlation ``RHO`` between any two of a family and none between families, a total's variance is
@@ -21,14 +21,16 @@ from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import gemm_costs, peak_flops_per_s
+from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import (
     Attention,
-    Collective,
     DType,
     Gemm,
     GroupedGemm,
@@ -57,7 +59,8 @@ class Estimate:
     """Costs aligned with the graph's operators, and totals over their counts. Arrays broadcast like the sizes."""
 
     graph: OperatorGraph
-    gpu: Gpu
+    device: Gpu
+    """An accelerator is its own datasheet (``datasheet_of``)."""
     costs: tuple[Cost, ...]
     time_s: Floats
     sigma_factor: float = 1.0
@@ -102,13 +105,13 @@ class Estimate:
 
     @property
     def mfu(self) -> Floats:
-        """Product FLOPs per second over the dense peak of the dtype most FLOPs are done in."""
-        return self.matmul_flops / self.time_s / peak_flops_per_s(self.gpu, _main_dtype(self.graph))
+        """FLOPs of matrix multiplications per second over the dense peak of the dtype most of them are done in."""
+        return self.matmul_flops / self.time_s / peak_flops_per_s(self.device, _main_dtype(self.graph))
 
 
-def estimate(
+def price(
     graph: OperatorGraph,
-    gpu: Gpu,
+    device: Gpu | Accelerator,
     calibration: Calibration | None = None,
     *,
     clock: Clock = Clock.SUSTAINED,
@@ -117,38 +120,40 @@ def estimate(
     cluster: Cluster | None = None,
     eager: bool = False,
 ) -> Estimate:
-    """Predict every operator of ``graph`` on ``gpu``.
+    """Predict every operator of ``graph`` on ``device``.
 
-    Sizes that are arrays give arrays: one call evaluates all candidates. ``clock`` BOOST predicts short runs, as
-    benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster;
-    ``sigma_factor`` widens every interval (a configuration read with assumptions). With a ``cluster``, collectives
-    cross the tiers of links that their group and stride reach; without one they stay inside a node. ``eager``: the host
-    launches memory-bound kernels call by call (``memory_bound_cost``); products wait in the queue behind them.
+    Sizes that are arrays give arrays: one call evaluates all candidates. ``sigma_factor`` widens every interval (a
+    configuration read with assumptions). With a ``cluster``, collectives cross the tiers of links that their group and
+    stride reach; without one they run on the device's own links.
+
+    Of a GPU alone: ``calibration`` (``load_calibration`` where none is given); ``clock`` BOOST predicts short runs, as
+    benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host
+    launches memory-bound kernels call by call (``memory_bound_cost``), GEMMs wait in the queue behind them. An
+    accelerator runs at its clock, has no host to wait for, and nothing was measured on it.
 
     Examples
     --------
-    >>> estimate(lower(workload, dims), load_gpu("h100_sxm")).time_s        # doctest: +SKIP
+    >>> price(lower(workload, dims), load_gpu("h100_sxm")).time_s        # doctest: +SKIP
     """
-    known = calibration or load_calibration(gpu)
+    gpu = datasheet_of(device) if isinstance(device, Accelerator) else device
     costs = operator_costs(
         graph.operators,
         gpu,
-        known,
+        calibration,
         clock=clock,
         details=details,
         sigma_factor=sigma_factor,
         cluster=cluster,
         eager=eager,
     )
-    return Estimate(
-        graph=graph, gpu=gpu, costs=costs, time_s=total_s(graph.operators, costs), sigma_factor=sigma_factor
-    )
+    total = total_s(graph.operators, costs)
+    return Estimate(graph=graph, device=gpu, costs=costs, time_s=total, sigma_factor=sigma_factor)
 
 
 def operator_costs(
     operators: Sequence[Operator],
     gpu: Gpu,
-    known: Calibration,
+    calibration: Calibration | None = None,
     *,
     clock: Clock = Clock.SUSTAINED,
     details: bool = True,
@@ -156,24 +161,41 @@ def operator_costs(
     cluster: Cluster | None = None,
     eager: bool = False,
 ) -> tuple[Cost, ...]:
-    """The cost of each operator, each with the shape of its own sizes; words as in ``estimate``."""
+    """The cost of each operator, each with the shape of its own sizes; words as in ``price``."""
+    known = calibration or load_calibration(gpu)
     if gpu.accelerator is not None:
-        return tuple(_widen(chip_cost(op, gpu, known, cluster), sigma_factor) for op in operators)
-    products = [i for i, op in enumerate(operators) if isinstance(op, Gemm)]
+        costs = [chip_cost(op, gpu, known, cluster) for op in operators]
+    else:
+        costs = _on_gpu(operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)
+    return tuple(_widen(cost, sigma_factor) for cost in costs)
+
+
+def _on_gpu(
+    operators: Sequence[Operator],
+    gpu: Gpu,
+    known: Calibration,
+    *,
+    clock: Clock,
+    details: bool,
+    cluster: Cluster | None,
+    eager: bool,
+) -> list[Cost]:
     gemms = [op for op in operators if isinstance(op, Gemm)]
     alone = len(gemms) == 1 and bool(np.all(np.asarray(gemms[0].count) == 1))
-    of_products = gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details)
-    costs: dict[int, Cost] = dict(zip(products, of_products, strict=True))
-    for i, op in enumerate(operators):
-        if isinstance(op, GroupedGemm):
-            costs[i] = grouped_cost(op, gpu, known, clock=clock)
+    of_gemms = iter(gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details))
+    costs: list[Cost] = []
+    for op in operators:
+        if isinstance(op, Gemm):
+            costs.append(next(of_gemms))
+        elif isinstance(op, GroupedGemm):
+            costs.append(grouped_cost(op, gpu, known, clock=clock))
         elif isinstance(op, Attention):
-            costs[i] = attention_cost(op, gpu, known, clock=clock)
+            costs.append(attention_cost(op, gpu, known, clock=clock))
         elif isinstance(op, MemoryBound):
-            costs[i] = memory_bound_cost(op, gpu, known, eager=eager)
-        elif isinstance(op, Collective):
-            costs[i] = collective_cost(op, gpu, known, cluster)
-    return tuple(_widen(costs[i], sigma_factor) for i in range(len(operators)))
+            costs.append(memory_bound_cost(op, gpu, known, eager=eager))
+        else:
+            costs.append(collective_cost(op, gpu, known, cluster))
+    return costs
 
 
 def _widen(cost: Cost, factor: float) -> Cost:
