@@ -81,7 +81,7 @@ def test_a_script_with_variables_arrays_and_tests_is_the_launch_it_runs(tmp_path
     assert (plan.microbatch_size, plan.num_microbatches, plan.virtual_stages) == (2, 32, 4)
     assert (plan.recompute, plan.zero_stage) == (Recompute.SELECTIVE, 1)
     assert reading.parts.recipe is Recipe.BF16
-    assert not reading.parts.framework.tp_overlap, "the test on an unset variable fails"
+    assert not reading.parts.trainer.tp_overlap, "the test on an unset variable fails"
     assert reading.job().tokens_per_step == 256 * 2048
 
 

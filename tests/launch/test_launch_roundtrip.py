@@ -25,11 +25,11 @@ from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
-    Framework,
     Optimizer,
     PipelineSchedule,
     Recipe,
     Recompute,
+    Trainer,
     TrainingJob,
     TrainingPlan,
 )
@@ -139,7 +139,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]
         optimizer=pick("optimizer"),
         attention_kernel=draw(st.sampled_from(list(AttentionKernel))),
         context_parallel=pick("exchange"),
-        framework=Framework(
+        trainer=Trainer(
             dp_overlap=draw(st.booleans()),
             fused_kernels=draw(st.booleans()),
             splits_experts=splits,
@@ -198,11 +198,11 @@ def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> 
     assert reading.unknown == ()
     again = reading.job(job.shape, 4096)
     if reading.kind is LaunchKind.MEGATRON:
-        assert again.framework.grad_fusion is job.framework.grad_fusion
-        assert again.framework.fused_loss is job.framework.fused_loss
+        assert again.trainer.grad_fusion is job.trainer.grad_fusion
+        assert again.trainer.fused_loss is job.trainer.fused_loss
     if reading.kind is LaunchKind.MEGATRON and plan.dims.ep > 1:
-        assert again.framework.dispatch_once is job.framework.dispatch_once
-        assert again.framework.ep_overlap is (job.framework.ep_overlap and plan.virtual_stages > 1)
+        assert again.trainer.dispatch_once is job.trainer.dispatch_once
+        assert again.trainer.ep_overlap is (job.trainer.ep_overlap and plan.virtual_stages > 1)
     assert (again.seq_len, again.global_batch_size) == (4096, job.global_batch_size)
     assert (again.recipe, again.optimizer) == (job.recipe, job.optimizer)
     if plan.dims.cp > 1:
@@ -212,7 +212,7 @@ def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> 
         and plan.dims.tp > 1
         and reading.kind in (LaunchKind.MEGATRON, LaunchKind.TORCHTITAN)
     ):
-        assert again.framework.splits_experts is job.framework.splits_experts
+        assert again.trainer.splits_experts is job.trainer.splits_experts
 
 
 KINDS_OF_PLAN = {
@@ -329,15 +329,15 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"recipe": Recipe.FP8_CURRENT, "recompute": Recompute.FULL, "zero_stage": 3, "shard_group": 4},
     {"recipe": Recipe.MXFP8, "recompute": Recompute.SELECTIVE, "zero_stage": 3, "optimizer_offload": True},
     {"dims": ParallelDims(tp=4, dp=8, sequence_parallel=False), "zero_stage": 1, "optimizer_offload": True},
-    {"dims": ParallelDims(tp=4, dp=8), "framework": Framework(tp_overlap=True, cuda_graphs=True, fused_kernels=False)},
-    {"dims": ParallelDims(pp=4, dp=8), "virtual_stages": 2, "framework": Framework(p2p_overlap=False)},
+    {"dims": ParallelDims(tp=4, dp=8), "trainer": Trainer(tp_overlap=True, cuda_graphs=True, fused_kernels=False)},
+    {"dims": ParallelDims(pp=4, dp=8), "virtual_stages": 2, "trainer": Trainer(p2p_overlap=False)},
     {"dims": ParallelDims(pp=4, dp=8), "stage_layers": (7, 9, 9, 7)},
     {
         "shape": MOE,
         "dims": ParallelDims(pp=2, dp=16, ep=8),
         "global_batch_size": 32,
         "virtual_stages": 2,
-        "framework": Framework(dispatch_once=True, ep_overlap=True, grad_fusion=False, fused_loss=True),
+        "trainer": Trainer(dispatch_once=True, ep_overlap=True, grad_fusion=False, fused_loss=True),
     },
     {"dims": ParallelDims(cp=2, dp=8), "context_parallel": ContextParallel.ALL_GATHER, "dropout": True},
 )

@@ -16,7 +16,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Framework, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures
 from sartor.plans.result import PlanSearch, PlanStatus
@@ -24,6 +24,7 @@ from sartor.plans.search import search_plans
 from sartor.plans.space import AXES, divisors, factorizations, plan_space, size_of
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
+from sartor.step.trainers import TRAINERS, as_launched
 
 GIB = 2**30
 
@@ -273,7 +274,7 @@ def test_a_value_no_plan_can_have_is_refused_with_what_rules_it_out(
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_whole_experts_may_lie_on_tensor_ranks_and_split_ones_may_not(splits: bool) -> None:
-    asked = replace(job(4, 16, model="mixtral-8x7b"), framework=Framework(splits_experts=splits))
+    asked = replace(job(4, 16, model="mixtral-8x7b"), trainer=Trainer(splits_experts=splits))
     rows = structures(asked, plan_space(asked, 8, {})).rows
     found = set(zip(*(rows[name].tolist() for name in ("tp", "dp", "cp", "ep")), strict=True))
     beyond = {each for each in found if each[1] * each[2] % each[3]}
@@ -321,7 +322,7 @@ def test_progress_runs_from_nothing_to_all() -> None:
 
 def test_a_trainer_without_a_schedule_is_not_offered_it() -> None:
     asked = job(8, 16)
-    titan = replace(asked, framework=Framework(name="torchtitan"))
+    titan = replace(asked, trainer=TRAINERS["torchtitan"])
     assert "megatron has no such schedule" in search(asked, 8).rejected
     assert not any("has no such schedule" in reason for reason in search(titan, 8).rejected)
 
@@ -346,7 +347,7 @@ def test_every_axis_is_in_the_space() -> None:
 
 @pytest.mark.parametrize("trainer", ["torchtitan", "fsdp"])
 def test_trainers_on_fsdp_are_offered_what_they_have(trainer: str) -> None:
-    asked = replace(job(8, 16), framework=Framework(name=trainer))
+    asked = replace(job(8, 16), trainer=as_launched(TRAINERS[trainer]))
     found = search(asked, 8)
     plans = [each.plan for each in (*found.top, *found.front)]
     assert {int(plan.zero_stage) for plan in plans} & {2, 3}

@@ -11,7 +11,7 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Framework, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.rules.plan.catalog import PLAN_RULES
 from sartor.rules.plan.lint import lint_plan
@@ -45,7 +45,7 @@ BAD: dict[str, tuple[TrainingPlan, TrainingJob]] = {
         replace(GOOD, dims=dims(tp=4, pp=8), virtual_stages=1, microbatch_size=4, num_microbatches=16, zero_stage=1),
         JOB,
     ),
-    "unhidden_reduction": (GOOD, replace(JOB, global_batch_size=32, framework=Framework(dp_overlap=False))),
+    "unhidden_reduction": (GOOD, replace(JOB, global_batch_size=32, trainer=Trainer(dp_overlap=False))),
     "unbalanced_stages": (replace(GOOD, virtual_stages=1, stage_layers=(16, 20, 20, 24)), JOB),
 }
 

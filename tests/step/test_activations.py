@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Framework, Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.step.activations import Activations, layer_activations, rows_of
-from sartor.step.memory_coefficients import habits_for
+from sartor.step.trainers import TRAINERS, as_launched
 
 
 def exactly(value: float) -> object:
@@ -39,7 +39,7 @@ def _job(kernel: AttentionKernel = AttentionKernel.UNFUSED, **changes: object) -
 
 def _activations(job: TrainingJob, h: int, a: int, tp: int = 1, b: int = 1, sp: bool = False) -> Activations:
     plan = TrainingPlan(dims=ParallelDims(tp=tp, sequence_parallel=sp), microbatch_size=b)
-    return layer_activations(rows_of(job, plan, habits_for(job)), _paper_layer(h, a), h)
+    return layer_activations(rows_of(job, plan), _paper_layer(h, a), h)
 
 
 @pytest.mark.parametrize(("h", "a", "b"), [(6144, 64, 4), (12288, 96, 1), (20480, 128, 1), (25600, 160, 1)])
@@ -84,7 +84,7 @@ def test_a_gated_layer_with_grouped_queries_keeps_its_own_widths() -> None:
     two bytes: s (4 h + 2 h + h/2 + 3 f) 2 + 4 a s."""
     shape = load_model("llama-3.1-8b")
     job = TrainingJob(shape=shape, seq_len=8192, global_batch_size=8)
-    rows = rows_of(job, TrainingPlan(), habits_for(job))
+    rows = rows_of(job, TrainingPlan())
     kept = layer_activations(rows, shape.main.runs[0].layer, 4096)
     assert kept.whole == 8192 * (2 * (6.5 * 4096 + 3 * 14336) + 4 * 32)
 
@@ -95,12 +95,12 @@ def test_fp8_inputs_are_kept_narrow_by_the_trainers_that_keep_them_so() -> None:
     layer = shape.main.runs[0].layer
 
     def whole(j: TrainingJob) -> float:
-        return float(layer_activations(rows_of(j, TrainingPlan(), habits_for(j)), layer, 4096).whole)
+        return float(layer_activations(rows_of(j, TrainingPlan()), layer, 4096).whole)
 
     sixteen = whole(replace(job, recipe=Recipe.BF16))
     # two normed inputs and the activation's output a byte less; attention's output once more, as the product reads it
     assert whole(job) == sixteen - 8192 * (2 * 4096 + 14336) + 8192 * 4096
-    eager = replace(job, framework=Framework(name="torchtitan", main_params=False))
+    eager = replace(job, trainer=as_launched(TRAINERS["torchtitan"]))
     assert whole(eager) == sixteen
 
 
@@ -108,7 +108,7 @@ def test_experts_keep_a_row_for_every_token_they_see() -> None:
     """Mixtral 8x7B on one device, every token at two experts: routed inputs, three widths of 14336, and the router."""
     shape = load_model("mixtral-8x7b")
     job = TrainingJob(shape=shape, seq_len=4096, global_batch_size=8)
-    kept = layer_activations(rows_of(job, TrainingPlan(), habits_for(job)), shape.main.runs[0].layer, 4096)
+    kept = layer_activations(rows_of(job, TrainingPlan()), shape.main.runs[0].layer, 4096)
     s, h, f = 4096, 4096, 14336
     attention = s * 2 * (6.5 * h) + 4 * 32 * s
     assert kept.whole == attention + 2 * s * (2 * (h + 3 * f) + 4) + 8 * 8 * s
@@ -120,7 +120,7 @@ def test_recomputing_more_never_keeps_more(tp: int, cp: int, b: int, sp: bool) -
     plan = TrainingPlan(dims=ParallelDims(tp=tp, cp=cp, sequence_parallel=sp), microbatch_size=b)
     for name in ("gpt3-175b", "deepseek-v3", "llama-3.1-8b", "gemma-2-9b"):
         shape = load_model(name)
-        rows = rows_of(replace(job, shape=shape), plan, habits_for(job))
+        rows = rows_of(replace(job, shape=shape), plan)
         for run in shape.main.runs:
             kept = layer_activations(rows, run.layer, shape.hidden_size)
             assert kept.inputs < kept.selective < kept.whole
@@ -135,7 +135,7 @@ def test_arrays_of_plans_give_what_each_gives_alone(plans: list[tuple[int, int, 
 
     def of(tp: object, ep: object, b: object) -> Activations:
         plan = TrainingPlan(dims=ParallelDims(tp=tp, ep=ep), microbatch_size=b)  # type: ignore[arg-type]
-        return layer_activations(rows_of(job, plan, habits_for(job)), layer, shape.hidden_size)
+        return layer_activations(rows_of(job, plan), layer, shape.hidden_size)
 
     many = of(tp, ep, b)
     for i, plan in enumerate(plans):
@@ -151,7 +151,7 @@ def test_a_layer_of_elementwise_kernels_keeps_what_pytorch_does() -> None:
     layer = Layer(
         mixers=(attention,), ffn=DenseFfn(ffn_hidden_size=896, gated=True), norms=(Norm(name="1"), Norm(name="2"))
     )
-    eager = Framework(name="torchtitan", fused_kernels=False)
-    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=512, global_batch_size=1, framework=eager)
-    kept = layer_activations(rows_of(job, TrainingPlan(), habits_for(job)), layer, 256)
+    eager = TRAINERS["torchtitan"]
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=512, global_batch_size=1, trainer=eager)
+    kept = layer_activations(rows_of(job, TrainingPlan()), layer, 256)
     assert kept.whole == 7426048 - 69632

@@ -21,7 +21,7 @@ from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Sp
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
-from sartor.model.training import ContextParallel, Framework, Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm, Pass
@@ -30,6 +30,7 @@ from sartor.step.blocks import blocks
 from sartor.step.recipes import NARROWING, kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.rows import block_rows
+from sartor.step.trainers import TRAINERS
 from sartor.units import round_up
 from strategies import dense_shapes, moe_shapes, shapes
 
@@ -222,7 +223,7 @@ def test_uneven_routing_costs_time() -> None:
 def test_whole_experts_are_fewer_rows_of_wider_products() -> None:
     """Same FLOPs per device; no gather and scatter of the experts' tokens over tensor ranks."""
     split, kept = (
-        block_times(job_of("mixtral-8x7b", framework=Framework(splits_experts=s)), plan_of(tp=2, ep=4), CLUSTER)[1]
+        block_times(job_of("mixtral-8x7b", trainer=Trainer(splits_experts=s)), plan_of(tp=2, ep=4), CLUSTER)[1]
         for s in (True, False)
     )
     assert split.flops == kept.flops
@@ -302,7 +303,7 @@ def test_narrow_operands_are_gathered_narrow() -> None:
 
 def test_eager_trainers_move_more() -> None:
     fused, eager = (
-        block_times(job_of("llama-3.1-8b", 2048, framework=Framework(fused_kernels=f)), plan_of(), CLUSTER)[1]
+        block_times(job_of("llama-3.1-8b", 2048, trainer=Trainer(fused_kernels=f)), plan_of(), CLUSTER)[1]
         for f in (True, False)
     )
     assert eager.forward_s > 1.05 * fused.forward_s
@@ -319,10 +320,10 @@ def test_frozen_weights_have_no_weight_gradient() -> None:
 @given(vocab=st.integers(1, 300_000), tp=st.sampled_from((1, 2, 8)))
 def test_a_padded_vocabulary_splits_into_whole_tiles(vocab: int, tp: int) -> None:
     job = job_of(replace(hybrid(), vocab_size=vocab))
-    padded = padded_vocab(job, tp)
+    padded = padded_vocab(job.shape, job.trainer, tp)
     assert padded % (128 * tp) == 0
     assert 0 <= padded - vocab < 128 * tp
-    assert padded_vocab(replace(job, framework=Framework(name="torchtitan")), tp) == vocab
+    assert padded_vocab(job.shape, TRAINERS["torchtitan"], tp) == vocab
 
 
 # -- what is sent -----------------------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ def test_a_token_goes_to_a_node_once_where_copies_are_made_there() -> None:
     shape = load_model("qwen3-30b-a3b")
     sent = []
     for once in (False, True):
-        job = job_of(shape, 4096, framework=Framework(dispatch_once=once))
+        job = job_of(shape, 4096, trainer=Trainer(dispatch_once=once))
         graph = lower(workload_of(job), ParallelDims(ep=32), kernels_of(job, CLUSTER))
         sent += [op.message_bytes for op in graph.operators if op.name == "dispatch.all_to_all"]
     each = 4096 * 2048 * 2
@@ -394,9 +395,7 @@ def test_a_token_goes_to_a_node_once_where_copies_are_made_there() -> None:
 @settings(max_examples=15, deadline=None)
 def test_sending_once_never_sends_more(ep: int, tp: int) -> None:
     times = [
-        block_times(
-            job_of("qwen3-30b-a3b", 1024, framework=Framework(dispatch_once=once)), plan_of(tp=tp, ep=ep), CLUSTER
-        )
+        block_times(job_of("qwen3-30b-a3b", 1024, trainer=Trainer(dispatch_once=once)), plan_of(tp=tp, ep=ep), CLUSTER)
         for once in (False, True)
     ]
     assert times[1][1].ep_forward_s <= times[0][1].ep_forward_s * (1 + 1e-12)

@@ -14,11 +14,11 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.counts import count_params
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
-    Framework,
     Optimizer,
     PipelineSchedule,
     Recipe,
     Recompute,
+    Trainer,
     TrainingJob,
     TrainingPlan,
 )
@@ -26,10 +26,10 @@ from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.footprint import every_stage, fits, footprint
 from sartor.step.in_flight import in_flight
-from sartor.step.memory_coefficients import habits_for
 from sartor.step.results import Footprint
 from sartor.step.simulation import PipelineTimes, most_in_flight, simulate
 from sartor.step.states import dense_states
+from sartor.step.trainers import TRAINERS
 
 CLUSTER = load_cluster("dgx-h100", 512)
 FIELDS = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes", "allocated_bytes")
@@ -66,9 +66,9 @@ plans = st.builds(
 
 def test_the_states_of_7_5_billion_parameters_are_figure_1_of_the_zero_paper() -> None:
     """Rajbhandari et al. 2020, fig. 1: 7.5e9 parameters, 64 devices, Adam in mixed precision: gigabytes per device."""
-    job = _job(framework=Framework(grad_dtype=DType.BF16))
+    job = _job(trainer=Trainer(grad_dtype=DType.BF16))
     for stage, gigabytes in ((0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)):
-        each = dense_states(job, _plan({"dp": 64}, zero_stage=stage), habits_for(job))
+        each = dense_states(job, _plan({"dp": 64}, zero_stage=stage))
         total = each.weight + each.grad + each.optimizer
         assert 7.5 * float(total) == pytest.approx(gigabytes, rel=0.004)
 
@@ -77,13 +77,13 @@ def test_megatron_holds_18_bytes_a_parameter_or_6_and_12_shared() -> None:
     """Megatron-LM's training/theoretical_memory_usage.py: 18, or 6 + 12 / dp with its distributed optimizer."""
     job = _job()
     for zero, expected in ((0, 18.0), (1, 6 + 12 / 8)):
-        each = dense_states(job, _plan({"dp": 8}, zero_stage=zero), habits_for(job))
+        each = dense_states(job, _plan({"dp": 8}, zero_stage=zero))
         assert float(each.weight + each.grad + each.optimizer) == expected
 
 
 def test_fsdp_spreads_16_bytes_a_parameter() -> None:
-    job = _job(framework=Framework(name="torchtitan", main_params=False))
-    each = dense_states(job, _plan({"dp": 8}, zero_stage=3), habits_for(job))
+    job = _job(trainer=TRAINERS["torchtitan"])
+    each = dense_states(job, _plan({"dp": 8}, zero_stage=3))
     assert float(each.weight + each.grad + each.optimizer) == 16 / 8
 
 
@@ -157,7 +157,7 @@ def test_states_and_kept_activations_never_grow_with_more_devices_stages_or_shar
 
 @given(st.sampled_from([1, 2, 3, 4, 6, 8]), degrees)
 def test_more_stages_never_hold_more_where_they_divide_the_layers(pp: int, tp: int) -> None:
-    job = _job("llama-3.1-405b", framework=Framework())  # untied: no second table
+    job = _job("llama-3.1-405b", trainer=Trainer())  # untied: no second table
     base = TrainingPlan(dims=ParallelDims(tp=tp, dp=8), num_microbatches=64)
     few, more = (every_stage(job, replace(base, dims=replace(base.dims, pp=p)), CLUSTER) for p in (1, pp))
     assert more.states.max() <= few.states.max()
@@ -217,8 +217,8 @@ def test_175_billion_parameters_fit_on_64_devices_of_80_gb_when_recomputed_and_n
 
 
 @pytest.mark.parametrize("recipe", list(Recipe))
-@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed", "maxtext", "somebody's"])
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed", "maxtext", "internevo"])
 def test_every_recipe_and_trainer_has_a_footprint(recipe: Recipe, trainer: str) -> None:
-    job = _job("deepseek-v2-lite", recipe=recipe, framework=Framework(name=trainer))
+    job = _job("deepseek-v2-lite", recipe=recipe, trainer=TRAINERS[trainer])
     foot = footprint(job, _plan({"dp": 8, "ep": 8}, zero_stage=1), CLUSTER)
     assert 1e9 < foot.device_bytes < 1e12

@@ -17,7 +17,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Framework, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Optimizer, PipelineSchedule, Recipe, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.results import StepEstimate
@@ -173,9 +173,9 @@ def test_one_dgx_shards_as_a_group_of_eight_does() -> None:
 
 def test_overlap_saves_and_recomputation_costs() -> None:
     job, plan = job_of(), plan_of(tp=4, dp=16, num_microbatches=4)
-    eager = replace(job, framework=Framework(dp_overlap=False))
+    eager = replace(job, trainer=Trainer(dp_overlap=False))
     assert step(job, plan, CLUSTER).dp_exposed_s < step(eager, plan, CLUSTER).dp_exposed_s
-    overlapped = replace(job, framework=Framework(tp_overlap=True))
+    overlapped = replace(job, trainer=Trainer(tp_overlap=True))
     assert step(overlapped, plan, CLUSTER).tp_s < step(job, plan, CLUSTER).tp_s
     times = [step(job, replace(plan, recompute=kind), CLUSTER).step_s for kind in Recompute]
     assert times == sorted(times)
@@ -196,7 +196,7 @@ def test_a_slow_host_holds_an_eager_trainer_up_and_graphs_free_it() -> None:
     slow = replace(FREE, launch_s=1e-3, graph_launch_s=0.0)
     plan = plan_of(dp=64)
     eager = step(job_of(), plan, CLUSTER, coefficients=slow)
-    graphs = step(job_of(framework=Framework(cuda_graphs=True)), plan, CLUSTER, coefficients=slow)
+    graphs = step(job_of(trainer=Trainer(cuda_graphs=True)), plan, CLUSTER, coefficients=slow)
     assert eager.overhead_s > graphs.overhead_s == 0
 
 
@@ -216,7 +216,7 @@ def test_experts_reduce_among_fewer() -> None:
 
 def test_exchange_of_experts_hides_where_chunks_interleave() -> None:
     job = job_of(shape_of(experts=True))
-    waits, hides = (replace(job, framework=Framework(ep_overlap=on)) for on in (False, True))
+    waits, hides = (replace(job, trainer=Trainer(ep_overlap=on)) for on in (False, True))
     for virtual, hidden in ((1, False), (2, True)):
         plan = plan_of(pp=2, dp=32, ep=32, num_microbatches=2, virtual_stages=virtual)
         seen, less = (step(each, plan, CLUSTER, None, FREE) for each in (waits, hides))
@@ -228,7 +228,7 @@ def test_exchange_of_experts_hides_where_chunks_interleave() -> None:
 
 
 def test_owners_of_whole_tensors_broadcast_in_turn() -> None:
-    job, turns = job_of(), job_of(framework=Framework(broadcasts_shards=True))
+    job, turns = job_of(), job_of(trainer=Trainer(broadcasts_shards=True))
     for group in (8, 64):
         plan = plan_of(dp=64, num_microbatches=1, zero_stage=1, shard_group=group)
         more = step(turns, plan, CLUSTER, None, FREE).step_s - step(job, plan, CLUSTER, None, FREE).step_s

@@ -13,7 +13,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Framework, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.step.footprint import every_stage
 from sartor.step.step import step
@@ -77,7 +77,7 @@ def test_activations_held_are_the_footprints(name: str) -> None:
 
 def test_transfers_wait_for_their_sender_or_run_beside() -> None:
     blocked = timeline(JOB, PLANS["interleaved"], CLUSTER)
-    job = replace(JOB, framework=Framework(p2p_overlap=False))
+    job = replace(JOB, trainer=Trainer(p2p_overlap=False))
     waiting = timeline(job, PLANS["interleaved"], CLUSTER)
     assert blocked.step_s <= waiting.step_s
     assert {e.kind for e in waiting.events} >= {"F", "B", "send_forward", "send_backward", "gradients", "optimizer"}

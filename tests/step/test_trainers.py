@@ -1,41 +1,49 @@
-"""Trainers by name: a job asked for is priced by the switches a published run of the same trainer is."""
+"""Trainers are records: whoever asks by name or by table gets the same facts, and nothing asks a record its name."""
 
 from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.model.trainer import Trainer
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.step.question import LAUNCHED, training_job
-from sartor.step.trainers import TRAINERS, of_release
+from sartor.step.question import training_job
+from sartor.step.trainers import TRAINERS, of_release, trainer_in_table
 
 
-def framework(name: str, gpu: str = "h100_sxm"):  # type: ignore[no-untyped-def]
+def asked(name: str, gpu: str = "h100_sxm") -> Trainer:
     job, _ = training_job(load_model("llama-3.1-8b"), load_gpu(gpu), global_batch_size=64, framework=name)
-    return job.framework
+    return job.trainer
+
+
+LAUNCHED = [name for name, trainer in TRAINERS.items() if trainer.launchable]
 
 
 @pytest.mark.parametrize("name", sorted(set(TRAINERS) - set(LAUNCHED)))
 def test_a_trainer_asked_for_has_the_switches_its_published_runs_are_priced_with(name: str) -> None:
-    assert framework(name) == TRAINERS[name]
+    assert asked(name) == TRAINERS[name]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_trainer_whose_launch_is_written_compiles_as_that_launch_says(name: str) -> None:
-    assert framework(name).name == name
-    assert framework(name).fused_kernels
+    assert asked(name).name == name
+    assert asked(name).fused_kernels
 
 
 def test_a_release_is_said_after_an_at() -> None:
-    assert framework("megatron@2021").name == "megatron-v2"
-    assert not framework("megatron@2021").grad_fusion
-    assert framework("megatron@2024") == framework("megatron")
-    assert framework("nemo@26.06", "b200_sxm").fused_experts
-    assert not framework("nemo@25.09", "b200_sxm").fused_experts
-    assert not framework("nemo@26.06", "h100_sxm").fused_experts
-    assert framework("megatron-bridge").grad_dtype is DType.BF16
+    assert asked("megatron@2021").name == "megatron-v2"
+    assert not asked("megatron@2021").grad_fusion
+    assert asked("megatron@2024") == asked("megatron")
+    assert asked("nemo@26.06", "b200_sxm").fused_experts
+    assert not asked("nemo@25.09", "b200_sxm").fused_experts
+    assert not asked("nemo@26.06", "h100_sxm").fused_experts
+    assert asked("megatron-bridge").grad_dtype is DType.BF16
 
 
 def test_a_release_nobody_knows_changes_nothing() -> None:
@@ -45,4 +53,50 @@ def test_a_release_nobody_knows_changes_nothing() -> None:
 
 def test_a_trainer_nobody_knows_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="megatron"):
-        framework("megatronn@2021")
+        asked("megatronn@2021")
+
+
+def test_the_defaults_of_the_record_are_megatrons_facts() -> None:
+    told = {"name", "aliases", "words", "source", "launchable", "releases", "drops_out"}
+    facts = set(Trainer.__dataclass_fields__) - told
+    assert all(getattr(TRAINERS["megatron"], fact) == getattr(Trainer(), fact) for fact in facts)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Megatron-LM", "megatron"),
+        ("NeMo Megatron-Core", "nemo"),
+        ("Megatron-DeepSpeed", "megatron-deepspeed"),
+        ("PyTorch FSDP", "fsdp"),
+        ("torchtitan", "torchtitan"),
+        ("HF transformers", "pytorch"),
+        ("JAX pjit", "maxtext"),
+    ],
+)
+def test_a_name_in_a_table_is_read_by_its_most_specific_word(said: str, name: str) -> None:
+    found = trainer_in_table(said)
+    assert found is not None
+    assert found.name == name
+
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
+NAMES = {*TRAINERS, *(alias for each in TRAINERS.values() for alias in each.aliases), "megatron-v2"}
+PER_TRAINER = ("step/trainers/", "launch/", "cli/", "web/", "validate/inference_modes.py")
+"""Records; writers and readers of launch files; what people are offered to choose from; serving software of a table."""
+
+
+def _asked_by_name(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Names of trainers that are compared with, or looked up in a table."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Compare, ast.Dict, ast.Set, ast.Tuple, ast.List, ast.Subscript)):
+            inside = [node.slice] if isinstance(node, ast.Subscript) else list(ast.iter_child_nodes(node))
+            yield from (n for n in inside if isinstance(n, ast.Constant) and n.value in NAMES)
+
+
+def test_no_code_asks_a_trainer_its_name() -> None:
+    for path in SOURCE.rglob("*.py"):
+        where = path.relative_to(SOURCE).as_posix()
+        if not where.startswith(PER_TRAINER):
+            lines = [node.lineno for node in _asked_by_name(ast.parse(path.read_text()))]
+            assert not lines, f"{where}:{lines}: ask the trainer's record for the fact"

@@ -8,11 +8,12 @@ import pytest
 
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Framework, PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.step.changes import what_to_change
 from sartor.step.footprint import fits, footprint
+from sartor.step.trainers import TRAINERS
 from sartor.step.waterfall import MemoryLevel, waterfall
 
 CLUSTER = load_cluster("dgx-h100", 512)
@@ -47,7 +48,7 @@ def test_the_first_stage_keeps_most_and_the_last_has_the_loss() -> None:
 
 
 def test_a_job_whose_activations_are_small_is_fullest_when_the_optimizer_steps() -> None:
-    job = replace(JOB, recipe=Recipe.FP16, framework=Framework(name="deepspeed"), seq_len=64)
+    job = replace(JOB, recipe=Recipe.FP16, trainer=TRAINERS["deepspeed"], seq_len=64)
     plan = TrainingPlan(dims=ParallelDims(tp=8, pp=8, dp=4), zero_stage=1, recompute=Recompute.FULL)
     assert {stage.moment for stage in waterfall(job, plan, CLUSTER).stages} == {"optimizer step"}
 

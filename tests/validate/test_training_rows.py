@@ -155,7 +155,7 @@ def test_an_exported_device_has_slower_links_alone() -> None:
 def test_unknown_trainers_on_a_tpu_are_of_jax_kind() -> None:
     case = training_case(made(gpu="TPUv4", framework="in-house", intra_node="ICI 3D torus", tp=1, pp=1, dp=16))
     assert case.job is not None
-    assert case.job.framework.name == "maxtext"
+    assert case.job.trainer.name == "maxtext"
 
 
 def test_words_of_a_name_change_the_device() -> None:

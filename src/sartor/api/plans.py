@@ -112,7 +112,7 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
 
     if can(best.plan):
         return launch_files(word, answer.job, best.plan, answer.cluster), best
-    others = (*answer.search.top, *answer.front, *_within(answer, NO_DEGREE.get(word.value, ())))
+    others = (*answer.search.top, *answer.front, *_within(answer, word.absent_degrees))
     other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
     if other is None:
         raise reasons[0]
@@ -120,10 +120,6 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
     slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
     note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
-
-
-NO_DEGREE = {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}
-"""Degrees that a trainer's files cannot say: another search keeps to 1 of each where the best plan has more."""
 
 
 def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from sartor.plans.result import PricedPlan
 
 GRADES = ("info", "warn", "error")
-TRAINERS = {"megatron": "megatron", "torchtitan": "torchtitan", "deepspeed": "deepspeed", "accelerate": "fsdp"}
-"""The trainer whose habits are priced where ``--write`` names the files and ``--framework`` nothing."""
 
 
 def trainer_of(kind: str | None) -> str | None:
-    """The framework that launch files of this kind run under; the kind itself is checked when they are written."""
-    return None if kind is None else TRAINERS.get(kind)
+    """The trainer that launch files of this kind are for; the kind itself is checked when they are written."""
+    from sartor.launch.plan import LaunchKind
+
+    return kind if kind in {each.value for each in LaunchKind} else None
 
 
 def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, overwrite: bool) -> PricedPlan:

@@ -98,7 +98,7 @@ def plan(
         set=c.parse_sets(set_),
         calibration=calibration,
         dtype=dtype,
-        framework=framework or trainer_of(write[0] if write else None) or "megatron",
+        framework=framework or trainer_of(write[0] if write else None),
         optimizer=optimizer,
         attention=attention,
         context_parallel=context_parallel,

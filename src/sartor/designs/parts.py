@@ -17,7 +17,6 @@ from sartor.model.workload import Workload
 from sartor.operators import Operator, OperatorGraph, Part, Pass
 from sartor.step.activations import layer_activations, rows_of
 from sartor.step.blocks import BlockKind, block_params, blocks, layer_order
-from sartor.step.memory_coefficients import MemoryHabits
 from sartor.units import round_up
 
 PARAM_BYTES = 2.0
@@ -85,7 +84,7 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     job = TrainingJob(shape=shape, seq_len=model.seq_len, global_batch_size=global_batch_size)
     known, params = blocks(shape), block_params(job, dims)
     layers = [i for i, block in enumerate(known) if block.kind is BlockKind.LAYER]
-    rows = rows_of(job, TrainingPlan(dims=dims, microbatch_size=microbatch_size), MemoryHabits())
+    rows = rows_of(job, TrainingPlan(dims=dims, microbatch_size=microbatch_size))
     outer_bytes = float(rows.outer) * float(shape.hidden_size) * PARAM_BYTES
     middle = []
     for run, i in enumerate(layers):

@@ -8,6 +8,7 @@ and are written as Hugging Face Trainer's arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
@@ -30,7 +31,6 @@ from sartor.launch.yaml_text import write_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
-    Framework,
     Optimizer,
     Recipe,
     Recompute,
@@ -38,6 +38,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.read.config_text import printable
+from sartor.step.trainers import FSDP
 
 KIND = LaunchKind.ACCELERATE
 _refuse = refuser(KIND)
@@ -226,7 +227,7 @@ def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
         recipe=recipe,
         optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
         context_parallel=ContextParallel.RING if strategy == "alltoall" else ContextParallel.ALL_GATHER,
-        framework=Framework(name="fsdp", fused_kernels=compiled, main_params=False),
+        trainer=replace(FSDP, fused_kernels=compiled),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
@@ -27,7 +28,6 @@ from sartor.launch.plan import (
 from sartor.launch.script import Command, script_text
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
-    Framework,
     Optimizer,
     Recipe,
     Recompute,
@@ -35,6 +35,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.read.config_text import printable
+from sartor.step.trainers import DEEPSPEED, as_launched
 
 KIND = LaunchKind.DEEPSPEED
 _refuse = refuser(KIND)
@@ -78,7 +79,7 @@ def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, .
         out.append((f"--{job.recipe.value}", "true"))
     if plan.recompute is Recompute.FULL:
         out.append(("--gradient_checkpointing", "true"))
-    if job.framework.fused_kernels:
+    if job.trainer.fused_kernels:
         out.append(("--torch_compile", "true"))
     return out
 
@@ -108,7 +109,7 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> dict[str, Any]:
         "train_batch_size": job.global_batch_size,
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.num_microbatches,
-        "zero_optimization": {"stage": plan.zero_stage, "overlap_comm": job.framework.dp_overlap},
+        "zero_optimization": {"stage": plan.zero_stage, "overlap_comm": job.trainer.dp_overlap},
         "optimizer": {"type": OPTIMIZERS[job.optimizer]},
     }
     if plan.zero_stage:
@@ -157,8 +158,8 @@ def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devic
         global_batch_size=dp * microbatch * count,
         recipe=_read_recipe(fields),
         optimizer=_read_optimizer(fields),
-        framework=Framework(
-            name="deepspeed",
+        trainer=replace(
+            as_launched(DEEPSPEED),
             dp_overlap=bool(fields.find("zero_optimization.overlap_comm")),
             fused_kernels=flag_true(flags, "--torch_compile"),
         ),

@@ -24,11 +24,11 @@ from sartor.launch.plan import (
 from sartor.launch.script import script_text
 from sartor.model.training import (
     ContextParallel,
-    Framework,
     Optimizer,
     PipelineSchedule,
     Recipe,
     Recompute,
+    Trainer,
     TrainingJob,
     TrainingPlan,
 )
@@ -58,7 +58,7 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) 
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
     layers = int(job.shape.num_layers)
     plan = canonical(plan, layers)
-    check_numbers(plan, splits_experts=job.framework.splits_experts)
+    check_numbers(plan, splits_experts=job.trainer.splits_experts)
     check_batch(job, plan)
     _check(job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
@@ -103,8 +103,8 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("recipe", job.recipe.value, "has no such precision", ", ".join(r.value for r in PRECISION))
     if not job.trains_weights:
         raise _refuse("trains_weights", "false", "trains all weights", "trains_weights=true")
-    if job.framework.broadcasts_shards and plan.zero_stage:
-        raise _refuse("framework", job.framework.name, "gathers equal shards at once", "--framework megatron")
+    if job.trainer.broadcasts_shards and plan.zero_stage:
+        raise _refuse("framework", job.trainer.name, "gathers equal shards at once", "--framework megatron")
     if d.cp > 1 and job.seq_len % (2 * d.cp):
         below = job.seq_len // (2 * d.cp) * 2 * d.cp
         raise _refuse("seq_len", job.seq_len, f"needs a multiple of 2 x cp = {2 * d.cp}", f"{below or 2 * d.cp}")
@@ -130,7 +130,7 @@ def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     if d.ep > 1:
         yield ("--expert-model-parallel-size", str(d.ep))
     if d.tp > 1 and job.shape.moe_ffn is not None:
-        yield ("--expert-tensor-parallel-size", str(d.tp if job.framework.splits_experts else 1))
+        yield ("--expert-tensor-parallel-size", str(d.tp if job.trainer.splits_experts else 1))
     if plan.zero_stage == 1:
         yield ("--use-distributed-optimizer",)
     elif plan.zero_stage > 1:
@@ -139,22 +139,22 @@ def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
         yield ("--ckpt-format", "fsdp_dtensor")
     if plan.shard_group:
         yield ("--num-distributed-optimizer-instances", str(d.dp * d.cp // plan.shard_group))
-    yield from _overlap(job.framework, plan)
+    yield from _overlap(job.trainer, plan)
     yield from _exchange(job, plan)
 
 
-def _overlap(framework: Framework, plan: TrainingPlan) -> Iterator[Argument]:
-    if framework.dp_overlap:
+def _overlap(trainer: Trainer, plan: TrainingPlan) -> Iterator[Argument]:
+    if trainer.dp_overlap:
         yield ("--overlap-grad-reduce",)
         if plan.zero_stage:
             yield ("--overlap-param-gather",)
-    if framework.tp_overlap:
+    if trainer.tp_overlap:
         if plan.dims.tp == 1 or not plan.dims.sequence_parallel:
             raise _refuse(
                 "tp_overlap", "true", "overlaps tensor parallelism under --sequence-parallel", "tp_overlap=false"
             )
         yield ("--tp-comm-overlap",)
-    if not framework.p2p_overlap and plan.virtual_stages > 1:
+    if not trainer.p2p_overlap and plan.virtual_stages > 1:
         yield ("--no-overlap-p2p-communication",)
 
 
@@ -163,11 +163,11 @@ def _exchange(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
     pipeline and no layer recomputed whole; DeepEP the flexible dispatcher)."""
     if job.shape.moe_ffn is None:
         return
-    once = job.framework.dispatch_once and plan.dims.ep > 1
+    once = job.trainer.dispatch_once and plan.dims.ep > 1
     yield ("--moe-token-dispatcher-type", "flex" if once else "alltoall")
     if once:
         yield ("--moe-enable-deepep",)
-    if job.framework.ep_overlap and plan.dims.ep > 1 and plan.virtual_stages > 1:
+    if job.trainer.ep_overlap and plan.dims.ep > 1 and plan.virtual_stages > 1:
         if plan.recompute is Recompute.FULL:
             raise _refuse("recompute", "full", "hides experts' exchange where no layer is recomputed", "recompute=none")
         yield ("--overlap-moe-expert-parallel-comm",)
@@ -188,16 +188,16 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     share = "0.1" if job.dropout else "0.0"
     yield ("--attention-dropout", share)
     yield ("--hidden-dropout", share)
-    if job.framework.grad_dtype is DType.BF16:
+    if job.trainer.grad_dtype is DType.BF16:
         yield ("--grad-reduce-in-bf16",)
-    if not job.framework.grad_fusion:
+    if not job.trainer.grad_fusion:
         yield ("--no-gradient-accumulation-fusion",)
-    if job.framework.fused_loss:
+    if job.trainer.fused_loss:
         yield ("--cross-entropy-loss-fusion",)
         yield ("--cross-entropy-fusion-impl", "te")
-    if not job.framework.fused_kernels:
+    if not job.trainer.fused_kernels:
         yield ("--transformer-impl", "local")
-    if job.framework.cuda_graphs:
+    if job.trainer.cuda_graphs:
         yield ("--cuda-graph-impl", "transformer_engine")
         yield ("--te-rng-tracker",)
 

@@ -13,9 +13,10 @@ from sartor.launch.megatron_stages import read_stages
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers
 from sartor.launch.script import Command
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute, TrainingPlan
+from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, Trainer, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
+from sartor.step.trainers import MEGATRON
 from sartor.units import ceil_div
 
 
@@ -163,7 +164,7 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
         attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
         context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
         dropout=dropout > 0,
-        framework=_read_framework(flags, splits_experts=splits_experts),
+        trainer=_read_trainer(flags, splits_experts=splits_experts),
     )
 
 
@@ -192,14 +193,14 @@ def _read_recipe(flags: Flags) -> Recipe:
     return Recipe.FP16 if half else Recipe.BF16 if brain else Recipe.FP32
 
 
-def _read_framework(flags: Flags, *, splits_experts: bool) -> Framework:
+def _read_trainer(flags: Flags, *, splits_experts: bool) -> Trainer:
     impl = flags.word("--cuda-graph-impl", ("none", "local", "transformer_engine", "full_iteration")) or "none"
     flags.on("--overlap-param-gather")
     reduced = flags.on("--grad-reduce-in-bf16")
     full = flags.on("--accumulate-allreduce-grads-in-fp32") or not reduced
     loss = flags.word("--cross-entropy-fusion-impl", ("native", "te")) or "native"
-    return Framework(
-        name="megatron",
+    return replace(
+        MEGATRON,
         tp_overlap=flags.on("--tp-comm-overlap"),
         dp_overlap=flags.on("--overlap-grad-reduce"),
         p2p_overlap=not flags.on("--no-overlap-p2p-communication"),

@@ -17,11 +17,11 @@ from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
-    Framework,
     Optimizer,
     PipelineSchedule,
     Recipe,
     Recompute,
+    Trainer,
     TrainingJob,
     TrainingPlan,
 )
@@ -41,6 +41,11 @@ class LaunchKind(Enum):
     def title(self) -> str:
         titles = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "accelerate": "Hugging Face accelerate"}
         return titles.get(self.value, self.value)
+
+    @property
+    def absent_degrees(self) -> tuple[str, ...]:
+        """Degrees of parallelism that these files cannot say."""
+        return {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}.get(self.value, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ class JobParts:
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     dropout: bool = False
-    framework: Framework = field(default_factory=Framework)
+    trainer: Trainer = field(default_factory=Trainer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

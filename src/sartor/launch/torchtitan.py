@@ -61,7 +61,7 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     """``train.toml`` and ``launch.sh``. Raises `InputError` for what torchtitan cannot do, naming what it could."""
     layers = int(job.shape.num_layers)
     plan = canonical(plan, layers)
-    check_numbers(plan, splits_experts=job.framework.splits_experts)
+    check_numbers(plan, splits_experts=job.trainer.splits_experts)
     check_batch(job, plan)
     _check(job, plan)
     name, flavor = _flavor(job.shape)
@@ -72,7 +72,7 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         "training": _training(job, plan),
         "parallelism": _parallelism(job, plan, layers),
         "activation_checkpoint": _checkpointing(plan, layers),
-        "compile": {"enable": job.framework.fused_kernels},
+        "compile": {"enable": job.trainer.fused_kernels},
         **_quantize(job),
     }
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
@@ -131,11 +131,11 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
 def _check_experts(job: TrainingJob, plan: TrainingPlan) -> None:
     """torchtitan takes expert ranks from cp first (and tp, where experts stay whole), then from the data ranks."""
     d = plan.dims
-    if job.shape.moe_ffn is not None and d.ep == 1 and d.tp > 1 and not job.framework.splits_experts:
+    if job.shape.moe_ffn is not None and d.ep == 1 and d.tp > 1 and not job.trainer.splits_experts:
         raise _refuse("ep", 1, "splits experts over tp where ep=1; whole ones need ep", f"{d.tp * d.cp}")
-    inner = d.cp * (1 if job.framework.splits_experts else d.tp)
+    inner = d.cp * (1 if job.trainer.splits_experts else d.tp)
     if d.ep > 1 and d.ep % inner:
-        words = "cp" if job.framework.splits_experts else "tp x cp"
+        words = "cp" if job.trainer.splits_experts else "tp x cp"
         raise _refuse("ep", d.ep, f"spreads experts over whole groups of {words} = {inner}", str(inner))
 
 
@@ -159,13 +159,13 @@ def _parallelism(job: TrainingJob, plan: TrainingPlan, layers: int) -> Table:
         "data_parallel_shard_degree": shards,
         "fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never",
         "tensor_parallel_degree": d.tp,
-        "enable_async_tensor_parallel": job.framework.tp_overlap,
+        "enable_async_tensor_parallel": job.trainer.tp_overlap,
         "pipeline_parallel_degree": d.pp,
         "context_parallel_degree": d.cp,
         "context_parallel_rotate_method": ROTATE.get(job.context_parallel, "allgather"),
     }
     if d.ep > 1:
-        split = d.tp if job.framework.splits_experts else 1
+        split = d.tp if job.trainer.splits_experts else 1
         out |= {"expert_parallel_degree": d.ep, "expert_tensor_parallel_degree": split}
     if d.pp > 1:
         out |= {

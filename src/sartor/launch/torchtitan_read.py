@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
@@ -23,7 +24,6 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
-    Framework,
     Optimizer,
     PipelineSchedule,
     Recipe,
@@ -33,6 +33,7 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.read.config_text import printable
+from sartor.step.trainers import TORCHTITAN
 from sartor.units import ceil_div
 
 
@@ -60,7 +61,7 @@ def read_torchtitan(
     devices = num_devices or (command.num_devices if command else 0)
     plan = _read_plan(config, devices, layers)
     parts = _parts(config, plan.dims)
-    check_numbers(plan, splits_experts=parts.framework.splits_experts)
+    check_numbers(plan, splits_experts=parts.trainer.splits_experts)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
@@ -250,12 +251,11 @@ def _parts(config: TitanConfig, dims: ParallelDims) -> JobParts:
         optimizer=Optimizer.ADAM,
         attention_kernel=AttentionKernel.FLASH,
         context_parallel=ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER,
-        framework=Framework(
-            name="torchtitan",
+        trainer=replace(
+            TORCHTITAN,
             tp_overlap=config.flag("parallelism", "enable_async_tensor_parallel"),
             fused_kernels=compiled,
             splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
-            main_params=False,
         ),
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, PipelineSchedule, Recompute, TrainingJob
+from sartor.model.training import ContextParallel, Recompute, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.plans.space import (
     SWITCHES,
@@ -29,23 +29,6 @@ from sartor.plans.space import (
     take,
 )
 from sartor.step.blocks import layer_order
-
-SCHEDULES: Mapping[str, tuple[PipelineSchedule, ...]] = {
-    "megatron": (PipelineSchedule.ONE_F_ONE_B,),
-    "nemo": (PipelineSchedule.ONE_F_ONE_B,),
-    "deepspeed": (PipelineSchedule.ONE_F_ONE_B,),
-    "torchtitan": tuple(PipelineSchedule),
-}
-"""Pipeline schedules a trainer has: Megatron-LM's ``core/pipeline_parallel/schedules.py`` (1F1B, interleaved),
-DeepSpeed's ``runtime/pipe/schedule.py`` (1F1B), torchtitan's ``pipeline_parallel_schedule`` (PyTorch's 1F1B,
-Interleaved1F1B, GPipe, ZBVZeroBubble); as of 2026-11. Others: any."""
-NO_INTERLEAVING = ("deepspeed",)
-SHARDS_FULLY = ("torchtitan", "fsdp", "llm-foundry")
-"""Trainers on PyTorch's FSDP, which shards gradients with the optimizer's states, also under a pipeline (torchtitan
-keeps parameters gathered there unless told otherwise: ``fsdp_reshard_after_forward``)."""
-NO_PIPELINE = ("fsdp", "llm-foundry")
-"""Neither pipelines nor experts on several devices: accelerate's ``ParallelismConfig`` and LLM Foundry's configuration
-have no degree for them; as of 2026-11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +91,8 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     if job.shape.traced is not None:
         yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
-    if job.framework.name in NO_PIPELINE:
-        yield Condition(reason=f"{job.framework.name} has no pipeline", ok=lambda r: r["pp"] == 1)
+    if not job.trainer.pipelines:
+        yield Condition(reason=f"{job.trainer.name} has no pipeline", ok=lambda r: r["pp"] == 1)
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
@@ -148,9 +131,9 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
 
 def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
-    whole = not job.framework.splits_experts
-    if job.framework.name in NO_PIPELINE:
-        yield Condition(reason=f"{job.framework.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
+    whole = not job.trainer.splits_experts
+    if not job.trainer.expert_parallel:
+        yield Condition(reason=f"{job.trainer.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
     yield Condition(
         reason=f"ep does not divide {'tp x ' if whole else ''}dp x cp",
         ok=lambda r: r["dp"] * r["cp"] * np.where(whole, r["tp"], 1) % r["ep"] == 0,
@@ -166,9 +149,9 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="layers do not divide into so many virtual stages",
         ok=lambda r: (r["virtual_stages"] <= UNEVEN_CHUNKS) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
     )
-    if job.framework.name in NO_INTERLEAVING:
+    if not job.trainer.interleaves:
         yield Condition(
-            reason=f"{job.framework.name} does not interleave", ok=lambda r: np.asarray(r["virtual_stages"] == 1)
+            reason=f"{job.trainer.name} does not interleave", ok=lambda r: np.asarray(r["virtual_stages"] == 1)
         )
 
 
@@ -215,8 +198,8 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="ZeRO has nothing to shard: dp x cp is 1",
         ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
     )
-    if job.framework.name in SHARDS_FULLY:
-        name = job.framework.name
+    if job.trainer.shards_fully:
+        name = job.trainer.name
         yield Condition(
             reason=f"{name} shards gradients with the optimizer (ZeRO 2, 3) or nothing",
             ok=lambda r: r["zero_stage"] != 1,
@@ -235,8 +218,8 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
-    known = [int(s) for s in SCHEDULES.get(job.framework.name, tuple(PipelineSchedule))]
-    yield Condition(reason=f"{job.framework.name} has no such schedule", ok=lambda r: np.isin(r["schedule"], known))
+    known = [int(s) for s in job.trainer.schedules]
+    yield Condition(reason=f"{job.trainer.name} has no such schedule", ok=lambda r: np.isin(r["schedule"], known))
     yield Condition(
         reason="a schedule other than 1f1b needs a pipeline without virtual stages",
         ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (r["virtual_stages"] == 1)),

@@ -110,7 +110,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
     if axis in DIMS and num_devices % value:
         why = f"must divide num_devices={num_devices}"
     elif axis == "ep":
-        within = "dp x cp" if job.framework.splits_experts else "tp x dp x cp"
+        within = "dp x cp" if job.trainer.splits_experts else "tp x dp x cp"
         why = f"must divide the model's experts and {within}" if job.shape.moe_ffn else "the model has no experts"
     else:
         rejected = structures(job, plan_space(job, num_devices, {axis: value})).rejected

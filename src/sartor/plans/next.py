@@ -42,18 +42,18 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
 
 
 def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
-    trainer = job.framework
+    trainer = job.trainer
     if int(plan.dims.tp) > 1 and not trainer.tp_overlap:
         words = "overlap tensor-parallel traffic with the products it feeds (Megatron --tp-comm-overlap)"
-        yield words, replace(job, framework=replace(trainer, tp_overlap=True)), plan
+        yield words, replace(job, trainer=replace(trainer, tp_overlap=True)), plan
     if int(plan.dims.ep) > 1 and not trainer.dispatch_once:
         words = "send a token once to each node (DeepEP; Megatron --moe-enable-deepep)"
-        yield words, replace(job, framework=replace(trainer, dispatch_once=True)), plan
+        yield words, replace(job, trainer=replace(trainer, dispatch_once=True)), plan
     if int(plan.dims.ep) > 1 and int(plan.virtual_stages) > 1 and not trainer.ep_overlap:
         words = "hide experts' exchange behind another microbatch (Megatron --overlap-moe-expert-parallel-comm)"
-        yield words, replace(job, framework=replace(trainer, ep_overlap=True)), plan
+        yield words, replace(job, trainer=replace(trainer, ep_overlap=True)), plan
     if not trainer.cuda_graphs:
-        yield "CUDA graphs", replace(job, framework=replace(trainer, cuda_graphs=True)), plan
+        yield "CUDA graphs", replace(job, trainer=replace(trainer, cuda_graphs=True)), plan
 
 
 def _recipe(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:

@@ -107,7 +107,7 @@ def job_body(answer: PlanAnswer) -> dict[str, Any]:
         "attention": job.attention_kernel.value,
         "context_parallel": job.context_parallel.value,
         "routing_skew": job.routing_skew,
-        "framework": job.framework.name,
+        "framework": job.trainer.name,
     }
 
 

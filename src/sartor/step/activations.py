@@ -28,7 +28,6 @@ from sartor.model.layer import (
 from sartor.model.lower.linear import local_width
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
-from sartor.step.memory_coefficients import MemoryHabits
 from sartor.units import Floats, ceil_div
 
 
@@ -77,9 +76,9 @@ class Rows:
         return np.where(self.gathers, self.tokens, 0)
 
 
-def rows_of(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> Rows:
+def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
     """Rows of the main stack under arrays of plans."""
-    d = plan.dims
+    d, habits = plan.dims, job.trainer.habits
     tokens = plan.microbatch_size * ceil_div(job.seq_len, d.cp)
     split = np.logical_and(d.sequence_parallel, np.greater(d.tp, 1))
     outer = np.where(split, ceil_div(tokens, d.tp), tokens)
@@ -98,8 +97,8 @@ def rows_of(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> Rows:
         dropout=job.dropout,
         gathers=np.logical_and(split, habits.gathers_input),
         skew=job.routing_skew,
-        eager=not job.framework.fused_kernels,
-        splits_experts=job.framework.splits_experts,
+        eager=not job.trainer.fused_kernels,
+        splits_experts=job.trainer.splits_experts,
     )
 
 

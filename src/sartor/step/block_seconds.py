@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.model.training import Framework
+from sartor.model.training import Trainer
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.recipes import MEGATRON_LIKE
 from sartor.step.results import BlockTimes
 
 FloatArray = npt.NDArray[np.float64]
@@ -39,25 +38,25 @@ class BlockSeconds:
 
 
 def block_seconds(
-    times: tuple[BlockTimes, ...], framework: Framework, c: TrainingCoefficients, *, interleaved: bool = False
+    times: tuple[BlockTimes, ...], trainer: Trainer, c: TrainingCoefficients, *, interleaved: bool = False
 ) -> BlockSeconds:
     """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``interleaved`` where a device
     holds several chunks of the pipeline, so that another microbatch is at hand to hide exchanges behind."""
-    columns = [_seen(each, framework, c, interleaved) for each in times]
+    columns = [_seen(each, trainer, c, interleaved) for each in times]
     stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
     return BlockSeconds(**stacked)
 
 
-def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> dict[str, Any]:
+def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, interleaved: bool) -> dict[str, Any]:
     x, net = c.compute_factor, c.network_factor
-    ahead, behind = _hidden_tp(t, framework, c)
+    ahead, behind = _hidden_tp(t, trainer, c)
     tp_f = net * (t.tp_forward_s - ahead) + c.sm_contention * net * ahead
     tp_b = net * (t.tp_backward_s - behind) + c.sm_contention * net * behind
-    ep = net * _seen_ep(t, framework, c, interleaved)
+    ep = net * _seen_ep(t, trainer, c, interleaved)
     exchange_f, exchange_b = ep * t.ep_forward_s + net * t.cp_forward_s, ep * t.ep_backward_s + net * t.cp_backward_s
     forward, backward = x * t.forward_s + tp_f + exchange_f, x * t.dgrad_s + tp_b + exchange_b
     wgrad = x * np.asarray(t.wgrad_s)
-    host = _host_s(t.kernels, forward + backward + wgrad, framework, c)
+    host = _host_s(t.kernels, forward + backward + wgrad, trainer, c)
     busy = t.forward_s + t.dgrad_s + t.wgrad_s + t.tp_forward_s + t.tp_backward_s + t.ep_forward_s + t.ep_backward_s
     again = np.maximum(t.full_s - t.tp_forward_s - t.ep_forward_s - t.cp_forward_s, 0.0)
     return {
@@ -75,10 +74,10 @@ def _seen(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interlea
     }
 
 
-def _seen_ep(t: BlockTimes, framework: Framework, c: TrainingCoefficients, interleaved: bool) -> Any:
+def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, interleaved: bool) -> Any:
     """Share of expert-parallel seconds that lengthens a step: what is hidden runs beside another microbatch's compute,
     which it slows."""
-    if not (interleaved and framework.ep_overlap):
+    if not (interleaved and trainer.ep_overlap):
         return 1.0
     exchange = np.asarray(t.ep_forward_s + t.ep_backward_s)
     compute = np.asarray(t.forward_s + t.dgrad_s + t.wgrad_s)
@@ -86,21 +85,21 @@ def _seen_ep(t: BlockTimes, framework: Framework, c: TrainingCoefficients, inter
     return 1 - hidden * (1 - c.sm_contention)
 
 
-def _hidden_tp(t: BlockTimes, framework: Framework, c: TrainingCoefficients) -> tuple[Any, Any]:
+def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tuple[Any, Any]:
     """Tensor-parallel seconds hidden forward and backward.
 
     Megatron runs what no product waits for beside another product in any case; pieces of collectives beside pieces of
     their own product where ``tp_overlap`` is on.
     """
-    always = np.asarray(t.tp_beside_s) if framework.name in MEGATRON_LIKE else np.zeros_like(t.forward_s)
-    if not framework.tp_overlap:
+    always = np.asarray(t.tp_beside_s) if trainer.hides_tp_backward else np.zeros_like(t.forward_s)
+    if not trainer.tp_overlap:
         return np.zeros_like(t.forward_s), c.tp_overlap_share * always
     ahead = np.minimum(t.tp_forward_s, t.products_forward_s)
     behind = np.maximum(np.minimum(t.tp_backward_s, t.products_backward_s), always)
     return c.tp_overlap_share * ahead, c.tp_overlap_share * behind
 
 
-def _host_s(kernels: Any, device_s: Any, framework: Framework, c: TrainingCoefficients) -> Any:
+def _host_s(kernels: Any, device_s: Any, trainer: Trainer, c: TrainingCoefficients) -> Any:
     """What launches take longer than the device's work: a host that launches block by block falls behind."""
-    launch = c.graph_launch_s if framework.cuda_graphs else c.launch_s
+    launch = c.graph_launch_s if trainer.cuda_graphs else c.launch_s
     return np.maximum(launch * kernels - device_s, 0.0)

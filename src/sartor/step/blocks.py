@@ -62,7 +62,7 @@ class BlockParams:
     """Parameters of one layer (or of embedding, MTP module, head) that one device holds, over arrays of tp and ep.
 
     ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices
-    where experts are whole (``Framework.splits_experts``). ``tied`` is the token table
+    where experts are whole (``Trainer.splits_experts``). ``tied`` is the token table
     the head borrows from the embedding: a copy of its own only where the two lie on different stages.
     """
 
@@ -114,7 +114,7 @@ def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...
 
 def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockParams:
     shape = job.shape
-    setting = _setting(shape, dims, block.stack, Kernels(splits_experts=job.framework.splits_experts))
+    setting = _setting(shape, dims, block.stack, Kernels(splits_experts=job.trainer.splits_experts))
     if block.layer is not None:
         return _layer_params(setting, block)
     outer = dict(outer_params(setting, shape))

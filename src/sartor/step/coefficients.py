@@ -41,14 +41,14 @@ class TrainingCoefficients:
     network_factor: float = 1.0
     """Seconds of a collective in a run over those in a benchmark of it alone: unequal arrival, other traffic."""
     tp_overlap_share: float = 0.7
-    """Share of tensor-parallel communication hidden where ``Framework.tp_overlap`` is on: gathers and scatters go in
+    """Share of tensor-parallel communication hidden where ``Trainer.tp_overlap`` is on: gathers and scatters go in
     ring pieces beside their product, the first piece cannot."""
     ep_overlap_share: float = 0.9
-    """Share of expert-parallel exchange hidden behind another microbatch's compute where ``Framework.ep_overlap`` is
+    """Share of expert-parallel exchange hidden behind another microbatch's compute where ``Trainer.ep_overlap`` is
     on and chunks interleave."""
     p2p_overlap_share: float = 1.0
     """Share of a chunk's compute a pipeline transfer may hide behind where interleaving leaves something to hide
-    behind and ``Framework.p2p_overlap`` is on."""
+    behind and ``Trainer.p2p_overlap`` is on."""
     dp_overlap_share: float = 0.9
     """Share of backward (and forward) compute that gradient (and parameter) traffic may run beside."""
     sm_contention: float = 0.1
@@ -58,7 +58,7 @@ class TrainingCoefficients:
     """Gradients that are reduced together: Megatron's default of 40 million fp32 values (its
     ``ddp_bucket_size``; recalled)."""
     broadcast_s: float = 2e-3
-    """Of each owner of whole tensors that it broadcasts after its update (``Framework.broadcasts_shards``): launches
+    """Of each owner of whole tensors that it broadcasts after its update (``Trainer.broadcasts_shards``): launches
     and latencies of its many small messages, one owner after the other."""
     optimizer_factor: float = 1.0
     """Seconds of the optimizer step over its memory traffic's."""
@@ -91,12 +91,12 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None
     """
     known = {field.name for field in fields(TrainingCoefficients)}
     constants = training_constants(
-        job.framework.name,
+        job.trainer.name,
         precision_class(job.recipe),
         gpu.generation,
         packaged_training_table() if table is None else table,
         experts=job.shape.moe_ffn is not None,
-        fused=job.framework.fused_experts,
+        fused=job.trainer.fused_experts,
     )
     for name in constants:
         if name not in known:

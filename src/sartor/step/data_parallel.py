@@ -83,7 +83,7 @@ def data_traffic(
         gathered = line(CollectiveKind.ALL_GATHER, shards, stride)
         return GroupTraffic(reduce=scattered + among, gather=gathered, shards=shards)
 
-    inner = d.tp * d.ep if job.framework.splits_experts else d.ep
+    inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
     return DataTraffic(
         dense=group(np.asarray(d.dp * d.cp), np.asarray(d.tp)),
         expert=group(np.asarray(expert_replicas(job, plan)), np.asarray(inner)),
@@ -147,7 +147,7 @@ class Exchange:
 
 def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float) -> Exchange:
     """Gradients of so many parameters, in the framework's gradient type; of none where weights are not trained."""
-    width = job.framework.grad_dtype.bytes if job.trains_weights else 0.0
+    width = job.trainer.grad_dtype.bytes if job.trains_weights else 0.0
     return Exchange(
         dense=of.dense.reduce,
         expert=of.expert.reduce,

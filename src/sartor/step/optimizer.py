@@ -55,7 +55,7 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     )
     start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
     each = (whole - start) / many + _newton_schulz_s(job, cluster)
-    host = (job.framework.grad_dtype.bytes + weight_bytes(job)) / (cluster.gpu.pcie_bytes_per_s or 16e9)
+    host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / (cluster.gpu.pcie_bytes_per_s or 16e9)
     stepped = bytes_per_param(job) * cluster.devices_per_node / HOST_BYTES_PER_S
     return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
 

@@ -11,17 +11,12 @@ from typing import Any, TypeVar
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
-from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, TrainingJob
+from sartor.model.training import ContextParallel, Optimizer, Recipe, Trainer, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.step.recipes import MEGATRON_LIKE, check_recipe, supports
-from sartor.step.trainers import TRAINERS, of_release
-from sartor.units import round_up
+from sartor.step.recipes import check_recipe, padded_vocab, supports
+from sartor.step.trainers import DEFAULT, trainer_named
 
-LAUNCHED = ("megatron", "torchtitan", "deepspeed", "fsdp")
-"""Trainers whose launch files sartor writes: kernels are compiled and gradients kept as those files say."""
-VOCAB_MULTIPLE = 128
-"""Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
 MOST = 2**40
 
 Word = TypeVar("Word", bound=Enum)
@@ -34,7 +29,7 @@ def training_job(
     global_batch_size: Any,
     seq_len: Any = None,
     dtype: str | None = None,
-    framework: str | Framework = "megatron",
+    framework: str | Trainer | None = None,
     optimizer: str = "adam",
     attention: str = "flash",
     context_parallel: str = "ring",
@@ -42,16 +37,16 @@ def training_job(
 ) -> tuple[TrainingJob, tuple[str, ...]]:
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
 
-    ``framework`` is a trainer's name, with its release after an @ where that matters (``nemo@26.06``,
-    ``megatron@2021``). ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a recipe (bf16, fp16, fp8,
-    mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several, all of which must have the
-    recipe. Raises ``InputError``.
+    ``framework`` is a trainer's name with its release after an @ where that matters (``nemo@26.06``,
+    ``megatron@2021``); None is Megatron-LM. ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a
+    recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several: all
+    must have the recipe. Raises ``InputError``.
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
     length, length_notes = _seq_len(seq_len, shape)
     recipe, recipe_notes = _recipe(dtype, gpus)
-    trainer = framework if isinstance(framework, Framework) else _framework(framework, gpus[0])
+    trainer = framework if isinstance(framework, Trainer) else trainer_named(framework or DEFAULT, gpus[0])
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     padded, pad_notes = _padded(shape, trainer)
@@ -64,7 +59,7 @@ def training_job(
         attention_kernel=_word(AttentionKernel, "attention", attention),
         context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
         routing_skew=float(routing_skew),
-        framework=trainer,
+        trainer=trainer,
     )
     return job, (*length_notes, *recipe_notes, *pad_notes, *_job_notes(job))
 
@@ -111,26 +106,17 @@ def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
     return Recipe.MXFP8 if all(DType.MXFP8 in gpu.peak_flops_per_s for gpu in gpus) else Recipe.FP8_DELAYED
 
 
-def _framework(name: str, gpu: Gpu) -> Framework:
-    said, _, release = name.strip().lower().replace("_", "-").partition("@")
-    word = {"megatron-lm": "megatron", "titan": "torchtitan", "accelerate": "fsdp"}.get(said, said)
-    if word not in TRAINERS:
-        raise InputError("framework", name, f"must be one of {', '.join(TRAINERS)}", _near(word, tuple(TRAINERS)))
-    trainer = Framework(name=word) if word in LAUNCHED else TRAINERS[word]
-    return of_release(trainer, release, gpu.generation)
-
-
-def _padded(shape: TransformerShape, trainer: Framework) -> tuple[TransformerShape, tuple[str, ...]]:
+def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape, tuple[str, ...]]:
     """The vocabulary as the trainer has it: Megatron's pads it, others take it as it is."""
     vocab = int(shape.vocab_size)
-    padded = int(round_up(vocab, VOCAB_MULTIPLE)) if trainer.name in MEGATRON_LIKE else vocab
+    padded = int(padded_vocab(shape, trainer))
     if padded == vocab:
         return shape, ()
     return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as {trainer.name} does",)
 
 
 def _job_notes(job: TrainingJob) -> tuple[str, ...]:
-    notes = [f"trainer {job.framework.name}, optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"]
+    notes = [f"trainer {job.trainer.name}, optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"]
     if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
         notes.append("tokens are routed evenly over experts (routing_skew=1)")
     if job.shape.encoder_only:

@@ -13,26 +13,13 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.kernels import Kernels, Narrowing
-from sartor.model.training import Framework, Recipe, TrainingJob
+from sartor.model.shape import TransformerShape
+from sartor.model.trainer import Accumulation, Trainer
+from sartor.model.training import Recipe, TrainingJob
 from sartor.model.workload import Phase, Workload
 from sartor.operators import DType
 from sartor.step.states import weight_bytes
 from sartor.units import Ints, round_up
-
-MEGATRON_LIKE = frozenset({"megatron", "megatron-v2", "nemo", "other"})
-"""Trainers whose products add weight gradients into the main gradient themselves (gradient_accumulation_fusion)."""
-
-TORCHAO = frozenset({"torchtitan", "pytorch", "fsdp"})
-"""Trainers whose 8-bit linear layers are torchao's, which narrow weights in every microbatch."""
-
-SHARDED = frozenset({"torchtitan", "fsdp", "llm-foundry", "deepspeed"})
-"""Trainers of ZeRO 3, whose whole gradients live for one layer only."""
-
-STRIDED = MEGATRON_LIKE | {"megatron-deepspeed"}
-"""Trainers whose unfused attention strides over heads."""
-
-KEEPS_GRADIENTS = frozenset({"maxtext", "pytorch"})
-"""Trainers whose compiler adds gradients in the product's epilogue, or who keep the one gradient autograd made."""
 
 NARROWING = {
     Recipe.FP8_DELAYED: Narrowing(reads=1, copies=2, kernels=1),
@@ -82,48 +69,43 @@ def supports(recipe: Recipe, gpu: Gpu) -> bool:
 
 def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
     """The habits of the job's trainer on a cluster."""
-    framework = job.framework
+    trainer = job.trainer
     near = cluster.tiers[0].span or cluster.num_devices or cluster.devices_per_node
     return Kernels(
-        fused=framework.fused_kernels,
+        fused=trainer.fused_kernels,
         narrowing=_narrowing(job, cluster.gpu),
         weight_gradients=job.trains_weights,
-        accumulates=_fuses_gradients(framework),
+        accumulates=trainer.adds_gradients is Accumulation.FUSED,
         gradient_bytes=_gradient_bytes(job),
-        strided_heads=framework.name in STRIDED and DType.FP32 in cluster.gpu.peak_flops_per_s,
+        strided_heads=trainer.strided_heads and DType.FP32 in cluster.gpu.peak_flops_per_s,
         grouped_apart=True,
-        main_grad=framework.grad_dtype,
+        main_grad=trainer.grad_dtype,
         context_parallel=job.context_parallel,
-        dispatch_once_per=near if framework.dispatch_once else 0,
-        splits_experts=framework.splits_experts,
+        dispatch_once_per=near if trainer.dispatch_once else 0,
+        splits_experts=trainer.splits_experts,
     )
-
-
-def _fuses_gradients(framework: Framework) -> bool:
-    return framework.name in MEGATRON_LIKE and framework.grad_fusion
 
 
 def _gradient_bytes(job: TrainingJob) -> float:
     """Of adding a 16-bit gradient to the buffer of all microbatches: it is read, the sum read and written. Trainers
     that shard gradients (FSDP) copy it into the buffer they reduce instead."""
-    framework = job.framework
-    if _fuses_gradients(framework) or not job.trains_weights or framework.name in KEEPS_GRADIENTS:
+    passes = {Accumulation.ADDED: 2, Accumulation.COPIED: 1}.get(job.trainer.adds_gradients, 0)
+    if not passes or not job.trains_weights:
         return 0.0
-    wide = weight_bytes(job)
-    return wide + (1 if framework.name in SHARDED else 2) * framework.grad_dtype.bytes
+    return weight_bytes(job) + passes * job.trainer.grad_dtype.bytes
 
 
-def padded_vocab(job: TrainingJob, tp: Ints) -> Ints:
+def padded_vocab(shape: TransformerShape, trainer: Trainer, tp: Ints = 1) -> Ints:
     """Rows of the token table as the trainer lays it out: Megatron fills it up to a multiple of 128 for every tensor
     rank (its ``make_vocab_size_divisible_by``); other trainers take it as it is."""
-    vocab = job.shape.vocab_size
-    return round_up(vocab, 128 * tp) if job.framework.name in MEGATRON_LIKE else vocab
+    vocab, multiple = shape.vocab_size, trainer.vocab_multiple
+    return round_up(vocab, multiple * tp) if multiple else vocab
 
 
 def workload_of(job: TrainingJob, tp: Ints = 1, microbatch_size: Ints = 1) -> Workload:
     """One microbatch of the job."""
     return Workload(
-        shape=replace(job.shape, vocab_size=padded_vocab(job, tp)),
+        shape=replace(job.shape, vocab_size=padded_vocab(job.shape, job.trainer, tp)),
         microbatch_size=microbatch_size,
         phase=Phase.TRAIN,
         seq_len=job.seq_len,
@@ -139,5 +121,4 @@ def _narrowing(job: TrainingJob, gpu: Gpu) -> Narrowing | None:
     if usual is None:
         return None
     copies = 1 if job.recipe in _PER_TENSOR and gpu.generation in _ANY_LAYOUT else usual.copies
-    weights = job.framework.name in TORCHAO
-    return replace(usual, copies=copies, weights=weights)
+    return replace(usual, copies=copies, weights=job.trainer.narrows_each_microbatch)

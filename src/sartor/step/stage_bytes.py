@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
+from sartor.model.trainer import MemoryHabits
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import Block, BlockKind, BlockParams, block_params, blocks
@@ -23,8 +24,6 @@ from sartor.step.memory_coefficients import (
     TPU_CONTEXT_BYTES,
     USABLE_SHARE,
     WORKSPACE_BYTES,
-    MemoryHabits,
-    habits_for,
 )
 from sartor.step.stages import stage_counts
 from sartor.step.states import dense_states, expert_states, weight_bytes
@@ -107,10 +106,10 @@ def stage_bytes(
 ) -> StageBytes:
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
     ``plan`` are flat arrays of equal length whose pp and virtual stages are all the same."""
-    habits, parts = habits_for(job), _parts(job, plan, habits_for(job))
+    habits, parts = job.trainer.habits, _parts(job, plan)
     pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
     weights = _held_params(parts, held, pp)
-    states = _states(job, plan, habits, weights)
+    states = _states(job, plan, weights)
     flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
     flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
     layers_kept, layer_peak = _layers(job, plan, parts, counts, flying)
@@ -160,7 +159,7 @@ def context_bytes(plan: TrainingPlan, cluster: Cluster) -> Any:
     return CONTEXT_BYTES.get(gpu.generation, OTHER_CONTEXT_BYTES) + COMMUNICATOR_BYTES * groups
 
 
-def _parts(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> _Parts:
+def _parts(job: TrainingJob, plan: TrainingPlan) -> _Parts:
     """Computed once for every distinct (tp, cp, ep, microbatch_size, sequence_parallel) and spread to all plans."""
     d = plan.dims
     keys = np.stack(
@@ -170,7 +169,7 @@ def _parts(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> _Parts
     tp, cp, ep, size, split = few
     dims = ParallelDims(tp=tp, cp=cp, ep=ep, sequence_parallel=split.astype(bool))
     small = replace(plan, dims=dims, microbatch_size=size)
-    rows, every = rows_of(job, small, habits), blocks(job.shape)
+    rows, every = rows_of(job, small), blocks(job.shape)
     acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in every]
     logits = rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens
     return _Parts(
@@ -222,9 +221,9 @@ def _held_params(parts: _Parts, held: npt.NDArray[np.int64], pp: int) -> _Held:
     return _Held(layers=layers + size, outer=outer + size, experts=experts + size)
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, held: _Held) -> dict[str, Any]:
-    inner, outer = dense_states(job, plan, habits), dense_states(job, plan, habits, in_layer=False)
-    expert = expert_states(job, plan, habits)
+def _states(job: TrainingJob, plan: TrainingPlan, held: _Held) -> dict[str, Any]:
+    inner, outer = dense_states(job, plan), dense_states(job, plan, in_layer=False)
+    expert = expert_states(job, plan)
     pairs = ((held.layers, inner), (held.outer, outer), (held.experts, expert))
     names = {
         "weights": "weight",
@@ -242,7 +241,7 @@ def _layers(
     """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
     share = _recomputed_share(plan, parts, counts)
-    by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.framework.checkpoints_operators
+    by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
     kept = np.zeros((len(counts), len(full)))
     peak = np.zeros_like(kept)
     for i, act in enumerate(parts.activations):
@@ -318,7 +317,7 @@ def _gathered(
         for i, (block, params) in enumerate(zip(parts.blocks, parts.params, strict=True))
         if block.layer is None
     )
-    grads = (width + job.framework.grad_dtype.bytes) if job.trains_weights else 0.0
+    grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(parts, held, single_expert=False)
     most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
     weights = np.minimum(layer * habits.layers_gathered, most)

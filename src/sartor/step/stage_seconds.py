@@ -84,13 +84,13 @@ class StageSeconds:
         grads = grad_exchange(t.job, self.traffic, dense, expert, c.bucket_bytes)
         seconds, share = t.seconds, c.dp_overlap_share
         beside = share * seconds.forward_s[:, self.at], share * (seconds.backward_s + seconds.wgrad_s)[:, self.at]
-        each: LayerwiseGather = layerwise(params, grads, *beside, t.job.framework.dp_overlap, c.sm_contention)
+        each: LayerwiseGather = layerwise(params, grads, *beside, t.job.trainer.dp_overlap, c.sm_contention)
         is_3 = self.p["zero"] >= 3
         forward, backward = np.where(is_3, each.forward_s, 0.0), np.where(is_3, each.backward_s, 0.0)
         self.forward_s = self.forward_s + summed(self.counts, forward)
         self.backward_s = self.backward_s + summed(self.counts, backward)
         self.layerwise_s = summed(self.counts, forward + backward)
-        if t.job.framework.dp_overlap:  # what a stage gathers first and scatters last has nothing to hide behind
+        if t.job.trainer.dp_overlap:  # what a stage gathers first and scatters last has nothing to hide behind
             first = np.argmax(self.rows.counts > 0, axis=1)
             self.gather_s, self.scatter_s = np.asarray(each.first_s)[first], np.asarray(each.last_s)[first]
 
@@ -109,14 +109,14 @@ class StageSeconds:
     def reduced_s(self) -> Any:
         """What is seen of reducing gradients after each stage's last microbatch [R, plans]."""
         window = self.t.c.dp_overlap_share * (self.backward_s + self.wgrad_s)
-        seen = self._grads().seen_s(window, self.t.job.framework.dp_overlap, self.t.c.sm_contention)
+        seen = self._grads().seen_s(window, self.t.job.trainer.dp_overlap, self.t.c.sm_contention)
         return np.where(self.p["zero"] >= 3, self.scatter_s, seen)
 
     def gathered_s(self) -> Any:
         """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
         zero, window = self.p["zero"], self.t.c.dp_overlap_share * self.forward_s
-        seen = self._params().seen_s(window, self.t.job.framework.dp_overlap, self.t.c.sm_contention)
-        if self.t.job.framework.broadcasts_shards:
+        seen = self._params().seen_s(window, self.t.job.trainer.dp_overlap, self.t.c.sm_contention)
+        if self.t.job.trainer.broadcasts_shards:
             seen = seen + self.t.c.broadcast_s * (np.asarray(self.traffic.dense.shards) - 1)
         return np.where(zero >= 3, self.gather_s, np.where(zero >= 1, seen, 0.0))
 
@@ -127,7 +127,7 @@ class StageSeconds:
             return 0.0
         total = self._grads().total_s
         window = c.dp_overlap_share * (self.forward_s + self.backward_s + self.wgrad_s)
-        hidden = np.minimum(total, window) if self.t.job.framework.dp_overlap else 0.0
+        hidden = np.minimum(total, window) if self.t.job.trainer.dp_overlap else 0.0
         each = np.max(total - hidden + c.sm_contention * hidden, axis=0)
         return np.where(zero == 2, (self.p["microbatches"] - 1) * each, 0.0)
 
@@ -151,7 +151,7 @@ class StageSeconds:
         t = self.t
         if self.rows.pp == 1 or not np.any(t.tied) or not t.job.trains_weights:
             return 0.0
-        size = t.tied[self.params_at] * t.job.framework.grad_dtype.bytes
+        size = t.tied[self.params_at] * t.job.trainer.grad_dtype.bytes
         return self.traffic.tied.total_s(size, t.c.bucket_bytes)
 
     def optimizer_s(self) -> Any:

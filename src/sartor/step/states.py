@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.step.memory_coefficients import MemoryHabits, grad_bytes
+from sartor.step.memory_coefficients import grad_bytes
 from sartor.units import Floats
 
 
@@ -32,14 +32,14 @@ class StateBytes:
     """Temporaries while the optimizer steps."""
 
 
-def dense_states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, *, in_layer: bool = True) -> StateBytes:
+def dense_states(job: TrainingJob, plan: TrainingPlan, *, in_layer: bool = True) -> StateBytes:
     """Of parameters that all of dp x cp hold copies of."""
-    return _states(job, plan, habits, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
+    return _states(job, plan, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
-def expert_states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits) -> StateBytes:
+def expert_states(job: TrainingJob, plan: TrainingPlan) -> StateBytes:
     """Of routed experts, of which fewer devices hold copies."""
-    return _states(job, plan, habits, _shards(plan, expert_replicas(job, plan)), True)
+    return _states(job, plan, _shards(plan, expert_replicas(job, plan)), True)
 
 
 def weight_bytes(job: TrainingJob) -> float:
@@ -50,7 +50,7 @@ def weight_bytes(job: TrainingJob) -> float:
 def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Any:
     """Devices that hold the same experts: dp x cp / ep, tensor ranks as well where they leave experts whole."""
     d = plan.dims
-    ranks = d.dp * d.cp * (1 if job.framework.splits_experts else d.tp)
+    ranks = d.dp * d.cp * (1 if job.trainer.splits_experts else d.tp)
     return np.maximum(ranks // d.ep, 1)
 
 
@@ -59,17 +59,17 @@ def _shards(plan: TrainingPlan, replicas: Any) -> Any:
     return np.minimum(group, replicas)
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, habits: MemoryHabits, shards: Any, in_layer: bool) -> StateBytes:
+def _states(job: TrainingJob, plan: TrainingPlan, shards: Any, in_layer: bool) -> StateBytes:
     def spread(of: float, stage: int) -> Any:
         return np.where(np.greater_equal(plan.zero_stage, stage), of / shards, of)
 
-    width = weight_bytes(job)
+    habits, width = job.trainer.habits, weight_bytes(job)
     weight = 4.0 if habits.wide_weights else width
     narrow_width = job.recipe.dtype.bytes
     primary = habits.narrow_primary and in_layer and 1 <= narrow_width < 2
     weight = narrow_width if primary else weight
-    gradient = grad_bytes(job, habits) if job.trains_weights else 0.0
-    copies = 4.0 if job.framework.main_params and width < 4 and not habits.wide_weights else 0.0
+    gradient = grad_bytes(job) if job.trains_weights else 0.0
+    copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
     held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (1 if primary else 2) if copied else 0.0

@@ -153,7 +153,7 @@ def _price(tables: Sequence[PlanTables], stages: _Stages, p: dict[str, IntArray]
     rows, chunks = stages
     t = tables[0]
     s, c, m = stage_seconds(tables, rows, p, where), t.c, p["microbatches"]
-    hidden = c.p2p_overlap_share if t.job.framework.p2p_overlap else None
+    hidden = c.p2p_overlap_share if t.job.trainer.p2p_overlap else None
     work = PipelineWork(
         rows=rows,
         forward_s=s.forward_s,

@@ -128,11 +128,11 @@ def _seconds(
     c: TrainingCoefficients,
 ) -> tuple[BlockSeconds, IntArray]:
     """Blocks' seconds by distinct rows; twice as many rows where interleaved plans hide what others wait for."""
-    plain, index = block_seconds(times, job.framework, c), rows.index
+    plain, index = block_seconds(times, job.trainer, c), rows.index
     interleaved = columns["virtual"] > 1
-    if not job.framework.ep_overlap or not interleaved.any():
+    if not job.trainer.ep_overlap or not interleaved.any():
         return plain, index
-    other = block_seconds(times, job.framework, c, interleaved=True)
+    other = block_seconds(times, job.trainer, c, interleaved=True)
     both = {
         field.name: np.concatenate([getattr(plain, field.name), getattr(other, field.name)], axis=1)
         for field in fields(BlockSeconds)

@@ -128,13 +128,12 @@ def _pipeline_times(
     wanted = np.where(columns["recompute_layers"] < 0, -1.0, some).reshape(-1, 1)
     every = counts.reshape(pp * virtual, -1)
     chunks = _stages(tables, {**columns, "recompute_layers": wanted}, every, 1, np.repeat(pools, virtual))
-    framework = tables[0].job.framework
     return PipelineTimes(
         forward_s=chunks.forward_s.reshape(pp, virtual),
         dgrad_s=chunks.backward_s.reshape(pp, virtual),
         wgrad_s=chunks.wgrad_s.reshape(pp, virtual),
         transfer_s=max(float(t.transfer_s[t.transfer_index[0]]) for t in tables),
-        blocking=not (framework.p2p_overlap and virtual > 1),
+        blocking=not (tables[0].job.trainer.p2p_overlap and virtual > 1),
     )
 
 

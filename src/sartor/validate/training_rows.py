@@ -19,13 +19,13 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
 from sartor.validate.training_hardware import cluster_of
 from sartor.validate.training_shapes import training_shape, whole
-from sartor.validate.training_trainers import Trainer, optimizer_of, recipe_of, recompute_of, trainer_of
+from sartor.validate.training_trainers import optimizer_of, recipe_of, recompute_of, trainer_of
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000
@@ -105,9 +105,9 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         recipe=recipe,
         optimizer=optimizer_of(row),
         attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
-        context_parallel=trainer.context_parallel,
-        dropout=trainer.dropout and _has_dropout(row, shape, said),
-        framework=trainer.framework,
+        context_parallel=trainer.usual_context_parallel,
+        dropout=trainer.drops_out and _has_dropout(row, shape, said),
+        trainer=trainer,
         trains_weights="lora" not in kind,
     )
     return TrainingCase(
@@ -182,10 +182,10 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     if zero is not None and zero > 3:
         raise Unexpressed("zero_stage is not one of 0, 1, 2, 3")
     if zero is None and dims.dp * dims.cp > 1:
-        said.append(f"ZeRO stage not stated: {trainer.zero_stage}")
+        said.append(f"ZeRO stage not stated: {trainer.usual_zero_stage}")
     optimizer = row.get("optimizer", "").lower()
-    if zero is None and trainer.zero_stage < 3:
-        zero = 1 if "distributed" in optimizer else trainer.zero_stage
+    if zero is None and trainer.usual_zero_stage < 3:
+        zero = 1 if "distributed" in optimizer else trainer.usual_zero_stage
     virtual = max(1, whole(row, "vp") or 1)
     stages = _layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
@@ -193,7 +193,7 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
         microbatch_size=micro,
         num_microbatches=steps,
         virtual_stages=virtual,
-        zero_stage=trainer.zero_stage if zero is None else zero,
+        zero_stage=trainer.usual_zero_stage if zero is None else zero,
         shard_group=_shard_group(row, dims),
         recompute=recompute,
         recompute_layers=count,

@@ -1,114 +1,34 @@
-"""The trainer of a row: which kind it is, what its switches were, and how the words of precision and recompute read.
-
-A trainer is known by words of its name; one nobody knows is taken for a fused one of Megatron's kind, at the pace that
-trainers have on average.
-"""
+"""The trainer of a row: whose record, with which switches; and how words of precision and recompute read."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sartor.hardware.gpu import Gpu
-from sartor.model.training import ContextParallel, Framework, Optimizer, Recipe, Recompute
+from sartor.model.training import Optimizer, Recipe, Recompute, Trainer
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
-from sartor.step.trainers import TRAINERS, of_release
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
-    """A kind of trainer, by words of its name."""
-
-    words: tuple[str, ...]
-    framework: Framework
-    zero_stage: int = 0
-    """Where the row does not say."""
-    fp8: Recipe = Recipe.FP8_DELAYED
-    """What plain ``fp8`` means there."""
-    context_parallel: ContextParallel = ContextParallel.RING
-    dropout: bool = False
-    """Drops out by default (0.1) where the model is of GPT-3's kind: Megatron-LM's and Hugging Face's arguments."""
-
-
-KINDS: tuple[Trainer, ...] = (
-    Trainer(
-        words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
-        framework=TRAINERS["maxtext"],
-        zero_stage=3,
-        fp8=Recipe.FP8_CURRENT,
-        context_parallel=ContextParallel.ALL_GATHER,
-    ),
-    Trainer(
-        words=("torchtitan",),
-        framework=TRAINERS["torchtitan"],
-        zero_stage=3,
-        fp8=Recipe.FP8_CURRENT,
-    ),
-    Trainer(words=("llm-foundry", "composer", "mosaic"), framework=TRAINERS["llm-foundry"], zero_stage=3),
-    Trainer(words=("internevo", "internlm"), framework=TRAINERS["internevo"], zero_stage=1),
-    Trainer(
-        words=("megatron-deepspeed", "megatron deepspeed", "neox"),
-        framework=TRAINERS["megatron-deepspeed"],
-        zero_stage=1,
-        dropout=True,
-    ),
-    Trainer(
-        words=("deepspeed", "zero"),
-        framework=TRAINERS["deepspeed"],
-        zero_stage=3,
-        context_parallel=ContextParallel.ALL_TO_ALL,
-    ),
-    Trainer(
-        words=("bridge",),
-        framework=TRAINERS["megatron-bridge"],
-        zero_stage=1,
-        dropout=True,
-    ),
-    Trainer(
-        words=("nemo", "mlperf"),
-        framework=TRAINERS["nemo"],
-        zero_stage=1,
-        dropout=True,
-    ),
-    Trainer(
-        words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
-        framework=TRAINERS["megatron"],
-        dropout=True,
-    ),
-    Trainer(
-        words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
-        framework=TRAINERS["fsdp"],
-        zero_stage=3,
-    ),
-    Trainer(
-        words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
-        framework=TRAINERS["pytorch"],
-        dropout=True,
-    ),
-)
+from sartor.step.trainers import MAXTEXT, OTHER, of_release, trainer_in_table
 
 
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
-    """The kind of trainer with the row's own switches, and what was assumed."""
-    name = row.get("framework", "").lower()
-    found = next((each for each in KINDS if any(word in name for word in each.words)), None)
+    """The row's trainer with the row's own switches, and what was assumed."""
+    found = trainer_in_table(row.get("framework", ""))
     on_tpu = gpu.vendor.lower() == "google"
-    kind = found or (KINDS[0] if on_tpu else Trainer(words=(), framework=Framework(name="other"), zero_stage=1))
+    trainer = found or (MAXTEXT if on_tpu else OTHER)
     said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
-    framework = kind.framework
     if row.get("compile") == "1":
-        framework = replace(framework, fused_kernels=True)
+        trainer = replace(trainer, fused_kernels=True)
     if row.get("tp_overlap", "") in ("0", "1"):
-        framework = replace(framework, tp_overlap=row["tp_overlap"] == "1")
+        trainer = replace(trainer, tp_overlap=row["tp_overlap"] == "1")
     if row.get("dp_overlap", "") in ("0", "1"):
-        framework = replace(framework, dp_overlap=row["dp_overlap"] == "1")
+        trainer = replace(trainer, dp_overlap=row["dp_overlap"] == "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
-        framework = replace(framework, checkpoints_operators=True)
-    framework = of_release(framework, row.get("framework_version", ""), gpu.generation)
-    return replace(kind, framework=framework), said
+        trainer = replace(trainer, checkpoints_operators=True)
+    return of_release(trainer, row.get("framework_version", ""), gpu.generation), said
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
@@ -120,7 +40,7 @@ def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recip
     if word in _RECIPES:
         return _RECIPES[word], ()
     if word in ("fp8", "float8", "fp8_hybrid", "fp8_e4m3"):
-        return trainer.fp8, ()
+        return trainer.plain_fp8, ()
     raise Unexpressed(f"dtype {word[:30]}: no precision recipe of that name")
 
 

@@ -167,7 +167,7 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     dp = devices // model
     count = job.global_batch_size // (dp * size)
     dims = replace(dims, dp=dp)
-    if (dp * int(dims.cp) * (1 if job.framework.splits_experts else int(dims.tp))) % int(dims.ep):
+    if (dp * int(dims.cp) * (1 if job.trainer.splits_experts else int(dims.tp))) % int(dims.ep):
         return
     cuts = plan.stage_layers if int(dims.pp) == plan.dims.pp and "virtual_stages" not in fields else None
     new = replace(plan, **{"stage_layers": cuts, **rest}, dims=dims, num_microbatches=count)
@@ -192,7 +192,7 @@ def best_remedy(plan: TrainingPlan) -> Remedy:
 
 def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
     """The same plan with a switch of the trainer set."""
-    job = replace(context.job, framework=replace(context.job.framework, **switches))
+    job = replace(context.job, trainer=replace(context.job.trainer, **switches))
     yield Remedy(fix=dict(switches), plan=context.plan, job=job)
 
 

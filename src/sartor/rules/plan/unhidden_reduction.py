@@ -30,7 +30,7 @@ MUCH = 0.02
 
 def unhidden_reduction(context: PlanContext) -> Iterator[PlanSuspicion]:
     share = context.share("dp_exposed_s")
-    if context.job.framework.dp_overlap or share < MUCH:
+    if context.job.trainer.dp_overlap or share < MUCH:
         return
     yield PlanSuspicion(
         grade=Grade.WARN,

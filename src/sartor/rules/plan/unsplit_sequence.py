@@ -28,8 +28,8 @@ from sartor.rules.rule import Grade
 
 
 def unsplit_sequence(context: PlanContext) -> Iterator[PlanSuspicion]:
-    dims = context.plan.dims
-    if int(dims.tp) == 1 or dims.sequence_parallel or context.job.framework.name not in ("megatron", "nemo"):
+    dims, trainer = context.plan.dims, context.job.trainer
+    if int(dims.tp) == 1 or dims.sequence_parallel or not trainer.optional_sequence_parallel:
         return
     yield PlanSuspicion(
         grade=Grade.INFO,

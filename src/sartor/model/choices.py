@@ -1,0 +1,76 @@
+"""Choices of a training run, each an enum: what is recomputed, in which order, in which precision."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from sartor.operators import DType
+
+
+class Recompute(IntEnum):
+    """What of a layer is computed again in backward instead of kept. Numbers, so that arrays of plans can hold them."""
+
+    NONE = 0
+    SELECTIVE = 1
+    """The attention core alone (Korthikanti et al. 2022, sec. 5); with a flash kernel nothing is left to save."""
+    FULL = 2
+    """Whole layers: only their inputs are kept."""
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class PipelineSchedule(IntEnum):
+    """Order of microbatches in a pipeline."""
+
+    ONE_F_ONE_B = 0
+    """1F1B (Narayanan et al. 2021); interleaved where ``virtual_stages`` > 1."""
+    ZERO_BUBBLE = 1
+    """ZB-H1 (Qi et al. 2023): weight gradients fill the bubble; memory as 1F1B."""
+    GPIPE = 2
+    """All forward, then all backward: every microbatch is kept."""
+
+    @property
+    def word(self) -> str:
+        return {0: "1f1b", 1: "zero_bubble", 2: "gpipe"}[int(self)]
+
+
+class Optimizer(Enum):
+    ADAM = "adam"
+    SGD = "sgd"
+    """With momentum."""
+    MUON = "muon"
+    """Momentum orthogonalised by Newton-Schulz on matrices, Adam on the rest (Jordan et al. 2024)."""
+
+
+class Recipe(Enum):
+    """Precision of the linear layers; attention, norms and logits stay in 16 bits, main weights in fp32."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8_DELAYED = "fp8_delayed"
+    """Per-tensor scales from the history of maxima (Transformer Engine's first recipe)."""
+    FP8_CURRENT = "fp8_current"
+    """Per-tensor scales from the tensor itself: one more pass over it."""
+    FP8_ROWWISE = "fp8_rowwise"
+    FP8_BLOCK = "fp8_block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+    @property
+    def dtype(self) -> DType:
+        """Operand type of the linear layers' products."""
+        names = {"fp8_delayed": "fp8", "fp8_current": "fp8", "fp8_rowwise": "fp8"}
+        return DType(names.get(self.value, self.value))
+
+
+class ContextParallel(Enum):
+    """How the sequence is split for attention: ``RING`` passes keys and values round, ``ALL_TO_ALL`` swaps sequence for
+    heads and back (DeepSpeed Ulysses), ``ALL_GATHER`` gathers keys and values first (Llama 3)."""
+
+    RING = "ring"
+    ALL_TO_ALL = "all_to_all"
+    ALL_GATHER = "all_gather"

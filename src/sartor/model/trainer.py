@@ -1,0 +1,193 @@
+"""A trainer as a record: what it overlaps, pads, keeps and allows. Nothing asks a trainer's name; the records are in
+``step.trainers``, one file each. The defaults here are Megatron-LM's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.operators import DType
+
+
+class Accumulation(Enum):
+    """How a microbatch's weight gradient reaches the buffer of the whole step."""
+
+    FUSED = "fused"
+    """The matrix multiplication adds it there itself."""
+    ADDED = "added"
+    """A kernel of its own reads gradient and sum, and writes the sum."""
+    COPIED = "copied"
+    """Copied into the buffer that is reduced (FSDP's shards)."""
+    KEPT = "kept"
+    """It stays where autograd or the compiler put it: no traffic of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHabits:
+    """How a trainer uses memory. Bytes are per parameter or per logit unless the name says otherwise."""
+
+    wide_weights: bool = False
+    """The fp32 weights are the weights, 16-bit ones are gathered or cast when used (FSDP, autocast, JAX); else 16-bit
+    weights are held, and fp32 main copies beside the optimizer."""
+    grad_bytes: float = 0.0
+    """Per parameter, before sharding, whatever ``Trainer.grad_dtype`` says; 0: as it says."""
+    bf16_grad_bytes: float = 0.0
+    """The same for bf16 training, where it differs."""
+    fp16_step_bytes: float = 0.0
+    """Per parameter of the shard while the optimizer steps in fp16 training: copies of its gradients."""
+    narrow_inputs: bool = True
+    """FP8 and FP4 recipes keep the inputs of linear layers narrow for backward; else in 16 bits."""
+    narrow_weights: bool = True
+    """Narrow copies of the weights are kept from the first microbatch on: one row-wise, one column-wise."""
+    dummy_wgrad: bool = True
+    """Weight gradients go straight to the main gradient; a 16-bit placeholder of one layer's weights stands for them
+    (``gradient_accumulation_fusion``)."""
+    gathers_input: bool = True
+    """Sequence parallelism gathers an input again for backward instead of keeping it whole."""
+    logit_bytes: float = 6.0
+    """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
+    split_logit_bytes: float = 0.0
+    """The same where tensor parallelism splits the vocabulary, if it differs."""
+    fused_logit_bytes: float = 4.0
+    """The same where ``Trainer.fused_loss``: 16-bit logits and their gradients, of which the first are kept."""
+    kept_logit_bytes: float = 4.0
+    """Per logit kept from forward to backward."""
+    layers_gathered: float = 2.0
+    """Whole layers of gathered weights at once under ZeRO 3: the one at work and the next, fetched ahead."""
+    most_gathered: float = math.inf
+    """Parameters held gathered from which none is fetched ahead."""
+    layers_graded: float = 1.0
+    """Layers of whole gradients at once under ZeRO 3."""
+    narrow_primary: bool = False
+    """FP8 recipes hold no 16-bit weights beside the narrow ones (``fp8_param_gather``)."""
+    buffer_bytes: float = 0.0
+    """Buckets of gradients and parameters outside the gradient buffer, in bytes of the device."""
+    keeps_outputs: bool = False
+    """A pipeline rank holds what it sent on until the gradient comes back; else it is freed when sent
+    (``deallocate_pipeline_outputs``)."""
+    fragmentation: float = 1.11
+    """What the allocator holds for activations and temporaries over their peak: blocks cut for one tensor that the
+    next does not fill. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of
+    2022 in data/end_to_end/training.csv (2026-11-21), with the contexts and buckets of these records."""
+    steps_in_own_blocks: bool = True
+    """Temporaries of the optimizer's step do not fit the blocks activations left: held beside them (PyTorch's native
+    allocator never joins blocks of different requests to the driver)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What releases of a trainer changed: by year (``2021``) or container (``26.06``), on some generations or all."""
+
+    first: tuple[int, ...] = (0,)
+    last: tuple[int, ...] = (9999,)
+    generations: tuple[str, ...] = ()
+    compiled: bool = False
+    """Only where its kernels are compiled."""
+    changes: Mapping[str, Any]
+    source: str
+
+    def holds(self, version: tuple[int, ...], generation: str) -> bool:
+        """Whether a version, a year alone or (year, month), is one of these."""
+        alike = len(version) == max(len(self.first), len(self.last))
+        return alike and self.first <= version <= self.last and generation in (self.generations or (generation,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """What training software does, keeps and allows, whatever the plan."""
+
+    name: str = "megatron"
+    """Whose fitted constants apply (``[framework.NAME]`` of the table of training constants)."""
+    aliases: tuple[str, ...] = ()
+    """Other names a user may call it by."""
+    words: tuple[str, ...] = ()
+    """Parts of the names by which published tables call it and software like it."""
+    source: str = ""
+
+    # switches: a launch file or a table's row may say otherwise
+    tp_overlap: bool = False
+    """Tensor-parallel collectives run in pieces beside the products they feed (Transformer Engine userbuffers)."""
+    dp_overlap: bool = True
+    """Gradient reduction and parameter gathering run beside compute."""
+    p2p_overlap: bool = True
+    """Transfers between pipeline stages run beside compute (only interleaving leaves anything to hide behind)."""
+    ep_overlap: bool = False
+    """Where chunks interleave, experts' exchange of one microbatch runs beside the compute of another (Megatron's
+    ``overlap_moe_expert_parallel_comm``)."""
+    fused_kernels: bool = True
+    """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
+    fused_loss: bool = False
+    """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy (torch.compile over the
+    loss; Transformer Engine's cross-entropy)."""
+    fused_experts: bool = False
+    """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
+    narrow operands inside their products: NVIDIA's trainers on Blackwell since the middle of 2026."""
+    grad_fusion: bool = True
+    """``Accumulation.FUSED`` is switched on; else ``ADDED``."""
+    cuda_graphs: bool = False
+    grad_dtype: DType = DType.FP32
+    """Of the gradient buffer that is reduced."""
+    splits_experts: bool = False
+    """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
+    whole, and the tensor ranks take part in expert parallelism: an expert's copies lie on tp x cp x dp / ep devices."""
+    dispatch_once: bool = False
+    """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
+    for each of its experts (NCCL's all-to-all)."""
+    checkpoints_operators: bool = False
+    """Layers recomputed in part (``recompute_layers`` given) are so by operator: every second product's output and
+    attention's are kept of all layers (torchtitan's ``selective_ac_option = "op"``); else so many layers are whole."""
+
+    # habits: how its code works
+    accumulation: Accumulation = Accumulation.FUSED
+    strided_heads: bool = True
+    """Unfused attention reads heads at a stride."""
+    hides_tp_backward: bool = True
+    """Tensor-parallel traffic of backward that no product waits for runs beside another product in any case."""
+    narrows_each_microbatch: bool = False
+    """8-bit linear layers narrow their weights in every microbatch (torchao); else once a step."""
+    broadcasts_shards: bool = False
+    """ZeRO 1 and 2 divide parameters by whole tensors: after its update every owner broadcasts its own in turn
+    (InternEvo, FairScale's OSS, PyTorch's ZeroRedundancyOptimizer); else equal shards are gathered at once."""
+    vocab_multiple: int = 128
+    """The vocabulary is padded to a multiple of this times tp (``--make-vocab-size-divisible-by``); 0: not padded."""
+    memory: MemoryHabits = field(default_factory=MemoryHabits)
+
+    # limits: which plans it can run
+    pipelines: bool = True
+    interleaves: bool = True
+    schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
+    expert_parallel: bool = True
+    shards_fully: bool = False
+    """Gradients are sharded with the optimizer's states (ZeRO 2, 3) or nothing is, also under a pipeline."""
+    optional_sequence_parallel: bool = True
+    """Sequence parallelism is a switch of its own that a plan with tp may leave off."""
+    launchable: bool = False
+    """Sartor writes its launch files."""
+    releases: tuple[Release, ...] = ()
+
+    # usual: what a published run that does not say is taken to have done
+    usual_zero_stage: int = 0
+    plain_fp8: Recipe = Recipe.FP8_DELAYED
+    """What ``fp8`` means."""
+    usual_context_parallel: ContextParallel = ContextParallel.RING
+    drops_out: bool = False
+    """Dropout of 0.1 by default where the model is of GPT-3's kind."""
+
+    @property
+    def adds_gradients(self) -> Accumulation:
+        """``accumulation`` with the switch ``grad_fusion``."""
+        off = self.accumulation is Accumulation.FUSED and not self.grad_fusion
+        return Accumulation.ADDED if off else self.accumulation
+
+    @property
+    def habits(self) -> MemoryHabits:
+        """``memory`` with the switch ``fused_loss``."""
+        held = self.memory
+        if not self.fused_loss:
+            return held
+        return replace(held, logit_bytes=held.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0)

@@ -1,0 +1,93 @@
+"""Trainers, one record each, and who a name or a published run means.
+
+A release is given after an @: ``nemo@26.06``, ``megatron@2021``, ``torchtitan@2025``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.trainer import Trainer
+from sartor.operators import DType
+from sartor.step.trainers.deepspeed import DEEPSPEED
+from sartor.step.trainers.fsdp import FSDP
+from sartor.step.trainers.internevo import INTERNEVO
+from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
+from sartor.step.trainers.maxtext import MAXTEXT
+from sartor.step.trainers.megatron import MEGATRON
+from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
+from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
+from sartor.step.trainers.nemo import NEMO
+from sartor.step.trainers.other import OTHER
+from sartor.step.trainers.pytorch import PYTORCH
+from sartor.step.trainers.torchtitan import TORCHTITAN
+
+__all__ = [
+    "DEEPSPEED",
+    "FSDP",
+    "MAXTEXT",
+    "MEGATRON",
+    "OTHER",
+    "TORCHTITAN",
+    "TRAINERS",
+    "as_launched",
+    "of_release",
+    "trainer_in_table",
+    "trainer_named",
+]
+
+TRAINERS: Mapping[str, Trainer] = {
+    "maxtext": MAXTEXT,
+    "torchtitan": TORCHTITAN,
+    "llm-foundry": LLM_FOUNDRY,
+    "internevo": INTERNEVO,
+    "megatron-deepspeed": MEGATRON_DEEPSPEED,
+    "deepspeed": DEEPSPEED,
+    "megatron-bridge": MEGATRON_BRIDGE,
+    "nemo": NEMO,
+    "megatron": MEGATRON,
+    "fsdp": FSDP,
+    "pytorch": PYTORCH,
+}
+"""Those whose words are most specific first: the name in a table may hold words of several."""
+
+DEFAULT = "megatron"
+
+
+def trainer_named(name: str, gpu: Gpu) -> Trainer:
+    """The trainer a user means on devices such as ``gpu``, as the launch files that sartor writes set it up.
+    ``InputError`` for a name nobody knows."""
+    said, _, release = name.strip().lower().replace("_", "-").partition("@")
+    word = next((key for key, each in TRAINERS.items() if said in each.aliases), said)
+    if word not in TRAINERS:
+        nearest = ", ".join(difflib.get_close_matches(word, TRAINERS, n=1, cutoff=0.3))
+        raise InputError("framework", name, f"must be one of {', '.join(sorted(TRAINERS))}", nearest)
+    return of_release(as_launched(TRAINERS[word]), release, gpu.generation)
+
+
+def as_launched(trainer: Trainer) -> Trainer:
+    """With compiled kernels and fp32 gradients, where sartor writes the launch files: these say so."""
+    return replace(trainer, fused_kernels=True, grad_dtype=DType.FP32) if trainer.launchable else trainer
+
+
+def trainer_in_table(name: str) -> Trainer | None:
+    """The trainer that a published run's software is, or is of the kind of; None where no word tells."""
+    said = name.lower()
+    return next((each for each in TRAINERS.values() if any(word in said for word in each.words)), None)
+
+
+def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
+    """The trainer as of a release (``26.06``, ``2021``, any text that holds such) on a generation of devices."""
+    years = re.findall(r"\b(20\d\d)", release)[:1]
+    containers = re.findall(r"\b(2\d)\.(\d\d)\b", release)[:1]
+    versions = [*((int(year),) for year in years), *((int(a), int(b)) for a, b in containers)]
+    for each in trainer.releases:
+        runs_so = trainer.fused_kernels or not each.compiled
+        if runs_so and any(each.holds(version, generation) for version in versions):
+            trainer = replace(trainer, **each.changes)
+    return trainer

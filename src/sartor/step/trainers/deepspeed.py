@@ -1,0 +1,46 @@
+"""Microsoft DeepSpeed: ZeRO in 16 bits, a pipeline that keeps its outputs, no interleaving.
+
+Its defaults are recalled: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements, the first one held
+twice (``contiguous_gradients``); ``stage3_max_live_parameters`` of 1e9. bf16 training sums gradients in fp32 beside the
+16-bit ones (BF16_Optimizer); fp16 training casts the shard's gradients and lays them end to end at the step, two fp32
+copies. Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix, the largest of
+which is a third of a layer (4 h^2 of 12 h^2 where f = 4h).
+"""
+
+from __future__ import annotations
+
+from sartor.model.choices import ContextParallel
+from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.operators import DType
+
+HABITS = MemoryHabits(
+    grad_bytes=2.0,
+    bf16_grad_bytes=6.0,
+    fp16_step_bytes=8.0,
+    narrow_weights=False,
+    dummy_wgrad=False,
+    gathers_input=False,
+    keeps_outputs=True,
+    layers_gathered=2 / 3,
+    most_gathered=1e9,
+    layers_graded=1 / 3,
+    buffer_bytes=3e9,
+)
+
+DEEPSPEED = Trainer(
+    name="deepspeed",
+    words=("deepspeed", "zero"),
+    fused_kernels=False,
+    grad_dtype=DType.FP16,
+    accumulation=Accumulation.COPIED,
+    strided_heads=False,
+    hides_tp_backward=False,
+    vocab_multiple=0,
+    memory=HABITS,
+    interleaves=False,
+    optional_sequence_parallel=False,
+    launchable=True,
+    usual_zero_stage=3,
+    usual_context_parallel=ContextParallel.ALL_TO_ALL,
+    source="runtime/pipe/schedule.py (1F1B alone), runtime/config.py; as of 2026-11",
+)

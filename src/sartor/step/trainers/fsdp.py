@@ -1,0 +1,45 @@
+"""PyTorch FSDP as Hugging Face accelerate, Lightning and others run it: fp32 shards, eager kernels.
+
+Eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients (recalled from
+torch.nn.functional.cross_entropy), over a split vocabulary two fp32 temporaries more
+(torch.distributed.tensor.parallel.loss); expandable segments leave little unused.
+"""
+
+from __future__ import annotations
+
+from sartor.model.choices import PipelineSchedule
+from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+
+HABITS = MemoryHabits(
+    wide_weights=True,
+    narrow_inputs=False,
+    narrow_weights=False,
+    dummy_wgrad=False,
+    gathers_input=False,
+    logit_bytes=14.0,
+    split_logit_bytes=22.0,
+    kept_logit_bytes=6.0,
+    fragmentation=1.02,
+    steps_in_own_blocks=False,
+)
+
+FSDP = Trainer(
+    name="fsdp",
+    aliases=("accelerate",),
+    words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
+    fused_kernels=False,
+    accumulation=Accumulation.COPIED,
+    strided_heads=False,
+    hides_tp_backward=False,
+    narrows_each_microbatch=True,
+    vocab_multiple=0,
+    memory=HABITS,
+    pipelines=False,
+    schedules=tuple(PipelineSchedule),
+    expert_parallel=False,
+    shards_fully=True,
+    optional_sequence_parallel=False,
+    launchable=True,
+    usual_zero_stage=3,
+    source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",
+)

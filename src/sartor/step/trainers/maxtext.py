@@ -1,0 +1,40 @@
+"""MaxText and other JAX trainers, on TPUs and GPUs: XLA compiles the step as a whole.
+
+Buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient; matrices are gathered and
+their gradients scattered one by one. A gather and its product are decomposed into pieces that run beside each other
+(Wang et al. 2023, ASPLOS, "Overlap communication with dependent computation via decomposition").
+"""
+
+from __future__ import annotations
+
+from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+
+MAXTEXT = Trainer(
+    name="maxtext",
+    words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
+    tp_overlap=True,
+    cuda_graphs=True,
+    accumulation=Accumulation.KEPT,
+    strided_heads=False,
+    hides_tp_backward=False,
+    vocab_multiple=0,
+    memory=MemoryHabits(
+        wide_weights=True,
+        narrow_inputs=False,
+        narrow_weights=False,
+        dummy_wgrad=False,
+        logit_bytes=8.0,
+        kept_logit_bytes=4.0,
+        layers_gathered=2 / 3,
+        layers_graded=1 / 3,
+        fragmentation=1.0,
+        steps_in_own_blocks=False,
+    ),
+    schedules=tuple(PipelineSchedule),
+    optional_sequence_parallel=False,
+    usual_zero_stage=3,
+    plain_fp8=Recipe.FP8_CURRENT,
+    usual_context_parallel=ContextParallel.ALL_GATHER,
+    source="XLA's buffer assignment and collective matmul; schedules not looked up: any",
+)

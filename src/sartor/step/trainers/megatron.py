@@ -1,0 +1,31 @@
+"""Megatron-LM with Megatron-Core and Transformer Engine; its facts are the defaults of ``Trainer``.
+
+Recalled from megatron/core/distributed/param_and_grad_buffer.py, tensor_parallel/cross_entropy.py and
+pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11).
+"""
+
+from __future__ import annotations
+
+from sartor.model.trainer import Release, Trainer
+
+UNFUSED = Release(
+    last=(2022,),
+    changes={"grad_fusion": False},
+    source="gradient_accumulation_fusion is Megatron's since 2022 (recalled)",
+)
+
+MEGATRON = Trainer(
+    name="megatron",
+    aliases=("megatron-lm",),
+    words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
+    launchable=True,
+    releases=(
+        Release(
+            last=(2022,),
+            changes={"name": "megatron-v2", "grad_fusion": False, "optional_sequence_parallel": False},
+            source="version 2 has fitted constants of its own; sequence parallelism came in 2022 (arXiv 2205.05198)",
+        ),
+    ),
+    drops_out=True,
+    source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp",
+)

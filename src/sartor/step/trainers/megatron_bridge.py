@@ -1,0 +1,15 @@
+"""NVIDIA Megatron Bridge: NeMo's kernels and constants, gradients reduced in 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.operators import DType
+from sartor.step.trainers.nemo import NEMO
+
+MEGATRON_BRIDGE = replace(
+    NEMO,
+    words=("bridge",),
+    grad_dtype=DType.BF16,
+    source="grad_reduce_in_fp32 is off in its performance recipes (recalled)",
+)

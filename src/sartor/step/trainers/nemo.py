@@ -1,0 +1,28 @@
+"""NVIDIA NeMo on Megatron-Core: as Megatron-LM, with the switches of its performance recipes."""
+
+from __future__ import annotations
+
+from sartor.model.trainer import MemoryHabits, Release, Trainer
+from sartor.step.trainers.megatron import UNFUSED
+
+NEMO = Trainer(
+    name="nemo",
+    words=("nemo", "mlperf"),
+    dispatch_once=True,
+    ep_overlap=True,
+    memory=MemoryHabits(grad_bytes=2.0, narrow_primary=True),
+    releases=(
+        UNFUSED,
+        Release(
+            first=(26, 6),
+            generations=("blackwell",),
+            changes={"fused_experts": True},
+            source="containers of 2026.06 take 20 to 40% less for the same expert models on Blackwell and as long as "
+            "before on Hopper (data/end_to_end, 2026-11-21)",
+        ),
+    ),
+    usual_zero_stage=1,
+    drops_out=True,
+    source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "
+    "recalled)",
+)

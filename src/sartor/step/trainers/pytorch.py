@@ -1,0 +1,23 @@
+"""PyTorch as it comes (Hugging Face transformers, plain loops): eager, one gradient that autograd keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.model.trainer import Accumulation
+from sartor.step.trainers.fsdp import FSDP
+
+PYTORCH = replace(
+    FSDP,
+    name="pytorch",
+    aliases=(),
+    words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
+    accumulation=Accumulation.KEPT,
+    pipelines=True,
+    expert_parallel=True,
+    shards_fully=False,
+    launchable=False,
+    usual_zero_stage=0,
+    drops_out=True,
+    source="Hugging Face's configurations of GPT-2 have dropout of 0.1; schedules not looked up: any",
+)

@@ -1,0 +1,29 @@
+"""torchtitan: PyTorch's FSDP2, tensor, pipeline and expert parallelism; 8-bit layers are torchao's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sartor.model.choices import Recipe
+from sartor.model.trainer import Release
+from sartor.step.trainers.fsdp import FSDP
+
+TORCHTITAN = replace(
+    FSDP,
+    name="torchtitan",
+    aliases=("titan",),
+    words=("torchtitan",),
+    pipelines=True,
+    expert_parallel=True,
+    releases=(
+        Release(
+            first=(2025,),
+            compiled=True,
+            changes={"fused_loss": True},
+            source="compiles its loss with the model since the turn of 2024 to 2025 (recalled)",
+        ),
+    ),
+    plain_fp8=Recipe.FP8_CURRENT,
+    source="pipeline_parallel_schedule takes PyTorch's 1F1B, Interleaved1F1B, GPipe and ZBVZeroBubble; under a "
+    "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11",
+)
