@@ -66,3 +66,29 @@ def test_every_tabled_type_has_a_reader_for_its_text() -> None:
     named = {name.partition(":")[0] for name in _table()["model_types"]}
     assert named <= readers().keys()
     assert all(is_tabled(*name.split(":")) for name in _table()["model_types"])
+
+
+TOWERS_ASIDE = "time and memory are those of the text model alone"
+
+
+def test_every_config_with_a_tower_says_that_it_is_not_priced() -> None:
+    silent, counted = [], 0
+    for line in (GOLDEN / "configs.jsonl").read_text().splitlines():
+        config = json.loads(line)["config"]
+        try:
+            reading = read_model(config)
+        except InputError:
+            continue
+        beside = [stack for stack in reading.shape.stacks if not stack.is_text]
+        if not beside or len(beside) == len(reading.shape.stacks) or reading.num_params == reading.text_params:
+            continue
+        counted += 1
+        if not any(TOWERS_ASIDE in sentence for sentence in reading.assumptions):
+            silent.append(reading.shape.model_type)
+    assert counted > 300
+    assert not silent
+
+
+def test_a_model_of_images_alone_is_priced_and_so_says_nothing() -> None:
+    reading = read_model(_config("vit"))
+    assert not any(TOWERS_ASIDE in sentence for sentence in reading.assumptions)

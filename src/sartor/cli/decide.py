@@ -169,5 +169,7 @@ def _lint_one(
         if named:
             print(printable(model))
         c.show(lint_formats.text(found.findings))
+        for sentence in found.base.question.reading.assumptions:
+            c.say(f"assumed: {printable(sentence)}")
     worst: str | None = body["worst_grade"]
     return worst

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.model.counts import count_params
 from sartor.model.reading import ModelReading
+from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
 from sartor.read.families import readers
 from sartor.read.families.tabled import is_tabled, with_table
@@ -21,6 +23,7 @@ from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.published import default_class, is_published_class
 from sartor.read.verified import unverified
+from sartor.units import format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
 
@@ -64,6 +67,7 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
     if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
+    _say_what_is_not_priced(shape, ledger)
     shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
     reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
     return ModelReading(
@@ -75,6 +79,17 @@ def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
         interval_factor=ledger.factor,
         architecture=architecture,
     )
+
+
+def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:
+    """Prices are of a text workload: towers beside the text are counted, and neither timed nor held in memory."""
+    counted = count_params(shape)
+    beside, total = int(counted.total - counted.text), int(counted.total)
+    if beside and any(stack.is_text for stack in shape.stacks):
+        ledger.assume(
+            f"vision and audio towers ({format_count(beside)} of {format_count(total)} parameters) are in num_params; "
+            "time and memory are those of the text model alone"
+        )
 
 
 def _name_of(path: Path) -> str:
