@@ -6,14 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from accelerators import accelerators
 from sartor.cost.chip.operator_latency import one_core, operator_time_s
+from sartor.cost.collective.ring import link_time_s
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80, Bound, Source
 from sartor.cost.price import PASS_LOG_SIGMA, RHO, compare, price
 from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.cluster import own_links
+from sartor.hardware.device import datasheet_of
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
@@ -146,8 +153,6 @@ def test_an_accelerator_is_priced_at_the_same_door_as_a_gpu() -> None:
     assert 0 < found.mfu < 1
     assert found.low_s < found.time_s < found.high_s
     for op, cost in zip(LLAMA.operators, found.costs, strict=True):
-        if isinstance(op, Collective):
-            continue
         alone = operator_time_s(op, TPU)
         assert cost.time_s == pytest.approx(alone, rel=1e-12), op.name
         assert cost.time_s <= operator_time_s(op, one_core(TPU)) * (1 + 1e-12), "all cores are never slower than one"
@@ -172,3 +177,21 @@ def test_an_array_of_sizes_on_an_accelerator_is_every_size_alone() -> None:
 def test_a_type_an_accelerator_cannot_multiply_is_refused_in_one_sentence() -> None:
     with pytest.raises(InputError, match="has no matrix units for it"):
         price(OperatorGraph(operators=(replace(UP, dtype=DType.FP32),)), TPU)
+
+
+@settings(max_examples=60, deadline=None)
+@given(accelerators(), st.sampled_from(CollectiveKind), st.integers(1, 300), st.integers(1, 2**34))
+def test_a_collective_is_the_same_on_a_chips_links_and_on_a_cluster_of_it(
+    chip: Accelerator, kind: CollectiveKind, group: int, size: int
+) -> None:
+    op = Collective(name="c", kind=kind, group_size=group, message_bytes=size)
+    here = price(OperatorGraph(operators=(op,)), chip, cluster=own_links(datasheet_of(chip))).time_s
+    assert here == pytest.approx(link_time_s(op, chip), rel=1e-9)
+
+
+def test_a_chip_without_links_is_told_from_one_that_needs_none() -> None:
+    op = Collective(name="c", kind=CollectiveKind.ALL_REDUCE, group_size=4, message_bytes=8)
+    linkless = replace(TPU, num_links=0)
+    with pytest.raises(InputError, match="no links of its own"):
+        price(OperatorGraph(operators=(op,)), linkless)
+    assert price(OperatorGraph(operators=(replace(op, group_size=1),)), linkless).time_s == 0

@@ -10,10 +10,10 @@ import pytest
 
 from accelerators import TPU
 from sartor.cost.chip.area import published_grid
-from sartor.cost.chip.links import link_time_s
 from sartor.cost.chip.operator_latency import operator_time_s
 from sartor.cost.chip.systolic import Product, product_cost, product_time_s
 from sartor.cost.chip.vector_core import vector_cost
+from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import PUBLISHED_CLOCK_HZ
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims

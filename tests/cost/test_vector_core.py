@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
 from sartor.cost.chip.fused_attention import attention_cost, attention_products
-from sartor.cost.chip.links import link_time_s
 from sartor.cost.chip.operator_latency import Fused, fused_product, one_core, operator_latencies, operator_time_s
 from sartor.cost.chip.vector_core import vector_cost, vector_work
+from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import (
     Attention,

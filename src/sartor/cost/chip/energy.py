@@ -14,12 +14,12 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area
 from sartor.cost.chip.fused_attention import attention_cost, attention_products
-from sartor.cost.chip.links import link_time_s
 from sartor.cost.chip.systolic import Product, product_cost, product_of
 from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj
 from sartor.cost.chip.vector_core import vector_cost
+from sartor.cost.collective.ring import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator
-from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, GroupedGemm, Operator
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
 from sartor.units import Floats
 
 PICO = 1e-12
@@ -171,9 +171,7 @@ def _attention_energy(op: Attention, a: Accelerator) -> Energy:
 def _collective_energy(op: Collective, a: Accelerator) -> Energy:
     """Every device sends its share of the buffer and reads and writes it in memory."""
     n = np.asarray(op.group_size, dtype=np.float64)
-    rounds = {CollectiveKind.ALL_REDUCE: 2.0}.get(op.kind, 1.0)
-    share = np.where(n > 1, 1.0 if op.kind is CollectiveKind.SEND_RECV else rounds * (n - 1) / n, 0.0)
-    sent = share * np.asarray(op.message_bytes, dtype=np.float64)
+    sent = np.where(n > 1, volume(op.kind, n), 0.0) * np.asarray(op.message_bytes, dtype=np.float64)
     return Energy(
         links_j=_plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
         memory_j=_plain(2 * sent * memory_pj_per_byte(a) * PICO),

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.chip.fused_attention import BACKWARD_CYCLES, FORWARD_CYCLES, attention_products
-from sartor.cost.chip.links import link_time_s
 from sartor.cost.chip.operator_latency import Fused, fused_product
 from sartor.cost.chip.systolic import Product, product_of
 from sartor.cost.chip.vector_core import vector_work
+from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator, Pass
 from sartor.units import ceil_div

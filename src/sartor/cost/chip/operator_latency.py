@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.chip.fused_attention import attention_cost
-from sartor.cost.chip.links import link_time_s
 from sartor.cost.chip.systolic import Product, product_of, product_time_s
 from sartor.cost.chip.vector_core import vector_cost, vector_work
+from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Part
 from sartor.units import Floats

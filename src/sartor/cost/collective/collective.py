@@ -15,6 +15,7 @@ from sartor.cost.collective.tiers import network_time_s, ring_sigma, within_inne
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost
+from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
@@ -30,6 +31,9 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     bytes go over the tiers that the group, ``stride`` apart, crosses.
     """
     where = cluster or own_links(gpu)
+    if cluster is None and gpu.accelerator is not None and not gpu.link_bytes_per_s and np.any(op.group_size > 1):
+        must = f"joins no {np.max(op.group_size)} chips: {gpu.name} has no links of its own"
+        raise InputError("num_links", 0, must, "1 or more, or a cluster file")
     group = (op.message_bytes, op.group_size, op.stride)
     across = network_time_s(op.kind, *group, where, calibration, alone=op.alone)
     if op.library is CollectiveLibrary.NCCL and not op.eager:

@@ -1,4 +1,8 @@
-"""A collective on one tier of links: how many steps follow each other, how much of the buffer each device sends."""
+"""A collective on one tier of links: how many steps follow each other, how much of the buffer each device sends.
+
+GPUs (``tiers``) and chips of the template (``link_time_s``) take the same steps; only what is known of the links
+differs. Ring and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005, sec. 4.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.coefficients import CollectiveCoefficients
-from sartor.operators import CollectiveKind
+from sartor.hardware.accelerator import Accelerator
+from sartor.operators import Collective, CollectiveKind
+from sartor.units import Floats
 
 
 def hops(kind: CollectiveKind, n: Any) -> Any:
@@ -24,6 +30,28 @@ def volume(kind: CollectiveKind, n: Any) -> Any:
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (n - 1) / n
     return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
+
+
+def tree_steps(n: Any) -> Any:
+    """Steps of a tree that sends the whole buffer: up to the root and down again, as small buffers go fastest."""
+    return 2 * np.ceil(np.log2(np.maximum(n, 1)))
+
+
+def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
+    """Time of a collective over ``group_size`` accelerators on their own links [s]; shapes broadcast over candidates.
+
+    It occupies no core. A message is striped over all links and reaches the stated rate; a step takes the stated
+    latency. A group of one costs nothing; without links, infinity.
+    """
+    n = np.asarray(op.group_size, dtype=np.float64)
+    latency_s = accelerator.link_latency_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole_s = np.asarray(op.message_bytes, dtype=np.float64) / np.asarray(accelerator.network_bytes_per_s)
+        time_s = hops(op.kind, n) * latency_s + volume(op.kind, n) * whole_s
+        if op.kind is CollectiveKind.ALL_REDUCE:
+            time_s = np.minimum(time_s, tree_steps(n) * (latency_s + whole_s))
+    taken = np.where(n > 1, time_s, 0.0)
+    return float(taken) if taken.ndim == 0 else taken
 
 
 def fitted(kind: CollectiveKind, n: Any, c: CollectiveCoefficients) -> tuple[Any, float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.collective.ring import fitted, hops, volume
+from sartor.cost.collective.ring import fitted, hops, tree_steps, volume
 from sartor.cost.collective.shares import NetworkCoefficients
 from sartor.cost.collective.torus import torus_terms
 from sartor.cost.correction.calibration import Calibration, collectives_on
@@ -46,7 +46,8 @@ def network_time_s(
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
     reach = members(n, s, cluster)
-    ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in _ways(kind, cluster)]
+    names = _ways(kind, cluster, calibration.collective)
+    ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in names]
     network, overhead = ways[0]
     for other, around in ways[1:]:
         better = other + around < network + overhead
@@ -133,16 +134,18 @@ def _members(n: Any, s: Any, span: int, num_devices: int) -> Any:
 # ------------------------------------------------------------------------------------------- one way to do it
 
 
-def _ways(kind: CollectiveKind, cluster: Cluster) -> tuple[str, ...]:
-    if kind is not CollectiveKind.ALL_REDUCE or len(cluster.tiers) == 1:
+def _ways(kind: CollectiveKind, cluster: Cluster, c: CollectiveCoefficients) -> tuple[str, ...]:
+    if kind is not CollectiveKind.ALL_REDUCE:
         return ("ring",)
     adding = any(tier.in_network_reduction for tier in cluster.tiers[1:])
-    return ("ring", "tree", "switch") if adding else ("ring", "tree")
+    between = () if len(cluster.tiers) == 1 else ("tree", "switch") if adding else ("tree",)
+    return ("ring", *between, *(("whole",) if c.whole_tree else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A collective by one algorithm: ``ring`` through all devices, ``tree`` between nodes, sums in the ``switch``."""
+    """A collective by one algorithm: ``ring`` through all devices, ``tree`` between nodes, sums in the ``switch``; or a
+    tree inside nodes too, which sends the ``whole`` buffer at every step."""
 
     kind: CollectiveKind
     name: str
@@ -195,6 +198,8 @@ class _Way:
         if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
             steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
         part = (m - 1) / self.n if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
+        if self.name == "whole":
+            steps = near = part = tree_steps(m)
         rate = share * tier.bytes_per_s / tier.oversubscription
         if kind is CollectiveKind.ALL_TO_ALL:
             steps = np.zeros_like(m)  # part of the launch

@@ -151,7 +151,13 @@ def _of_a_chip(gpu: Gpu) -> Calibration:
     """What is known of a chip of the template beyond its description: nothing. Its links deliver their full rate, and
     a hop takes their latency."""
     links = CollectiveCoefficients(
-        link_share=1.0, all_reduce_share=1.0, small_group_loss=0.0, hop_s=gpu.link_latency_s, launch_s=0.0, pipeline=0.0
+        link_share=1.0,
+        all_reduce_share=1.0,
+        small_group_loss=0.0,
+        hop_s=gpu.link_latency_s,
+        launch_s=0.0,
+        pipeline=0.0,
+        whole_tree=True,
     )
     return Calibration(gpu=gpu.name, gemm={}, collective=links)
 

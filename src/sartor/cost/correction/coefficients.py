@@ -206,6 +206,8 @@ class CollectiveCoefficients:
     s of a second synchronisation, share in two shots, log_sigma). Default: the H200's fit, rounded."""
     eager_s: float = 2.1e-5
     """Least time of a custom all-reduce that the host launches: the call, its checks and a copy."""
+    whole_tree: bool = False
+    """Small buffers are reduced whole along a tree where that is quicker than a ring: on a chip's own links."""
     over_pcie: bool = False
     """Fitted on devices joined by PCIe alone."""
     log_sigma: float = 0.3
