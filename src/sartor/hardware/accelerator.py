@@ -89,6 +89,11 @@ class Accelerator:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name (or ``all``) -> document and date."""
 
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or "this chip"
+
     def __post_init__(self) -> None:
         for name in _COUNTS:
             _require(name, getattr(self, name), whole=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
@@ -75,6 +76,11 @@ class Gpu:
     note: str = ""
     accelerator: Accelerator | None = None
     """The chip of the template that this is the datasheet of: its operators are priced by the template."""
+
+    @property
+    def label(self) -> str:
+        """What people call it (``A100 SXM4``): its title without vendor and memory size, or its name."""
+        return re.sub(r"^\w+ (Instinct |GeForce )?|( \d+ GB|[,(]).*", "", self.title).strip() or self.name
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

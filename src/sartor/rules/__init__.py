@@ -1,1 +1,1 @@
-"""One file, one rule: where a shape wastes its hardware, what that costs, and the nearest values that would not."""
+"""One file, one rule: where a shape wastes hardware, the cost, and the nearest better values."""

@@ -1,4 +1,4 @@
-"""Values near a value: what rules offer as fixes. Pricing decides among them."""
+"""Candidate fixes: sizes near the current one. Pricing decides among them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable, Iterator
 
 from sartor.hardware.alignment import Alignment
-from sartor.model.layer import AttentionMixer
+from sartor.hardware.gpu import Gpu
+from sartor.model.layer import AttentionMixer, Mixer
 from sartor.rules.rule import Context, Fix, Grade
 
 HEAD_DIMS = (64, 128, 192, 256)
-"""Whole multiples of 64 that every flash attention is compiled for."""
+"""Multiples of 64 that every flash attention kernel is compiled for."""
 
 
 def ragged(value: int, alignment: Alignment) -> tuple[Grade, int] | None:
-    """How hard the device takes a length of ``value`` elements, and the multiple it misses; None where it is fine."""
+    """The grade of a length of ``value`` elements on this device and the multiple it misses; None if it is fine."""
     if value % alignment.minimum:
         hardest = Grade.ERROR if alignment.cliff else Grade.WARN
         return (hardest if alignment.cliff or alignment.graded else Grade.INFO), alignment.minimum
@@ -51,6 +52,19 @@ def words(values: Iterable[int], old: int | None = None) -> str:
     return " or ".join(shown)
 
 
+def misaligned(context: Context, size: str, multiple: int) -> str:
+    """``vocab_size=50257 is not a multiple of 8 (bf16 tensor cores need it)``."""
+    verb = "need" if multiple <= context.alignment.minimum else "prefer"
+    return f"{size} is not a multiple of {multiple} ({context.dtype.value} {matrix_units(context.gpu)} {verb} it)"
+
+
+def matrix_units(gpu: Gpu) -> str:
+    """What the vendor calls the units that run GEMMs, plural."""
+    if gpu.matrix_tile:
+        return f"{gpu.matrix_tile}-wide systolic arrays"
+    return {"NVIDIA": "tensor cores", "AMD": "matrix cores"}.get(gpu.vendor, "matrix units")
+
+
 def steps(context: Context, tp: int = 1) -> tuple[int, ...]:
     """Multiples worth trying for a size split over ``tp``: the preferred one, twice and four times that."""
     return tuple(context.alignment.preferred * factor * tp for factor in (1, 2, 4))
@@ -61,12 +75,16 @@ def nearest_first(values: Iterable[int], old: int) -> list[int]:
     return sorted(values, key=lambda value: (abs(value - old), value))
 
 
-def head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int] = HEAD_DIMS, slack: float = 0.03) -> Iterator[Fix]:
+def head_fixes(mixer: Mixer | None, tp: int, widths: Iterable[int] = HEAD_DIMS, slack: float = 0.03) -> tuple[Fix, ...]:
     """Heads at most twice or half as wide with the same ``num_heads * head_dim`` (within ``slack``), split over ``tp``.
 
-    Key/value heads keep their product too, as nearly as a divisor of the heads allows. An even number of heads stays
-    even: one that splits over no two devices would close a door for good.
+    ``num_kv_heads * head_dim`` is kept too, as nearly as a divisor of the heads allows. An even number of heads stays
+    even, since an odd one would rule out tensor parallelism. None for mixers other than plain attention.
     """
+    return tuple(_head_fixes(mixer, tp, widths, slack)) if isinstance(mixer, AttentionMixer) else ()
+
+
+def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int], slack: float) -> Iterator[Fix]:
     inner, kv_inner = int(mixer.num_heads * mixer.head_dim), int(mixer.num_kv_heads * mixer.head_dim)
     grouped = mixer.num_kv_heads != mixer.num_heads
     old = int(mixer.head_dim)

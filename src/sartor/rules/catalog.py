@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
-from sartor.errors import InputError
 from sartor.rules import (
     deep_narrow_decode,
     flash_misfit,
@@ -30,7 +26,7 @@ from sartor.rules import (
     untuned_swiglu,
     wide_tensor_parallel,
 )
-from sartor.rules.rule import Rule
+from sartor.rules.rule import Rule, rule_named
 
 RULES: tuple[Rule, ...] = (
     ragged_vocab.RULE,
@@ -56,25 +52,9 @@ RULES: tuple[Rule, ...] = (
     ragged_scale_blocks.RULE,
     ragged_decoupled_heads.RULE,
 )
+UNKNOWN = "is not a rule; `sartor catalog rules` lists them"
 
 
 def find_rule(word: str) -> Rule:
-    """The rule of a name (``ragged_vocab``; ``-`` for ``_`` will do) or code (``R1``); else ``InputError``."""
-    wanted = word.strip().lower().replace("-", "_")
-    for rule in RULES:
-        if wanted in (rule.name, rule.code.lower()):
-            return rule
-    known = [rule.name for rule in RULES] + [rule.code.lower() for rule in RULES]
-    near = [rule for rule in RULES for each in get_close_matches(wanted, known, n=2) if each in _names(rule)]
-    nearest = ", ".join(dict.fromkeys(f"{rule.name} ({rule.code})" for rule in near))
-    raise InputError("allow", word, "is no rule's name or code", nearest or "R1 to R22, see `sartor catalog rules`")
-
-
-def _names(rule: Rule) -> tuple[str, str]:
-    return rule.name, rule.code.lower()
-
-
-def without(rules: Iterable[Rule], allow: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules that are not allowed to be broken."""
-    allowed = {find_rule(word).code for word in allow}
-    return tuple(rule for rule in rules if rule.code not in allowed)
+    """The rule with a name (``ragged_vocab``) or code (``R1``); else ``InputError``."""
+    return rule_named(word, RULES, UNKNOWN)

@@ -1,27 +1,27 @@
-"""A deep and narrow model where one of fewer, wider layers would decode faster.
+"""A deep, narrow model that would decode faster with fewer, wider layers.
 
 ## What it finds
 
-When decoding: a model of which one with about two thirds, half or three quarters of the layers, widened to the same
-parameters, spends less time per token.
+In decoding: a model that needs less time per token with three quarters, two thirds or half of its layers, widened to
+the same parameter count.
 
 ## Why it costs
 
 A decode step reads every weight once and launches about ten kernels per layer. Small layers spend more time on
-launching than on reading; depth is paid for in launches.
+kernel launches than on reading weights, so depth costs launches.
 
 ## Example
 
-Pythia 410M (24 layers of 1024) beside Pythia 1B (16 layers of 2048), which lies below the suite's latency trend.
+Pythia 410M has 24 layers of 1024. Pythia 1B, with 16 layers of 2048, decodes faster than the suite's latency trend.
 
 ## Fix
 
-Fewer layers, wider by the square root, with heads and feed-forward part in proportion. Depth may matter to quality:
-this is context for a new design, not a repair.
+Fewer layers, wider by the square root of the ratio, with heads and feed-forward width in proportion. Depth may matter
+for quality: consider this when designing a new model.
 
 ## Source
 
-codesign.md sections 3 (R16) and 5; arXiv 2401.14489 (2024-01) covers inference.
+arXiv 2401.14489 (2024-01) covers inference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sartor.rules.candidates import HEAD_DIMS
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 SHARES = (0.75, 2 / 3, 0.5)
-"""Of the layers that are kept."""
+"""Shares of the layers to keep."""
 GRAIN = 128
 NARROW = 4096
 """Above this hidden size a layer's weights take longer to read than its kernels to launch on every device here."""
@@ -48,8 +48,9 @@ def deep_narrow_decode(context: Context) -> Iterator[Suspicion]:
         return
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"num_layers={layers} of hidden_size={hidden}: fewer, wider layers of the same size decode faster on"
-        f" {context.gpu.name} (check quality)",
+        message=f"num_layers={layers} of hidden_size={hidden}: fewer, wider layers with as many parameters decode"
+        f" faster on"
+        f" {context.gpu.label} (check model quality)",
         field="num_layers",
         value=layers,
         fixes=tuple(_fixes(context, hidden, layers)),
@@ -80,8 +81,8 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
 
 
 def _heads(mixer: AttentionMixer, hidden: int, wider: int, tp: int) -> Fix:
-    """Heads in proportion. Where they fill the hidden size they go on doing so, as wide as before or as nearly as a
-    multiple of 64 allows; empty where none does."""
+    """Heads in proportion to the width. Heads that fill the hidden size still do, at their old width or the nearest
+    multiple of 64 that divides; empty if none does."""
     old = int(mixer.head_dim)
     if int(mixer.num_heads) * old != hidden:
         return {"num_heads": max(tp, round(int(mixer.num_heads) * wider / hidden / tp) * tp)}

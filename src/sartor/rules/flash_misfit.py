@@ -1,27 +1,27 @@
-"""Heads that the flash attention kernel is not made for, or too few blocks of them.
+"""A head dimension without a flash attention kernel of its own, or too few thread blocks.
 
 ## What it finds
 
-With flash attention: a head dimension above what the kernels support (256), one between the sizes they are compiled
-for (both warnings), and, in training and prefill, fewer blocks than twice the device's SMs (information).
+With flash attention: a head dimension above the largest supported size (256) or between two compiled sizes (both
+warnings); in training and prefill, fewer than two thread blocks per SM (information).
 
 ## Why it costs
 
-A kernel compiled for 96 runs heads of 80 with a sixth of its lanes on padding. Above the largest size frameworks fall
-back to unfused attention. One (head, sequence, 128 query rows) is one block: with fewer blocks than SMs some stand
-idle.
+A kernel compiled for 96 spends a sixth of its lanes on padding when heads are 80 wide. Above the largest size,
+frameworks fall back to unfused attention. Each head, sequence and group of 128 query rows is one thread block: with
+fewer blocks than SMs, some SMs stay idle.
 
 ## Example
 
-80 runs as 96; 512 (global layers of Gemma 4) is unsupported (flash-attention issue 2427). Good is 128.
+80 runs as 96; 512 (global layers of Gemma 4) is unsupported (flash-attention issue 2427). 128 is good.
 
 ## Fix
 
-Heads of a compiled size at the same width of all heads; a larger microbatch for more blocks.
+Heads of a compiled size at the same `num_heads * head_dim`; a larger microbatch for more blocks.
 
 ## Source
 
-Dao-AILab/flash-attention (2.x, 2023-07; hopper, 2024-07); codesign.md section 3, R14.
+Dao-AILab/flash-attention (2.x, 2023-07; hopper, 2024-07).
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
     compiled, width = flash_head_dims(context.gpu), int(mixer.head_dim)
     if width in compiled or width < compiled[0]:
         return
-    fate = f"runs padded as {next(d for d in compiled if d > width)}" if width < compiled[-1] else "is not supported"
+    padded = next((d for d in compiled if d > width), None)
+    fate = f"is padded to {padded}" if padded else "is not supported"
     yield Suspicion(
         grade=Grade.WARN,
-        message=f"head_dim={width} {fate} by flash attention on {context.gpu.name}, which is compiled for"
+        message=f"head_dim={width} {fate} by flash attention on {context.gpu.label}, whose kernels are compiled for"
         f" {', '.join(str(d) for d in compiled)}",
         field="head_dim",
         value=width,
         operator=context.operator("attention", "attn_score"),
-        fixes=tuple(head_fixes(mixer, int(context.dims.tp), compiled)),
+        fixes=head_fixes(mixer, int(context.dims.tp), compiled),
     )
 
 
@@ -75,8 +76,9 @@ def _few_blocks(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
     more = sequences * int(ceil_div(wanted, blocks))
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"microbatch_size={sequences} gives attention {blocks} blocks for {context.gpu.num_sms} SMs;"
-        f" {more} would give two each",
+        message=f"microbatch_size={sequences} gives flash attention {blocks} thread blocks for {context.gpu.num_sms}"
+        f" SMs;"
+        f" microbatch_size={more} gives at least two per SM",
         field="microbatch_size",
         value=sequences,
         operator=context.operator("attention", "attn_score"),

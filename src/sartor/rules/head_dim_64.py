@@ -1,4 +1,4 @@
-"""Heads of 64 under flash attention, where 128 uses the matrix units better.
+"""head_dim=64 with flash attention, where 128 uses the tensor cores better.
 
 ## What it finds
 
@@ -6,22 +6,21 @@
 
 ## Why it costs
 
-Per key and head a flash kernel does one exponential for every `head_dim` multiply-adds; at 64 the exponentials take a
-larger share than at 128, which runs at about 1.2 to 1.5 times the FLOP/s on A100 and H100, more on Blackwell.
+For each key and head, a flash kernel computes one exponential per `head_dim` multiply-adds. At 64 the exponentials take
+a larger share of the time; 128 reaches about 1.2 to 1.5 times the FLOP/s on A100 and H100, and more on Blackwell.
 
 ## Example
 
-32 heads of 64 (Llama 3.2 1B, OPT 1.3B) at long sequences; good are heads of 128.
+32 heads of 64 (Llama 3.2 1B, OPT 1.3B) at long sequences; heads of 128 are good.
 
 ## Fix
 
-Half the heads, twice as wide, key/value heads likewise: parameters, FLOPs and key/value cache stay the same. Check
-quality.
+Half as many heads, twice as wide, and the same for key/value heads: parameters, FLOPs and key/value cache stay the
+same. Check model quality.
 
 ## Source
 
-codesign.md section 3, R10 (from memory, to be confirmed by measurement); FlashAttention-3 (2024-07) tables by head
-dimension.
+FlashAttention-3 (2024-07), tables by head dimension; the factors above still need a measurement of our own.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ def head_dim_64(context: Context) -> Iterator[Suspicion]:
     width, heads = int(mixer.head_dim), int(mixer.num_heads)
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"head_dim={width}: flash attention on {context.gpu.name} runs faster with heads of {WIDE}"
-        f" at the same num_heads * head_dim = {heads * width} (check quality)",
+        message=f"head_dim={width}: flash attention on {context.gpu.label} is faster with heads of {WIDE}"
+        f" at the same num_heads * head_dim = {heads * width} (check model quality)",
         field="head_dim",
         value=width,
         operator=context.operator("attention", "attn_score"),
-        fixes=tuple(head_fixes(mixer, int(context.dims.tp), (WIDE,))),
+        fixes=head_fixes(mixer, int(context.dims.tp), (WIDE,)),
         advisory=True,
     )
 

@@ -1,32 +1,32 @@
-"""The rules at work on one context, and what the catalogue says of them."""
+"""Run the rules on one context, and list them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from sartor.rules.catalog import RULES, find_rule, without
+from sartor.rules.catalog import RULES, UNKNOWN, find_rule
 from sartor.rules.pricing import price
-from sartor.rules.rule import Context, Finding, Rule
+from sartor.rules.rule import Context, Finding, Rule, without
 
 
 def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, ...]:
-    """Every rule's findings, worst and costliest first.
+    """All findings, most severe and most expensive first.
 
-    ``allow`` names rules to leave out, by name or code; an unknown one is an ``InputError`` with the nearest.
+    ``allow`` switches rules off by name or code; an unknown one is an ``InputError`` with the nearest names.
 
     Examples
     --------
     >>> run_rules(Context.of(Workload(shape=load_model("gpt2")), load_gpu("a100")))[0].rule    # doctest: +SKIP
     'ragged_vocab'
     """
-    suspicions = [(rule, each) for rule in without(RULES, allow) for each in rule.check(context)]
+    suspicions = [(rule, each) for rule in without(RULES, allow, UNKNOWN) for each in rule.check(context)]
     findings = price(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
 
 def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
-    """What ``sartor catalog rules`` shows: every rule, or with its whole page the one of a name or code."""
+    """The rows of ``sartor catalog rules``: every rule, or one rule with its page."""
     if name is not None:
         rule = find_rule(name)
         return [{**_entry(rule), "page": rule.page.strip()}]

@@ -1,4 +1,4 @@
-"""Many narrow heads where fewer, wider ones would do the same work.
+"""Many narrow heads where fewer, wider ones do the same work.
 
 ## What it finds
 
@@ -6,22 +6,22 @@
 
 ## Why it costs
 
-The scores do `head_dim * seq / (2 head_dim + seq)` FLOP per byte: their speed on an unfused path follows the head
-dimension. On an A100 the first point of every published curve (64) runs at 57-62 TFLOP/s however many heads there
-are, and 128 at 91-104. "Fewer heads are faster" is really "wider heads are faster".
+Attention scores do `head_dim * seq / (2 head_dim + seq)` FLOP per byte, so the speed of unfused attention grows with
+the head dimension. In the published A100 sweeps, `head_dim=64` runs at 57-62 TFLOP/s for any number of heads, and 128
+at 91-104. Fewer heads are faster only because they are wider.
 
 ## Example
 
-128 heads of 32; good is 32 heads of 128.
+128 heads of 32; 32 heads of 128 are good.
 
 ## Fix
 
-Half or a quarter of the heads, twice or four times as wide: same parameters, same FLOPs. Fewer heads may change what
-the model learns: check quality on a small proxy first.
+Half or a quarter of the heads, twice or four times as wide: same parameters, same FLOPs. Fewer heads may change model
+quality: check on a small proxy model first.
 
 ## Source
 
-arXiv 2401.14489 (2024-01), figure 8; roofline in codesign.md section 2.4.
+arXiv 2401.14489 (2024-01), figure 8.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def narrow_heads(context: Context) -> Iterator[Suspicion]:
     wider = [each for each in HEAD_DIMS if each > width and each <= 128]
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"head_dim={width} keeps {kernel.value} attention far from {context.gpu.name}'s peak;"
-        f" fewer, wider heads than {heads} x {width} do the same work (check quality)",
+        message=f"head_dim={width} keeps {kernel.value} attention far below {context.gpu.label}'s peak;"
+        f" fewer, wider heads than {heads} x {width} do the same work (check model quality)",
         field="head_dim",
         value=width,
         operator=context.operator("attention", "attn_score"),
-        fixes=tuple(head_fixes(mixer, int(context.dims.tp), wider)),
+        fixes=head_fixes(mixer, int(context.dims.tp), wider),
         advisory=True,
     )
 

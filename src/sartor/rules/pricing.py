@@ -1,7 +1,7 @@
-"""What a suspicion costs: every fix of every rule goes through ``lower`` and ``estimate``, many at a time.
+"""Price suspicions: every fix of every rule goes through ``lower`` and ``estimate``, many at a time.
 
-Fixes that change the same fields are one array-valued shape and one call. The fix that is kept is the nearest
-that keeps most of the best one's gain at equal work and makes no other rule complain as loudly as the one it answers.
+Fixes that change the same fields become one array-valued shape and one call. The fix that is kept is the nearest one
+with most of the best fix's gain at equal work that triggers no other finding as severe as the one it solves.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
 
 LEAST_GAIN = 0.01
-"""Below this share of the step a finding is information only (codesign.md section 3)."""
+"""Below this share of the step a finding is information only."""
 
 NEARLY_AS_GOOD = 0.8
-"""A nearer value is preferred that keeps this share of the best one's gain: the smaller edit."""
+"""A nearer value is preferred if it keeps this share of the best gain: the smaller edit."""
 
 Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A change's device-seconds per token over the baseline's, at equal work, and the factor of its 80% interval."""
+    """A change's device-seconds per token relative to the baseline, at equal work, and its 80% interval's factor."""
 
     relative: float
     spread: float
@@ -43,7 +43,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """The fix kept (empty where none gains), what it costs, and what it is compared with."""
+    """The fix to keep (empty if none gains), its price, and the price it is compared with."""
 
     fix: Fix
     offer: Offer
@@ -51,7 +51,7 @@ class _Choice:
 
     @property
     def saved(self) -> float:
-        """Share of the baseline's own time."""
+        """As a share of the baseline's time."""
         return self.reference - self.offer.relative
 
 
@@ -59,8 +59,8 @@ _NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0))
 
 
 def price(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
-    """A finding for every suspicion, in the order given; opportunities that gain nothing are left out."""
-    wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *_some(s.paced_by))]
+    """A finding for every suspicion, in order; opportunities that gain nothing are left out."""
+    wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
     remedies = [s.remedy for _, s in suspicions if s.remedy is not None]
     offers, remedied = _price(context, wanted, remedies)
     heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
@@ -74,7 +74,7 @@ def price(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tup
 def _price(
     context: Context, fixes: Iterable[Fix], remedies: Sequence[TransformerShape]
 ) -> tuple[dict[Key, Offer], dict[int, Offer]]:
-    """Offers by fix, without those the model cannot run with, and by (the identity of) remedy: one pass for all."""
+    """Offers by fix (without those the model cannot run) and by the id of the remedy, all priced in one pass."""
     groups: dict[tuple[str, ...], dict[Key, Fix]] = {}
     for fix in fixes:
         groups.setdefault(tuple(sorted(fix)), {})[key_of(fix)] = fix
@@ -91,13 +91,13 @@ def _price(
 
 
 def key_of(fix: Fix) -> Key:
-    """A fix as something that can be looked up."""
+    """A fix as a dictionary key."""
     return tuple(sorted(fix.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A workload with some fields changed to arrays, one entry a fix; none where it is another shape altogether."""
+    """A workload with some fields changed to arrays, one entry per fix; no fixes if it is a remedy's shape."""
 
     fixes: tuple[Fix, ...]
     workload: Workload
@@ -107,7 +107,7 @@ class _Change:
 
 
 def _changes(context: Context, fixes: list[Fix]) -> list[_Change]:
-    """Fixes of the same fields as one change; one by one where some of them cannot be."""
+    """Fixes of the same fields as one change, or one by one if some of them are invalid."""
     columns = {name: np.array([fix[name] for fix in fixes]) for name in fixes[0]}
     try:
         workload, split, of_shape = changed(context.workload, context.priced_dims, columns)
@@ -135,7 +135,7 @@ def _by_fix(change: _Change, priced: tuple[Any, Any]) -> dict[Key, Offer]:
 def changed(
     workload: Workload, dims: ParallelDims, changes: Mapping[str, Any]
 ) -> tuple[Workload, ParallelDims, frozenset[str]]:
-    """Workload and dims with some fields changed (to numbers or arrays), and which of them are the shape's."""
+    """Workload and dims with some fields changed (to numbers or arrays), and which of those are shape fields."""
     of_workload = {name: value for name, value in changes.items() if name in WORKLOAD_FIELDS}
     of_dims = {name: value for name, value in changes.items() if name in DIMS_FIELDS}
     of_shape = {name: value for name, value in changes.items() if name not in (*WORKLOAD_FIELDS, *DIMS_FIELDS)}
@@ -144,14 +144,14 @@ def changed(
 
 
 def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any]]:
-    """Of each change: device-seconds per token over the baseline's at equal work, and the interval's factor."""
+    """For each change: device-seconds per token relative to the baseline at equal work, and the interval's factor."""
     after = estimates([change.graph for change in changes], context.gpu, context.calibration)
     return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
 
 
 def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any]:
     before, dims = context.baseline, change.dims
-    # The optimizer runs once a step, however the step is cut into microbatches: a larger one does not dilute it.
+    # The optimizer runs once per step, so a larger microbatch does not make it cheaper per token.
     once_s = _optimizer_s(after) * (after.graph.tokens / before.graph.tokens - 1.0)
     time = _per_token(after, after.time_s + once_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
@@ -186,7 +186,7 @@ def _choose(
     saved = {key_of(fix): reference - offers[key_of(fix)].relative for fix in runnable}
     gaining = [fix for fix in runnable if saved[key_of(fix)] > 0]
     enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
-    # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by their gain.
+    # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by gain.
     for fix in sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
         if not _breaks(context, fix, suspicion, heard):
             return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
@@ -194,13 +194,13 @@ def _choose(
 
 
 def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Fix:
-    """Where nothing runs there is nothing to be faster than: the nearest fix, one that breaks no other rule if any."""
+    """Without a working baseline there is no gain: the nearest fix that breaks no other rule, or the first."""
     clean = (fix for fix in suspicion.fixes if not _breaks(context, fix, suspicion, heard))
     return next(clean, next(iter(suspicion.fixes), {}))
 
 
 def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[str, int]]) -> bool:
-    """Whether, after the fix, a rule speaks up as loudly as the suspicion (a warning at least) that did not before."""
+    """Whether the fix triggers a new finding as severe as the suspicion (at least a warning)."""
     threshold = max(suspicion.grade.severity, Grade.WARN.severity)
     workload, dims, _ = changed(context.workload, context.dims, fix)
     after = replace(context, workload=workload, dims=dims)
@@ -233,7 +233,3 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     if suspicion.blocking:
         return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)
     return found
-
-
-def _some(fix: Fix | None) -> tuple[Fix, ...]:
-    return () if fix is None else (fix,)

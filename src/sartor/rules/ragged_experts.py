@@ -1,26 +1,26 @@
-"""Experts too narrow or too thinly fed for the matrix units.
+"""Experts with a ragged width, or with too few tokens each to fill a tile.
 
 ## What it finds
 
-`expert_ffn_hidden_size / tp` that does not split (error), or is not a multiple of 128 (warning); and fewer tokens per
-expert than a tile has rows (information, if a larger batch gains).
+`expert_ffn_hidden_size` that is not divisible by `tp` (error), or whose shard is not a multiple of 128 (warning); and
+fewer tokens per expert than a tile has rows (information, if a larger batch is faster).
 
 ## Why it costs
 
-An expert's product has as many rows as tokens were sent to it, rounded up to a tile and, in FP8, padded to 16 or 32.
-A ragged width adds a part tile to each of hundreds of small products.
+An expert's GEMM has as many rows as tokens routed to it, rounded up to a tile and, in FP8, padded to 16 or 32. A
+ragged width adds a partial tile to each of hundreds of small GEMMs.
 
 ## Example
 
-1408 at `tp=8` = 176 (DeepSeek-V2-Lite), 2880 (gpt-oss); good is 2048.
+1408 at `tp=8` = 176 (DeepSeek-V2-Lite), 2880 (gpt-oss); 2048 is good.
 
 ## Fix
 
-The nearest width that is a multiple of 128 times `tp`; more tokens at once, or fewer, larger experts.
+The nearest width that is a multiple of 128 times `tp`; a larger microbatch, or fewer, larger experts.
 
 ## Source
 
-codesign.md section 3, R20; NVIDIA/TransformerEngine issue 2966 (2025) for padding of groups.
+NVIDIA/TransformerEngine issue 2966 (2025) for padding of groups.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
-        message=f"expert_ffn_hidden_size={width}{shard} is no multiple of {GRAIN}; {words(good)} would be",
+        message=f"expert_ffn_hidden_size={width}{shard} is not a multiple of {GRAIN}. Use {words(good)}",
         field="expert_ffn_hidden_size",
         value=width,
         operator=context.operator("expert_down"),
@@ -73,8 +73,8 @@ def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
     more = sequences * int(ceil_div(TILE_ROWS, max(rows, 1e-9)))
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"microbatch_size={sequences} sends {rows:.0f} tokens to an expert on average, fewer than a tile's"
-        f" {TILE_ROWS} rows; {more} would fill it",
+        message=f"microbatch_size={sequences} sends {rows:.0f} tokens to an expert on average, but a GEMM tile has"
+        f" {TILE_ROWS} rows; microbatch_size={more} fills one",
         field="microbatch_size",
         value=sequences,
         operator=context.operator("expert_gate_up", "expert_up"),

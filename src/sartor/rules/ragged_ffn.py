@@ -1,22 +1,22 @@
-"""A feed-forward width whose tensor-parallel shard the matrix units cannot load whole.
+"""A feed-forward width whose tensor-parallel shard is misaligned for the tensor cores.
 
 ## What it finds
 
-`ffn_hidden_size / tp` that is not a multiple of the fast path's length (error), of the preferred one (warning) or of
-128 (information). A gated width that is ragged before it is split is `untuned_swiglu`'s matter.
+`ffn_hidden_size / tp` that is not a multiple of the minimum for the fast path (error), of the preferred length
+(warning) or of 128 (information). The rule `untuned_swiglu` covers gated widths that are ragged before they are split.
 
 ## Why it costs
 
 The width is *n* of the up projection and *k* of the down projection, together most of a layer's FLOPs. A shard of
-1376 = 21.5 x 64 keeps 32-element loads and ends every row of tiles in half a tile.
+1376 = 21.5 x 64 still allows 32-element loads but ends every row of tiles in half a tile.
 
 ## Example
 
-11008 / 8 = 1376 (Llama 2 7B at `tp=8`); good is 14336 / 8 = 1792.
+11008 / 8 = 1376 (Llama 2 7B at `tp=8`); 14336 / 8 = 1792 is good.
 
 ## Fix
 
-The nearest multiples of `tp` times 64, 128 or 256, whichever is predicted to be fastest at equal work.
+The nearest multiple of `tp` times 64, 128 or 256, whichever is predicted to be fastest for the same work.
 
 ## Source
 
@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import around, fixes_of, nearest_first, ragged, within, words
+from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 BEST = 128
-"""Width of the common output tile; below it is information only."""
+"""Width of the common output tile; missing it is information only."""
 
 
 def ragged_ffn(context: Context) -> Iterator[Suspicion]:
@@ -48,8 +48,8 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
-        message=f"ffn_hidden_size={width}{shard} is no multiple of {multiple}, which {context.gpu.name} wants for"
-        f" {context.dtype.value}; {words(around(width, multiple * tp), width)} would be",
+        message=f"{misaligned(context, f'ffn_hidden_size={width}{shard}', multiple)}."
+        f" Use {words(around(width, multiple * tp), width)}",
         field="ffn_hidden_size",
         value=width,
         operator=context.operator("mlp_down"),

@@ -1,10 +1,10 @@
-"""A hidden size, or its tensor-parallel shard, that the matrix units cannot load whole.
+"""A hidden size, or its tensor-parallel shard, that is misaligned for the tensor cores.
 
 ## What it finds
 
-`hidden_size` that is not a multiple of the fast path's length (error) or of the preferred one (warning), and
-attention shards `num_heads * head_dim / tp` that are not (warning). What is split is the heads' width, which equals
-the hidden size in most models; where it does not (decoupled heads), the heads' width is what is judged.
+`hidden_size` that is not a multiple of the minimum for the fast path (error) or of the preferred length (warning), and
+attention shards `num_heads * head_dim / tp` that are not (warning). Tensor parallelism splits the total width of the
+heads, which is the hidden size in most models; where it differs (decoupled heads), the rule looks at the heads.
 
 ## Why it costs
 
@@ -13,11 +13,11 @@ attention's output projection.
 
 ## Example
 
-1600 / 8 = 200 holds only 8; 5140 (the printed GPT-3 13B) holds 4. Good is 8192 / 8.
+1600 / 8 = 200 is divisible by 8 only; 5140 (GPT-3 13B as printed) by 4 only. 8192 / 8 = 1024 is good.
 
 ## Fix
 
-The nearest multiple for the hidden size, heads following where they make it up; other heads for the shard.
+The nearest multiple for the hidden size, with as many heads as fill it; a different head count for the shard.
 
 ## Source
 
@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
-from sartor.rules.candidates import around, head_fixes, nearest_first, ragged, words
+from sartor.rules.candidates import around, head_fixes, misaligned, nearest_first, ragged, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 
@@ -41,8 +41,7 @@ def ragged_hidden(context: Context) -> Iterator[Suspicion]:
         good = around(hidden, context.alignment.preferred)
         yield Suspicion(
             grade=grade,
-            message=f"hidden_size={hidden} is no multiple of {multiple}, which {context.gpu.name} wants for"
-            f" {context.dtype.value}; {words(good)} would be",
+            message=f"{misaligned(context, f'hidden_size={hidden}', multiple)}. Use {words(good)}",
             field="hidden_size",
             value=hidden,
             operator=context.operator("qkv", "q"),
@@ -53,7 +52,7 @@ def ragged_hidden(context: Context) -> Iterator[Suspicion]:
 
 
 def _hidden_fixes(context: Context, sizes: tuple[int, ...]) -> Iterator[Fix]:
-    """Each size alone, and with as many heads as make it up where heads made it up before."""
+    """Each size alone, and with as many heads as fill it if heads filled the old size."""
     mixer = context.shape.attention
     for size in nearest_first(sizes, int(context.shape.hidden_size)):
         yield {"hidden_size": size}
@@ -68,12 +67,11 @@ def _ragged_shard(context: Context, inner: int, tp: int) -> Iterator[Suspicion]:
     grade, multiple = found
     yield Suspicion(
         grade=Grade.WARN if grade is Grade.ERROR else grade,
-        message=f"num_heads * head_dim / tp = {inner} / {tp} = {inner // tp} is no multiple of {multiple},"
-        f" which {context.gpu.name} wants for {context.dtype.value}",
+        message=misaligned(context, f"num_heads * head_dim / tp = {inner} / {tp} = {inner // tp}", multiple),
         field="head_dim",
         value=int(mixer.head_dim) if mixer is not None else 0,
         operator=context.operator("attn_out"),
-        fixes=tuple(head_fixes(mixer, tp)) if isinstance(mixer, AttentionMixer) else (),
+        fixes=head_fixes(mixer, tp),
     )
 
 

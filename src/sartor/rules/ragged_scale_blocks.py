@@ -1,17 +1,17 @@
-"""Sizes that 8- and 4-bit formats cannot divide into their scale blocks.
+"""Sizes that do not divide into the scale blocks of an 8- or 4-bit format.
 
 ## What it finds
 
-When the chosen data type is FP8, block-scaled FP8, MXFP8, MXFP4 or NVFP4: sizes that are not a multiple of its block
-(16, 128, 32, 32, 32): hidden size, the heads' width and the feed-forward widths per tensor-parallel shard.
+With FP8, block-scaled FP8, MXFP8, MXFP4 or NVFP4: a hidden size, or a tensor-parallel shard of the attention or
+feed-forward width, that is not a multiple of the format's scale block (16, 128, 32, 32 and 32 elements).
 
 ## Why it costs
 
-Libraries refuse such operands, or pad them, or fall back to 16 bits at half the rate or less.
+Libraries reject such operands, pad them, or fall back to 16 bits at half the rate or less.
 
 ## Example
 
-4544 (Falcon 7B) with 128 x 128 blocks; good are 7168 and 2048.
+4544 (Falcon 7B) with 128 x 128 blocks; 7168 and 2048 are good.
 
 ## Fix
 
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.model.layer import AttentionMixer
 from sartor.rules.candidates import around, fixes_of, head_fixes, nearest_first, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
@@ -42,8 +41,8 @@ def ragged_scale_blocks(context: Context) -> Iterator[Suspicion]:
         shard = f" / tp={tp}" if tp > 1 else ""
         yield Suspicion(
             grade=Grade.WARN,
-            message=f"{_words(context, name, size)}{shard} is no multiple of {block}, the scale block of"
-            f" {context.dtype.value}; {words(good)} would be",
+            message=f"{_words(context, name, size)}{shard} is not a multiple of {block}, the scale block of"
+            f" {context.dtype.value}. Use {words(good)}",
             field=field,
             value=int(context.shape.head_dim) if field == "head_dim" else size,
             fixes=_fixes(context, field, size, nearest_first(good, size), tp),
@@ -56,14 +55,11 @@ def _words(context: Context, name: str, size: int) -> str:
 
 
 def _fixes(context: Context, field: str, size: int, good: list[int], tp: int) -> tuple[Fix, ...]:
-    if field != "head_dim":
-        return fixes_of(field, good, size)
-    mixer = context.shape.attention
-    return tuple(head_fixes(mixer, tp)) if isinstance(mixer, AttentionMixer) else ()
+    return head_fixes(context.shape.attention, tp) if field == "head_dim" else fixes_of(field, good, size)
 
 
 def _sizes(context: Context) -> Iterator[tuple[str, int, int]]:
-    """Name, size and split of what stands as k or n in a product."""
+    """Name, size and split of every size that is k or n of a GEMM."""
     shape, tp = context.shape, int(context.dims.tp)
     yield "hidden_size", int(shape.hidden_size), 1
     if shape.attention is not None:

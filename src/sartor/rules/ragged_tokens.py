@@ -1,22 +1,22 @@
-"""A number of tokens that no tile divides.
+"""A number of tokens that is not a multiple of the GEMM tile.
 
 ## What it finds
 
-`microbatch_size * seq_len` that is not a multiple of the fast path's length (8 for 16 bits: warning) or of 128
-(information), in training and prefill.
+In training and prefill: `microbatch_size * seq_len` that is not a multiple of the minimum for the fast path (8 in
+16-bit types: warning) or of 128 (information).
 
 ## Why it costs
 
 Tokens are *m* of every linear layer and *k* of every weight gradient. An odd number of tokens leaves each weight
-gradient on 2-byte loads, and a few tokens over a tile cost a whole row of tiles.
+gradient with 2-byte loads, and a few tokens over a tile cost a whole row of tiles.
 
 ## Example
 
-Packed batches of 4097 tokens (a shifted label too many); good is 4 x 2048.
+Packed batches of 4097 tokens (one label too many); 4 x 2048 is good.
 
 ## Fix
 
-A sequence length that is a multiple of 128, or packing to one. Time is compared per token.
+A sequence length that is a multiple of 128, or packing to one. Times are compared per token.
 
 ## Source
 
@@ -32,7 +32,7 @@ from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 TILE_ROWS = 128
-"""Rows of the common output tile of every generation (codesign.md section 2.3)."""
+"""Rows of the common output tile of every generation."""
 
 
 def ragged_tokens(context: Context) -> Iterator[Suspicion]:
@@ -45,8 +45,8 @@ def ragged_tokens(context: Context) -> Iterator[Suspicion]:
     good = around(length, TILE_ROWS)
     yield Suspicion(
         grade=Grade.WARN if falls and context.alignment.graded else Grade.INFO,
-        message=f"{workload.microbatch_size} x seq_len={length} is {tokens} tokens, no multiple of"
-        f" {minimum if falls else TILE_ROWS}; seq_len {words(good, length)} would be",
+        message=f"{workload.microbatch_size} x seq_len={length} is {tokens} tokens, which is not a multiple"
+        f" of {minimum if falls else TILE_ROWS}. Use seq_len {words(good, length)}",
         field="seq_len",
         value=length,
         fixes=fixes_of("seq_len", nearest_first(good, length), length),

@@ -1,27 +1,26 @@
-"""Vocabulary that is no multiple of what the matrix units load at once.
+"""A vocabulary size that is misaligned for the tensor cores.
 
 ## What it finds
 
-`vocab_size` that is not a multiple of the fast path's length (8 elements of 16 bits on NVIDIA: error), of the
-preferred one (64: warning), or whose vocabulary-parallel shard is not (information). One that does not divide by `tp`
-at all cannot run (error). On AMD the same sizes cost little and are information; FP8 asks for 16 and 128; systolic
-arrays for their side.
+`vocab_size` that is not a multiple of the minimum for the fast path (8 elements in 16-bit types on NVIDIA: error) or
+of the preferred length (64: warning), or whose tensor-parallel shard is not (information). A vocabulary that is not
+divisible by `tp` cannot run (error). On AMD the same sizes cost little and are information. FP8 needs 16 and prefers
+128; a systolic array prefers multiples of its side.
 
 ## Why it costs
 
-The vocabulary is *n* of the logits and *k* of their input gradient: the one product in which a large contiguous
-dimension comes from a text file rather than from a designer. A model read without an output head (an encoder) pays
-only where one is trained, so its finding is information. An odd length leaves 2-byte loads only. On an A100 a product
-with k swept over 51136..51264 runs at 74 TFLOP/s for odd k and 256 for multiples of 64.
+The vocabulary is *n* of the logits GEMM and *k* of its input gradient, and the tokenizer sets it, not the model
+designer. An odd length allows only 2-byte loads: on an A100, a GEMM with k swept over 51136..51264 runs at 74 TFLOP/s
+for odd k and at 256 for multiples of 64. In a model without an output head (an encoder) the finding is information.
 
 ## Example
 
-50257 (GPT-2, GPT-3), 30522 (BERT); good are 50304, 128256, 151936.
+50257 (GPT-2, GPT-3), 30522 (BERT); 50304, 128256 and 151936 are good.
 
 ## Fix
 
-Pad the embedding table to the next multiple: 50257 to 50304. The added rows are never looked up. When decoding,
-padding only adds bytes to read, so there the finding stays information.
+Pad the embedding table to the next multiple: 50257 to 50304. The added rows are never looked up. In decoding, padding
+only adds bytes to read, so the finding is information.
 
 ## Source
 
@@ -33,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import above, fixes_of, ragged, steps, words
+from sartor.rules.candidates import above, fixes_of, misaligned, ragged, steps, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 
@@ -47,11 +46,11 @@ def ragged_vocab(context: Context) -> Iterator[Suspicion]:
         return
     grade, multiple = whole or (Grade.INFO, tp * context.alignment.preferred)
     good = above(vocab, steps(context, tp))
-    shard = "" if whole else f" (a shard of {vocab / tp:g} on each of tp={tp})"
+    shard = "" if whole else f" (tp={tp}: a shard of {vocab / tp:g} each)"
     yield Suspicion(
         grade=grade,
-        message=f"vocab_size={vocab}{shard} is no multiple of {multiple}, which {context.gpu.name} wants for"
-        f" {context.dtype.value}; {words(above(vocab, (multiple, tp * context.alignment.preferred)))} would be",
+        message=f"{misaligned(context, f'vocab_size={vocab}{shard}', multiple)}."
+        f" Pad to {words(above(vocab, (multiple, tp * context.alignment.preferred)))}",
         field="vocab_size",
         value=vocab,
         operator=context.operator("logits"),
@@ -63,7 +62,7 @@ def _unsplit(context: Context, vocab: int, tp: int) -> Suspicion:
     good = above(vocab, steps(context, tp))
     return Suspicion(
         grade=Grade.ERROR,
-        message=f"vocab_size={vocab} does not split over tp={tp}; {words(good)} would",
+        message=f"vocab_size={vocab} is not divisible by tp={tp}. Pad to {words(good)}",
         field="vocab_size",
         value=vocab,
         operator=context.operator("logits"),

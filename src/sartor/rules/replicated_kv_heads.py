@@ -2,16 +2,16 @@
 
 ## What it finds
 
-`num_kv_heads` that is not a multiple of `tp`: keys and values are then held `tp / num_kv_heads` times over. Where
-neither divides the other the model cannot run as asked (error).
+`num_kv_heads` that is not a multiple of `tp`: each key/value head is then stored on `tp / num_kv_heads` devices. If
+neither divides the other, the model cannot run (error).
 
 ## Why it costs
 
-Every copy takes key/value cache, bandwidth and projections that no other device shares.
+Every copy takes key/value cache, memory bandwidth and projection GEMMs again.
 
 ## Example
 
-2 to 4 key/value heads at `tp=8` (Qwen2.5 0.5B to 7B); good is 8 at `tp=8`.
+2 to 4 key/value heads at `tp=8` (Qwen2.5 0.5B to 7B); 8 at `tp=8` is good.
 
 ## Fix
 
@@ -19,7 +19,7 @@ A smaller `tp`, or as many key/value heads as devices.
 
 ## Source
 
-codesign.md section 3, R19; Ainslie et al. 2023 (GQA), section 2.
+Ainslie et al. 2023 (GQA), section 2.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
     if groups == heads:
         return
     uneven = tp % groups != 0
-    copies = "cannot be shared evenly" if uneven else f"are held {tp // groups} times over"
+    copies = f"is not divisible by tp={tp}" if uneven else f"at tp={tp} stores each head on {tp // groups} devices"
     yield Suspicion(
         grade=Grade.ERROR if uneven else Grade.INFO,
-        message=f"num_kv_heads={groups} {copies} at tp={tp}; {tp} key/value heads would split",
+        message=f"num_kv_heads={groups} {copies}; {tp} key/value heads would give each device its own",
         field="num_kv_heads",
         value=groups,
         operator=context.operator("qkv", "q"),

@@ -1,20 +1,22 @@
-"""The nouns of advice: what a rule looks at (``Context``), what it suspects, and what it found once priced.
+"""The records of a lint: a rule's input (``Context``), its ``Suspicion``, and the priced ``Finding``.
 
-A rule holds no formula. It says where a shape is ragged and which values nearby would not be; what that costs in
-seconds is asked of ``lower`` and ``price`` (``rules.pricing``), so advice cannot contradict prediction.
+A rule contains no cost formula. It says which size is wasteful and which nearby values are better; ``rules.pricing``
+asks the cost model what that costs, so advice cannot contradict prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as default
+from difflib import get_close_matches
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.price import Estimate, price
+from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
@@ -27,13 +29,13 @@ Fix: TypeAlias = Mapping[str, int]
 """New values by field: an ``EDITABLE`` field of the shape, or one of ``WORKLOAD_FIELDS`` and ``DIMS_FIELDS``."""
 
 MOST_TP = 2**14
-"""Largest split that is tried in place of one that does not work."""
+"""Largest split to try instead of one that does not work."""
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len")
 DIMS_FIELDS = ("tp",)
 
 
 class Grade(Enum):
-    """``ERROR``: cannot run as asked, or off the fast path. ``WARN``: a measurable loss. ``INFO``: worth knowing."""
+    """``ERROR``: cannot run, or off the fast path. ``WARN``: a measurable loss. ``INFO``: worth knowing."""
 
     ERROR = "error"
     WARN = "warn"
@@ -47,16 +49,16 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One model at work on one device: what rules look at. Make it with ``Context.of``."""
+    """One model on one device: the input of every rule. Make it with ``Context.of``."""
 
     workload: Workload
     gpu: Gpu
     dims: ParallelDims
     baseline: Estimate
     calibration: Calibration | None = None
-    """None: what the catalogue knows of the device."""
+    """None: the catalogue's calibration of the device."""
     runs_at: ParallelDims | None = None
-    """The nearest smaller split the model can run at, where it cannot run at ``dims``: the baseline's."""
+    """The split of the baseline: ``dims``, or the nearest smaller split that the model can run with."""
 
     @classmethod
     def of(
@@ -68,10 +70,10 @@ class Context:
         *,
         sigma_factor: float = 1.0,
     ) -> Context:
-        """The context of a scalar workload, with its baseline predicted.
+        """The context of a scalar workload, with its predicted baseline.
 
-        A model that does not split over ``tp`` or ``ep`` is not refused: rules say so, and price the rest of their
-        findings at the largest split that works.
+        A model that does not split over ``tp`` or ``ep`` is not refused: rules report it, and the other findings are
+        priced at the largest split that works.
         """
         asked, known = dims or ParallelDims(), calibration or load_calibration(gpu)
         runs_at = next((split for split in _relaxed(asked) if feasible(workload.shape, split)), ParallelDims())
@@ -93,7 +95,7 @@ class Context:
 
     @property
     def alignment(self) -> Alignment:
-        """What this device prefers for this data type."""
+        """The multiples this device prefers for this data type."""
         return alignment_of(self.gpu, self.dtype)
 
     def operator(self, *stems: str) -> str:
@@ -103,7 +105,7 @@ class Context:
 
 
 def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
-    """What was asked, then ever smaller splits that divide it (no model splits over more than ``MOST_TP``)."""
+    """The requested split, then smaller ones that divide it (no model splits over more than ``MOST_TP``)."""
     yield asked
     for tp in range(min(int(asked.tp), MOST_TP), 0, -1):
         if asked.tp % tp == 0:
@@ -113,11 +115,11 @@ def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """What a rule noticed, before anything is priced.
+    """A rule's complaint before it is priced.
 
-    ``fixes`` are the values near by that would hold, nearest first: pricing chooses. ``remedy`` is a shape to compare
-    with where no field expresses the change (parallel layers). ``paced_by`` is what the device has to wait for where
-    that is more than its own work (the longest pipeline stage).
+    ``fixes`` are nearby values that satisfy the rule, nearest first; pricing chooses one. ``remedy`` is a shape to
+    compare with where no field expresses the change (parallel layers). ``paced_by`` is the work the device waits for
+    where that exceeds its own (the longest pipeline stage).
     """
 
     grade: Grade
@@ -129,17 +131,17 @@ class Suspicion:
     remedy: TransformerShape | None = None
     paced_by: Fix | None = None
     blocking: bool = False
-    """It cannot run at all as asked: keeps its grade whatever the gain, which has no meaning then."""
+    """The model cannot run like this: the grade stays whatever the gain, which has no meaning then."""
     advisory: bool = False
-    """An opportunity, not a fault: said only where it gains."""
+    """An opportunity, not a fault: reported only if it gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A suspicion with its price. ``gain_s`` is what the fix saves of one execution of the workload, at equal work.
+    """A suspicion with its price. ``gain_s`` is the time the fix saves per execution of the workload, at equal work.
 
-    Equal work: a fix that computes less gets no credit for that, one that computes more is charged for it; a change
-    of batch is compared per token, a change of tp per device. ``gain_s`` is None where the baseline cannot run.
+    Equal work: a fix that computes less gets no credit for that, and one that computes more is charged for it; a change
+    of batch is compared per token, a change of tp per device. ``gain_s`` is None if the baseline cannot run.
     """
 
     rule: str
@@ -157,7 +159,7 @@ class Finding:
     source: Source = Source.ANALYTIC
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's keys, and beside them ``code`` (R1..R22), the gain's interval and its source."""
+        """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source."""
         return {
             "rule": self.rule,
             "grade": self.grade.value,
@@ -177,12 +179,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One kind of waste. ``name`` (its function's) reads after "allow"; ``page`` is its documentation, in Markdown."""
+    """One kind of waste. ``name`` is its function's name; ``page`` is its documentation, in Markdown."""
 
     code: str
     check: Callable[[Context], Iterable[Suspicion]]
     worst: Grade
-    """The hardest grade it gives."""
+    """The most severe grade it gives."""
     page: str
 
     @property
@@ -196,10 +198,36 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Where the rule comes from, with dates: the page's last section."""
+        """The page's last section: references with dates."""
         return " ".join(self.page.partition("## Source")[2].split())
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+
+
+AnyRule = TypeVar("AnyRule", bound=_Named)
+
+
+def rule_named(word: str, rules: Sequence[AnyRule], must: str) -> AnyRule:
+    """The rule with a name (``ragged_vocab`` or ``ragged-vocab``) or code (``R1``); else ``InputError``."""
+    wanted = word.strip().lower().replace("-", "_")
+    known = {key: rule for rule in rules for key in (rule.name, rule.code.lower())}
+    if wanted in known:
+        return known[wanted]
+    near = dict.fromkeys(f"{known[key].name} ({known[key].code})" for key in get_close_matches(wanted, known, n=2))
+    raise InputError("allow", word, must, ", ".join(near) or f"{rules[0].code} to {rules[-1].code}")
+
+
+def without(rules: Sequence[AnyRule], allow: Iterable[str], must: str) -> tuple[AnyRule, ...]:
+    """The rules that are not switched off by name or code."""
+    allowed = {rule_named(word, rules, must).code for word in allow}
+    return tuple(rule for rule in rules if rule.code not in allowed)
+
+
 def worst_grade(findings: Iterable[Finding]) -> Grade | None:
-    """The hardest grade among findings; None where there are none."""
+    """The most severe grade among findings; None without findings."""
     return max((f.grade for f in findings), key=lambda grade: grade.severity, default=None)

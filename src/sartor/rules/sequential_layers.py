@@ -1,13 +1,13 @@
-"""Attention and feed-forward part in sequence, where parallel layers would fuse their products.
+"""Sequential attention and feed-forward layers, where parallel ones would fuse their GEMMs.
 
 ## What it finds
 
-Training of a dense model whose layers compute attention and feed-forward part one after the other, where the same
-shape with parallel layers is predicted to gain.
+In training: a dense model that computes attention and feed-forward one after the other, where the same shape with
+parallel layers is predicted to be faster.
 
 ## Why it costs
 
-Parallel layers share one norm and one residual sum and end in one tensor-parallel collective instead of two; products
+Parallel layers share one norm and one residual sum, and end in one tensor-parallel collective instead of two; GEMMs
 that read the same input fuse. PaLM reports about 15% faster training at scale, with a small loss of quality at 8B and
 none at 62B.
 
@@ -17,11 +17,11 @@ GPT-J, GPT-NeoX, Falcon and Pythia are parallel; most others are not.
 
 ## Fix
 
-None that a field expresses: it is another architecture, to be decided before training.
+No single field: parallel layers are a different architecture, to be chosen before training.
 
 ## Source
 
-Chowdhery et al. 2022 (PaLM), section 2; codesign.md section 3, R17.
+Chowdhery et al. 2022 (PaLM), section 2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sequential_layers(context: Context) -> Iterator[Suspicion]:
     yield Suspicion(
         grade=Grade.INFO,
         message="parallel attention and feed-forward layers would share one norm and one residual sum, and one"
-        " collective under tensor parallelism (another architecture: check quality)",
+        " collective under tensor parallelism (a different architecture: check model quality)",
         field="num_layers",
         value=int(shape.num_layers),
         remedy=in_parallel(shape),
@@ -56,7 +56,7 @@ def _is_sequential(layer: Layer) -> bool:
 
 
 def in_parallel(shape: TransformerShape) -> TransformerShape:
-    """The same model with attention and feed-forward part of every layer side by side, on one norm."""
+    """The same model with attention and feed-forward of every layer in parallel, on one norm."""
     main = shape.main
     runs = tuple(
         replace(run, layer=replace(run.layer, parallel=True, norms=run.layer.norms[:1]))

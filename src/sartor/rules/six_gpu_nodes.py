@@ -1,27 +1,28 @@
-"""A shape made for eight devices on nodes of six.
+"""A shape made for nodes of eight GPUs, run on nodes of six.
 
 ## What it finds
 
-On nodes whose device count is a multiple of three, or with such a `tp`: heads that do not split over it (error when
-asked for, else information), and heads' width, feed-forward width or vocabulary that do not split into whole
-preferred lengths (information).
+On nodes whose GPU count is a multiple of three, or with such a `tp`: heads that do not split over it (error if that
+`tp` is asked for, else information), and an attention width, feed-forward width or vocabulary whose shards are not
+multiples of the preferred length (information).
 
 ## Why it costs
 
-Six-device nodes (Summit: 6 V100) allow tensor parallelism of 1, 2, 3 and 6 inside a node. Shapes copied from
-eight-device clusters are powers of two and do not divide by three.
+Nodes of six GPUs (Summit: 6 V100) allow tensor parallelism of 1, 2, 3 and 6 inside a node. Shapes copied from
+eight-GPU clusters are powers of two and are not divisible by three.
 
 ## Example
 
-h = 4096 with 32 heads at `tp=6`; good are h = 6144, 48 heads, 16512, and a vocabulary of 50304 = 2^7 * 3 * 131.
+h = 4096 with 32 heads at `tp=6`. Good: h = 6144, 48 heads, a feed-forward width of 16512 and a vocabulary of 50304 =
+2^7 * 3 * 131.
 
 ## Fix
 
-Heads, feed-forward width and vocabulary that are multiples of three (or six) times the preferred length, together.
+Make heads, feed-forward width and vocabulary multiples of three (or six) times the preferred length, all at once.
 
 ## Source
 
-arXiv 2401.14489 (2024-01) covers such nodes; numbers derived here.
+arXiv 2401.14489 (2024-01) covers such nodes; the numbers are our own.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def six_gpu_nodes(context: Context) -> Iterator[Suspicion]:
     names = ", ".join((["num_heads"] if heads % ways else []) + uneven)
     yield Suspicion(
         grade=Grade.ERROR if cannot else Grade.INFO,
-        message=f"num_heads={heads}: {names} {'do' if ',' in names else 'does'} not split over {ways} devices of a node"
-        f" of six in whole multiples of {context.alignment.preferred}",
+        message=f"num_heads={heads}: {names} cannot be split {ways} ways into multiples of"
+        f" {context.alignment.preferred}, as nodes of six GPUs need",
         field="num_heads" if heads % ways else _field(uneven[0]),
         value=heads if heads % ways else sizes[uneven[0]],
         fixes=tuple(_fixes(context, mixer, ways, grain)) if isinstance(mixer, AttentionMixer) else (),
@@ -60,7 +61,7 @@ def six_gpu_nodes(context: Context) -> Iterator[Suspicion]:
 
 
 def _sizes(context: Context) -> dict[str, int]:
-    """What tensor parallelism splits, by the name people use."""
+    """The sizes that tensor parallelism splits, by name."""
     shape, mixer = context.shape, context.shape.attention
     sizes = {"num_heads * head_dim": int(mixer.num_heads * mixer.value_dim)} if mixer else {}
     if shape.dense_ffn:

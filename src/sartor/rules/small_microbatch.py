@@ -1,27 +1,26 @@
-"""Fewer tokens at once than the device needs to be busy.
+"""Too few tokens per microbatch to keep the GPU busy.
 
 ## What it finds
 
-Training or prefill with so few tokens (`microbatch_size * seq_len`) that the linear layers are bound by memory: fewer
-than the device's ridge point (warning), or fewer than 4096 (information, if a larger batch gains).
+In training and prefill: so few tokens (`microbatch_size * seq_len`) that the linear layers are memory-bound (warning),
+or fewer than 4096 (information, if a larger batch is faster).
 
 ## Why it costs
 
-With T tokens a product of large weights does about T FLOP per byte of weights. Below the ridge (295 on an H100 in
-BF16) the weights' trip from memory sets the pace, tiles do not fill the last wave, and every launch is paid for
-little work.
+With T tokens, a GEMM does about T FLOP per byte of weights. Below the ridge point (295 FLOP/byte on an H100 in BF16)
+reading the weights limits the speed, the last wave is partly empty, and each kernel launch does little work.
 
 ## Example
 
-`microbatch_size=1`, `seq_len=128` on an H100; good are 4096 tokens and more.
+`microbatch_size=1`, `seq_len=128` on an H100; 4096 tokens or more are good.
 
 ## Fix
 
-A larger microbatch, as far as memory allows; this rule does not know what else is held. Time is compared per token.
+A larger microbatch, if memory allows (this rule does not check memory). Times are compared per token.
 
 ## Source
 
-arXiv 2401.14489 (2024-01): "as large as possible"; ridge points from the datasheets.
+arXiv 2401.14489 (2024-01): "as large as possible"; ridge points from datasheets.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sartor.model.workload import Phase
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 ENOUGH_TOKENS = 4096
-"""codesign.md section 3, R2: good from here on."""
+"""Larger microbatches gain little from here on."""
 
 
 def small_microbatch(context: Context) -> Iterator[Suspicion]:
@@ -41,15 +40,15 @@ def small_microbatch(context: Context) -> Iterator[Suspicion]:
     tokens, sequences = int(workload.tokens), int(workload.microbatch_size)
     if workload.phase is Phase.DECODE or tokens >= ENOUGH_TOKENS:
         return
-    # A product [T, k] x [k, n] with T far below k and n does T FLOP per element read: 2 T k n / (bytes k n).
+    # A GEMM [T, k] x [k, n] with T far below k and n does T FLOP per element read: 2 T k n / (bytes k n).
     flops_per_byte = 2 * tokens / workload.dtype.bytes
     ridge = peak_flops_per_s(gpu, workload.dtype) / gpu.hbm_bytes_per_s
     starved = flops_per_byte < ridge
-    why = f"below {gpu.name}'s ridge of {ridge:.0f} FLOP/byte" if starved else f"under {ENOUGH_TOKENS} tokens"
+    bound = f"memory-bound on {gpu.label} (ridge point {ridge:.0f} FLOP/byte)"
     yield Suspicion(
         grade=Grade.WARN if starved else Grade.INFO,
-        message=f"microbatch_size={sequences} gives {tokens} tokens at once, {why};"
-        f" {2 * sequences} or {4 * sequences} fill the device better, if memory allows",
+        message=f"microbatch_size={sequences} gives GEMMs of {tokens} tokens, {bound if starved else 'which are small'}"
+        f"; {2 * sequences} or {4 * sequences} use the device better if memory allows",
         field="microbatch_size",
         value=sequences,
         fixes=tuple({"microbatch_size": sequences * factor} for factor in (2, 4)),

@@ -1,14 +1,14 @@
-"""A product whose last wave of tiles leaves most of the device idle.
+"""A GEMM whose last wave of tiles leaves most SMs idle.
 
 ## What it finds
 
-The feed-forward, vocabulary or attention product that loses most time to its last wave, where another feed-forward
-width within 3% is predicted to gain. Always information: kernels that split work along k may hide part of it.
+The feed-forward GEMM that loses most time in its last wave, if another feed-forward width within 3% is predicted to be
+faster. Always information: kernels that split work along k may hide part of the loss.
 
 ## Why it costs
 
-Tiles are handed to SMs in waves; 109 tiles on 108 SMs take as long as 216. The loss shown by wave efficiency is an
-upper bound.
+Tiles run on SMs in waves: 109 tiles on 108 SMs take as long as 216. Wave efficiency gives an upper bound of the
+loss.
 
 ## Example
 
@@ -16,8 +16,8 @@ M = 2304, N = 1600 on an A100: 117 tiles of 256 x 128, two waves; N = 1536 takes
 
 ## Fix
 
-The feed-forward width near by that is predicted to be fastest at equal work. Only the width is tried: it is the size
-that touches nothing else.
+The nearby feed-forward width that is predicted to be fastest for the same work. Only this width is tried, because no
+other size depends on it.
 
 ## Source
 
@@ -33,7 +33,7 @@ from sartor.rules.candidates import fixes_of, nearest_first, within
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 WORTH_A_LOOK = 0.01
-"""Share of the step that the tail must take."""
+"""Least share of the step that the tail must take."""
 
 
 def tail_wave(context: Context) -> Iterator[Suspicion]:
@@ -46,8 +46,8 @@ def tail_wave(context: Context) -> Iterator[Suspicion]:
     width = int(part.ffn_hidden_size)
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"{name} fills {100 * efficiency:.0f}% of its waves on {context.gpu.num_sms} SMs;"
-        f" ffn_hidden_size={width} has faster neighbours",
+        message=f"{name} keeps {100 * efficiency:.0f}% of {context.gpu.num_sms} SMs busy (wave quantization);"
+        f" a width near ffn_hidden_size={width} is faster",
         field="ffn_hidden_size",
         value=width,
         operator=name,

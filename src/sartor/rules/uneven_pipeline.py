@@ -1,4 +1,4 @@
-"""Layers that do not divide over the pipeline's stages.
+"""A number of layers that is not divisible by the pipeline stages.
 
 ## What it finds
 
@@ -6,21 +6,20 @@
 
 ## Why it costs
 
-The slowest stage sets the pace: 61 layers over 4 stages take as long as 64. What is lost is the time of the layers
-that would have filled the other stages.
+The slowest stage limits throughput: 61 layers over 4 stages take as long as 64.
 
 ## Example
 
-61 (DeepSeek-V3), 62, 126 layers; good are 32, 80, 96.
+61 (DeepSeek-V3), 62 and 126 layers; 32, 80 and 96 are good.
 
 ## Fix
 
-The nearest multiple: as many layers more come free, or as many fewer give the time back. (Uneven stages that give
-embedding and logits a lighter stage are `sartor plan`'s matter.)
+The nearest multiple: extra layers up to it cost no time, and fewer layers save time. (`sartor plan` also finds uneven
+stages that balance embedding and logits.)
 
 ## Source
 
-arXiv 2401.14489 (2024-01) covers pipelines; wording and price are ours.
+arXiv 2401.14489 (2024-01) covers pipelines; the price is our own.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def uneven_pipeline(context: Context) -> Iterator[Suspicion]:
     near = around(layers, pp)
     yield Suspicion(
         grade=Grade.ERROR if layers < pp else Grade.WARN,
-        message=f"num_layers={layers} does not divide over pp={pp} stages; {words(near)} would",
+        message=f"num_layers={layers} is not divisible by pp={pp} stages. Use {words(near)}",
         field="num_layers",
         value=layers,
         fixes=fixes_of("num_layers", nearest_first(near, layers), layers),

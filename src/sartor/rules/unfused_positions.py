@@ -1,14 +1,13 @@
-"""Rotary positions that take a kernel of their own.
+"""Rotary embeddings that run as separate kernels.
 
 ## What it finds
 
-Rotary embeddings whose kernels take 1% of the step or more.
+Rotary embedding kernels that take 1% of the step or more.
 
 ## Why it costs
 
-Rotary and ALiBi positions change no matrix product. As separate kernels they read and write queries and keys once
-more; fused into the attention kernel or the projection's epilogue they are nearly free. The gain shown is an upper
-bound.
+Separate kernels read and write queries and keys once more. Fused into the attention kernel or the epilogue of the
+projection, rotary embeddings are nearly free. The gain shown is an upper bound.
 
 ## Example
 
@@ -16,11 +15,11 @@ Any model with rotary embeddings run by an eager framework.
 
 ## Fix
 
-None in the shape: take a fused kernel.
+Not in the shape: use a fused kernel.
 
 ## Source
 
-codesign.md section 3, R18.
+Derived from the traffic of the separate kernel; no published measurement (2024).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def unfused_positions(context: Context) -> Iterator[Suspicion]:
         return
     yield Suspicion(
         grade=Grade.INFO,
-        message="rotary positions as kernels of their own move queries and keys once more; fused kernels save that",
+        message="separate rotary embedding kernels read and write queries and keys once more; fused kernels do not",
         field="head_dim",
         value=int(mixer.head_dim),
         operator=context.operator("rotary"),
@@ -49,7 +48,7 @@ def unfused_positions(context: Context) -> Iterator[Suspicion]:
 
 
 def without_rotary(shape: TransformerShape) -> TransformerShape:
-    """The same model with positions that cost nothing."""
+    """The same model with position embeddings that cost nothing."""
     main = shape.main
     runs = tuple(replace(run, layer=_plain(run.layer)) for run in main.runs)
     stacks = tuple(replace(main, runs=runs) if stack is main else stack for stack in shape.stacks)

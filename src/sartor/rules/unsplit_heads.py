@@ -1,21 +1,21 @@
-"""Heads that do not split over the tensor-parallel devices.
+"""Heads that do not split evenly over the tensor-parallel devices.
 
 ## What it finds
 
-`num_heads` that is not a multiple of `tp`: the model cannot run as asked.
+`num_heads` that is not a multiple of `tp`: the model cannot run with this `tp`.
 
 ## Why it costs
 
-Every device takes whole heads. Frameworks refuse to start, or pad with heads that compute nothing.
+Every device needs whole heads. Frameworks refuse to start, or pad with unused heads.
 
 ## Example
 
-71 heads (Falcon 7B) at any `tp`; 25 (GPT-2 XL); 14 (Qwen2.5 0.5B) at `tp=4`. Good is 32 at `tp=8`.
+71 heads (Falcon 7B) at any `tp`; 25 (GPT-2 XL); 14 (Qwen2.5 0.5B) at `tp=4`. 32 at `tp=8` is good.
 
 ## Fix
 
-The nearest number of heads that splits, at the same width of all heads together where a head dimension allows it. The
-finding keeps its grade and has no gain: there is no running baseline to compare with.
+The nearest number of heads that splits, at the same `num_heads * head_dim` where a head dimension allows it. The
+finding has no gain, because there is no working baseline to compare with.
 
 ## Source
 
@@ -39,7 +39,7 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
     near = around(heads, tp)
     yield Suspicion(
         grade=Grade.ERROR,
-        message=f"num_heads={heads} does not split over tp={tp}; {words(near)} would",
+        message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)}",
         field="num_heads",
         value=heads,
         operator=context.operator("attention", "attn_score"),
@@ -51,7 +51,7 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
 
 
 def _fixes(mixer: AttentionMixer, near: tuple[int, ...], tp: int) -> Iterator[Fix]:
-    """The nearest first; groups follow where the old number of key/value heads does not divide or split."""
+    """Nearest first; the number of key/value heads changes only if the old one no longer divides or splits."""
     grouped, groups = mixer.num_kv_heads != mixer.num_heads, int(mixer.num_kv_heads)
     for heads in nearest_first(near, int(mixer.num_heads)):
         keeps = not grouped or (heads % groups == 0 and (groups % tp == 0 or tp % groups == 0))

@@ -1,34 +1,34 @@
-"""A gated feed-forward width taken from a formula instead of a search.
+"""A gated feed-forward width from the 8h/3 formula that is misaligned.
 
 ## What it finds
 
-A gated part whose `ffn_hidden_size`, before it is split, is not a multiple of the fast path's length (error) or of
-the preferred one (warning).
+A gated feed-forward layer whose `ffn_hidden_size`, before it is split, is not a multiple of the minimum for the fast
+path (error) or of the preferred length (warning).
 
 ## Why it costs
 
-8h/3 keeps a gated part's parameters at 8h^2, but is a whole number only if 3 divides h, and a good one hardly ever:
-for h = 4096 it is 10922.67, and 10922 loads two elements at a time. Nothing in the architecture asks for exactly 8/3.
+A width of 8h/3 keeps the parameters at 8h^2, but it is rarely well aligned: for h = 4096 it is 10922.67, and 10922 can
+be loaded only two elements at a time. Nothing in the architecture requires exactly 8/3.
 
 ## Example
 
-10922 for h = 4096; good is 11008 = 43 * 256 = 2.6875h (Llama 2 7B).
+10922 for h = 4096; 11008 = 43 * 256 = 2.6875h (Llama 2 7B) is good.
 
 ## Fix
 
-The multiple of 64 (times `tp`) within 3% that is predicted to be fastest at equal work.
+The multiple of 64 (times `tp`) within 3% that is predicted to be fastest for the same work.
 
 ## Source
 
 arXiv 2401.14489 (2024-01), section on SwiGLU; stas00/ml-engineering, training/performance (2024): 10922 runs at 272.7
-TFLOP/s on H100, neighbours tens of percent faster.
+TFLOP/s on H100, nearby widths tens of percent faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import around, fixes_of, nearest_first, ragged, within, words
+from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 
@@ -44,9 +44,8 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
     good = within(width, context.alignment.preferred * tp)
     yield Suspicion(
         grade=grade,
-        message=f"ffn_hidden_size={width} ({width / hidden:.4g} h, gated) is no multiple of {multiple}, which"
-        f" {context.gpu.name} wants for {context.dtype.value};"
-        f" {words(around(width, context.alignment.preferred * tp))} would be",
+        message=f"{misaligned(context, f'ffn_hidden_size={width} ({width / hidden:.4g} h, gated)', multiple)}."
+        f" Use {words(around(width, context.alignment.preferred * tp))}",
         field="ffn_hidden_size",
         value=width,
         operator=context.operator("mlp_gate_up", "mlp_gate"),

@@ -2,22 +2,22 @@
 
 ## What it finds
 
-`tp` above 1 where half of it, or less, would hold the weights (in training their gradients and Adam's state as well)
-in 80% of the device's memory and spends fewer device-seconds per token.
+`tp` above 1 where a smaller `tp` holds the weights (in training also gradients and Adam state) in 80% of the device's
+memory and spends fewer device-seconds per token.
 
 ## Why it costs
 
-Every matrix shrinks by `tp`, so tiles and waves fill worse, and every block ends in a collective. Time is compared
-per device: two devices that are 1.7 times as fast as one waste 15%.
+Every matrix shrinks by `tp`, so tiles and waves fill worse, and every block ends in a collective. Times are compared
+per device: two devices that together are 1.7 times as fast as one waste 15%.
 
 ## Example
 
-`tp=8` for a 2.7B model on 80 GB devices; good is 1 or 2.
+`tp=8` for a 2.7B model on 80 GB devices; 1 or 2 is good.
 
 ## Fix
 
-The smaller `tp` with the fewest device-seconds per token. Activations and long contexts may ask for more memory than
-this rule counts: `sartor plan` counts all of it.
+The smaller `tp` with the fewest device-seconds per token. Activations and long contexts may need more memory than this
+rule counts; `sartor plan` counts all of it.
 
 ## Source
 
@@ -51,8 +51,8 @@ def wide_tensor_parallel(context: Context) -> Iterator[Suspicion]:
         return
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"tp={tp} splits every matrix {tp} ways; the weights fit {context.gpu.name} at"
-        f" tp={smaller[0]}, and smaller splits spend fewer device-seconds per token",
+        message=f"tp={tp} splits every matrix {tp} ways; the weights fit on {context.gpu.label} at"
+        f" tp={smaller[0]}, and a smaller tp spends fewer device-seconds per token",
         field="tp",
         value=tp,
         fixes=tuple({"tp": t} for t in smaller),

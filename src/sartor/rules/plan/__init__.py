@@ -1,1 +1,1 @@
-"""Rules about a plan: what is wasteful in how a training job is spread. One file, one rule."""
+"""Rules about plans: waste in how a training job is spread over devices. One file, one rule."""

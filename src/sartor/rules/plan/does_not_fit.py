@@ -1,9 +1,9 @@
-"""The fullest device needs more memory than it has.
+"""The plan does not fit in device memory.
 
 ## What it finds
 
-A plan whose weights, gradients, optimizer states, activations, workspaces and driver come to more than a device holds,
-on the pipeline rank where they are most.
+A plan whose weights, gradients, optimizer states, activations, workspaces and driver need more memory than a device
+has, on the pipeline rank that needs most.
 
 ## Why it costs
 
@@ -11,8 +11,8 @@ The run ends in an out-of-memory error, in the first step or at the first long s
 
 ## Fix
 
-The single change after which it fits that costs least time: more recomputation, a smaller microbatch, a higher ZeRO
-stage, a larger degree of model parallelism.
+The fastest single change that makes it fit: more recomputation, a smaller microbatch, a higher ZeRO stage or more model
+parallelism.
 
 ## Source
 
@@ -37,11 +37,11 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     stage = int(context.footprint.stage)
     changes = what_to_change(context.job, context.plan, context.cluster, context.calibration)
     where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
-    none = "" if changes else "; no single change is enough"
+    none = "" if changes else "; no single change makes it fit"
     yield PlanSuspicion(
         grade=Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
-        f" {context.cluster.gpu.name} has to give{none}",
+        f" {context.cluster.gpu.label} has available{none}",
         field="peak_bytes",
         value=need,
         remedies=tuple(Remedy(fix={c.field: c.value}, plan=c.plan, job=c.job) for c in changes),

@@ -1,4 +1,4 @@
-"""The lint of a plan: every rule's suspicions, each priced by its remedies and kept where one is worth it."""
+"""Plan lint: the suspicions of every rule, priced by their remedies and kept if one is worth it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,50 @@ from collections.abc import Iterable
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.rules.plan.catalog import without
+from sartor.rules.plan import (
+    does_not_fit,
+    long_bubble,
+    short_microbatch,
+    slower_than_best,
+    tensor_parallel_beyond_links,
+    unbalanced_stages,
+    unhidden_reduction,
+    unneeded_recompute,
+    unsharded_optimizer,
+    unsplit_sequence,
+)
 from sartor.rules.plan.rule import PlanContext, PlanFinding, PlanRule, PlanSuspicion, Remedy
+from sartor.rules.rule import without
 from sartor.step.footprint import footprint, usable_bytes
 from sartor.step.step import step as step_of
 
+PLAN_RULES: tuple[PlanRule, ...] = (
+    does_not_fit.RULE,
+    tensor_parallel_beyond_links.RULE,
+    unneeded_recompute.RULE,
+    unsplit_sequence.RULE,
+    unsharded_optimizer.RULE,
+    short_microbatch.RULE,
+    long_bubble.RULE,
+    unhidden_reduction.RULE,
+    unbalanced_stages.RULE,
+    slower_than_best.RULE,
+)
+"""All plan rules, in the order of their codes."""
 LEAST_GAIN = 0.01
-"""Share of the step a remedy must save for an opportunity to be said; smaller ones are within the model's error."""
+"""Least share of the step a remedy must save to be reported; less is within the model's error."""
 LEAST_FREED, MOST_PAID = 0.05, 0.05
-"""A remedy for memory frees at least this share of the fullest device and costs at most that share of the step."""
+"""A remedy for memory frees at least this share of the fullest device, for at most that share of the step."""
 
 
 def lint_plan(context: PlanContext, *, allow: Iterable[str] = ()) -> tuple[PlanFinding, ...]:
-    """Every rule's findings on one plan, gravest and costliest first; ``allow`` leaves rules out by name or code.
+    """All findings on one plan, most severe and most expensive first; ``allow`` switches rules off by name or code.
 
-    Raises ``InputError`` for a rule nobody knows.
+    Raises ``InputError`` for an unknown rule.
     """
     found = [
         finding
-        for rule in without(allow)
+        for rule in without(PLAN_RULES, allow, "is not a plan rule")
         for suspicion in rule.check(context)
         if (finding := _priced(context, rule, suspicion)) is not None
     ]
@@ -61,7 +86,7 @@ def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> P
 
 
 def _price(context: PlanContext, remedy: Remedy) -> tuple[float, float] | None:
-    """(seconds, bytes of the fullest device) with a remedy; None where it cannot run or does not fit."""
+    """Seconds per step and bytes of the fullest device with a remedy; None if it cannot run or does not fit."""
     job = remedy.job or context.job
     try:
         bytes_then = float(footprint(job, remedy.plan, context.cluster).device_bytes)

@@ -1,4 +1,4 @@
-"""A pipeline that waits.
+"""A large pipeline bubble.
 
 ## What it finds
 
@@ -6,12 +6,11 @@ More than 5% of the step spent filling and draining the pipeline.
 
 ## Why it costs
 
-With p stages, m microbatches and v chunks per device, (p - 1) / (v m) of the work's time is idle.
+With p stages, m microbatches and v chunks per device, devices idle for (p - 1) / (v m) of their busy time.
 
 ## Fix
 
-More chunks per device (interleaving), fewer stages with more replicas, or smaller microbatches, whichever is fastest
-and fits.
+More chunks per device (interleaving), fewer stages with more replicas, or smaller microbatches: the fastest that fits.
 
 ## Source
 
@@ -35,8 +34,8 @@ def long_bubble(context: PlanContext) -> Iterator[PlanSuspicion]:
         return
     yield PlanSuspicion(
         grade=Grade.WARN,
-        message=f"{format_share(share)} of the step fills and drains a pipeline of {pp} stages with"
-        f" {int(context.plan.num_microbatches)} microbatches",
+        message=f"the pipeline bubble takes {format_share(share)} of the step ({pp} stages,"
+        f" {int(context.plan.num_microbatches)} microbatches)",
         field="pp",
         value=pp,
         remedies=tuple(_remedies(context)),

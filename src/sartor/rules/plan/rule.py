@@ -1,7 +1,7 @@
-"""The nouns of a plan's lint: what a rule looks at, what it suspects with its remedies, and what it found once priced.
+"""The records of a plan lint: a rule's input, its suspicion with remedies, and the priced finding.
 
-As with the rules of shapes, a rule holds no formula: what a remedy saves is asked of ``training.step`` and
-``training.footprint``, so a finding cannot contradict the prediction.
+As with shape rules, a rule contains no formula: ``step.step`` and ``step.footprint`` price every remedy, so a finding
+cannot contradict the prediction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PlanContext:
     footprint: Footprint
     calibration: Calibration | None = None
     best: Remedy | None = None
-    """The best plan of the same devices, where a search has found it."""
+    """The best plan for the same devices, if a search found one."""
 
     @classmethod
     def of(
@@ -42,7 +42,7 @@ class PlanContext:
         calibration: Calibration | None = None,
         best: Remedy | None = None,
     ) -> PlanContext:
-        """The context of one plan. Raises ``InputError`` for a plan the model or the schedule does not allow."""
+        """The context of one plan. Raises ``InputError`` for a plan that the model or schedule does not allow."""
         return cls(
             job=job,
             plan=plan,
@@ -63,27 +63,27 @@ class PlanContext:
 
     @property
     def node(self) -> int:
-        """Devices that share the innermost links."""
+        """Devices that share the fastest links."""
         return self.cluster.tiers[0].span or self.cluster.devices_per_node
 
     def share(self, part: str) -> float:
-        """A part of the step (``tp_s``, ``pp_bubble_s``, ...) over the whole."""
+        """A part of the step (``tp_s``, ``pp_bubble_s``, ...) as a share of it."""
         return float(getattr(self.step, part)) / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """What to change, as fields with their new values, and the plan (and job) then."""
+    """Fields to change with their new values, and the resulting plan (and job)."""
 
     fix: Mapping[str, Any]
     plan: TrainingPlan
     job: TrainingJob | None = None
-    """Where the job changes as well (a trainer's switch); None: the same."""
+    """The changed job, if a trainer switch changes it; None: the same job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSuspicion:
-    """What a rule noticed, before anything is priced; pricing takes the remedy that saves most."""
+    """A rule's complaint before it is priced; pricing takes the remedy that saves most."""
 
     grade: Grade
     message: str
@@ -91,14 +91,14 @@ class PlanSuspicion:
     value: Any
     remedies: tuple[Remedy, ...] = ()
     blocking: bool = False
-    """Cannot run as it is: said whatever the gain; a remedy is what runs."""
+    """The plan cannot run: reported whatever the gain; a remedy makes it run."""
     frees_memory: bool = False
-    """Its remedy is worth having for its memory, even where it costs a little time."""
+    """The remedy is worth it for the memory it frees, even if it costs a little time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFinding:
-    """A suspicion with its price. ``gain_s`` is what the fix saves of a step; None where the plan cannot run."""
+    """A suspicion with its price. ``gain_s`` is the time the fix saves per step; None if the plan cannot run."""
 
     rule: str
     code: str
@@ -110,12 +110,12 @@ class PlanFinding:
     gain_fraction: float | None
     fix: Mapping[str, Any] = default(default_factory=dict)
     saves_bytes: float = 0.0
-    """Of the fullest device."""
+    """On the device that needs most memory."""
     step_s: float | None = None
     """Predicted with the fix."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as in ``sartor lint``'s JSON, and what the fix leaves."""
+        """The keys of ``sartor lint --json``, plus memory and step time with the fix."""
         return {
             "rule": self.rule,
             "grade": self.grade.value,
@@ -133,7 +133,7 @@ class PlanFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRule:
-    """One kind of waste in a plan. Its name reads after "allow"; ``page`` is its documentation, in Markdown."""
+    """One kind of waste in a plan; ``page`` is its documentation, in Markdown."""
 
     code: str
     check: Callable[[PlanContext], Iterable[PlanSuspicion]]
@@ -152,8 +152,8 @@ class PlanRule:
 
 
 def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
-    """The plan with fields of it or its dims changed, on as many devices and the same batch; none where they do not
-    divide. A degree of model parallelism is traded for data parallelism."""
+    """The plan with some fields or degrees changed, on the same devices and batch; data parallelism makes up the
+    difference. Yields nothing if the sizes do not divide."""
     plan, job = context.plan, context.job
     degrees = {name: value for name, value in fields.items() if name in ("tp", "pp", "dp", "cp", "ep")}
     rest = {name: value for name, value in fields.items() if name not in (*degrees, "sequence_parallel")}
@@ -178,7 +178,7 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
 
 
 def best_remedy(plan: TrainingPlan) -> Remedy:
-    """A whole plan as a remedy: every field that is not at its default."""
+    """A whole plan as a remedy: every field that differs from its default."""
     d, plain = plan.dims, TrainingPlan()
     fix = {name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
     fix |= {name: int(getattr(plan, name)) for name in ("microbatch_size", "num_microbatches")}
@@ -191,7 +191,7 @@ def best_remedy(plan: TrainingPlan) -> Remedy:
 
 
 def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
-    """The same plan with a switch of the trainer set."""
+    """The same plan with a trainer switch set."""
     job = replace(context.job, trainer=replace(context.job.trainer, **switches))
     yield Remedy(fix=dict(switches), plan=context.plan, job=job)
 

@@ -1,17 +1,17 @@
-"""A microbatch that leaves the device short of work.
+"""A microbatch that is too small to keep the device busy.
 
 ## What it finds
 
-A microbatch size whose double (or four times) fits and makes the step shorter.
+A microbatch size that can be doubled (or quadrupled) to make the step shorter, within memory.
 
 ## Why it costs
 
-Small products fill tiles and waves badly, launches are not hidden, and every microbatch pays its collectives' latency.
-Larger ones lengthen the bubble of a pipeline: the step decides.
+Small GEMMs fill tiles and waves badly, kernel launches are exposed, and every microbatch pays the latency of its
+collectives. Larger microbatches lengthen the pipeline bubble; the predicted step time decides.
 
 ## Fix
 
-The larger microbatch, with as many fewer of them.
+A larger microbatch, and fewer of them.
 
 ## Source
 
@@ -30,7 +30,7 @@ def short_microbatch(context: PlanContext) -> Iterator[PlanSuspicion]:
     size = int(context.plan.microbatch_size)
     yield PlanSuspicion(
         grade=Grade.INFO,
-        message=f"microbatches of {size} sequence{'s' if size > 1 else ''} leave the device short of work",
+        message=f"a microbatch of {size} sequence{'s' if size > 1 else ''} is too small to keep the device busy",
         field="microbatch_size",
         value=size,
         remedies=tuple(r for k in (2, 4) for r in changed(context, microbatch_size=size * k)),

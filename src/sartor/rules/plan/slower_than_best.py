@@ -1,16 +1,16 @@
-"""Another plan of the same devices is faster.
+"""Another plan for the same devices is faster.
 
 ## What it finds
 
-The search over all legal plans of the same model, batch and devices has found one with a shorter predicted step.
+A search over all valid plans for the same model, batch and devices found one with a shorter predicted step.
 
 ## Why it costs
 
-Time and money, in every step.
+Every step takes longer than it has to.
 
 ## Fix
 
-The best plan; ``sartor plan MODEL --write`` makes its launch files.
+The best plan; ``sartor plan MODEL --write`` writes its launch files.
 
 ## Source
 
@@ -30,7 +30,7 @@ def slower_than_best(context: PlanContext) -> Iterator[PlanSuspicion]:
         return
     yield PlanSuspicion(
         grade=Grade.WARN,
-        message="another plan of the same devices is predicted to be faster",
+        message="another plan for the same devices is predicted to be faster",
         field="plan",
         value="as launched",
         remedies=(context.best,),

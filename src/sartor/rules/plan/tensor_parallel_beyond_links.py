@@ -1,18 +1,18 @@
-"""Tensor parallelism wider than the fast links reach.
+"""Tensor parallelism across slow links.
 
 ## What it finds
 
-``tp`` above the number of devices that share the innermost links (NVLink, NVSwitch, ICI): its collectives, several in
-every layer, go over the network between nodes.
+``tp`` above the number of devices that share the fastest links (NVLink, NVSwitch, ICI): its collectives, several in
+every layer, cross the network between nodes.
 
 ## Why it costs
 
-Every layer waits for an all-gather and a reduce-scatter forward and backward; between nodes they take 5 to 20 times as
-long as inside one.
+Every layer waits for an all-gather and a reduce-scatter in forward and backward; between nodes these take 5 to 20 times
+as long as inside one.
 
 ## Fix
 
-The ``tp`` that stays inside, with the rest given to the pipeline or to data parallelism.
+A ``tp`` that stays inside a node, and more pipeline or data parallelism.
 
 ## Source
 
@@ -36,7 +36,8 @@ def tensor_parallel_beyond_links(context: PlanContext) -> Iterator[PlanSuspicion
     tier = context.cluster.tiers[0]
     yield PlanSuspicion(
         grade=Grade.WARN,
-        message=f"tp={tp} leaves the {node} devices that share {tier.name}: its collectives cross the network",
+        message=f"tp={tp} is wider than the {node} devices that share {tier.name}, so its collectives cross the"
+        f" network",
         field="tp",
         value=tp,
         remedies=tuple(remedies),

@@ -1,8 +1,8 @@
-"""One pipeline rank has more to do than the others.
+"""One pipeline rank has more work than the others.
 
 ## What it finds
 
-Stages cut by layer count where embedding, head or different kinds of layers make one of them slower.
+Stages split by layer count, where the embedding, the output head or mixed layer kinds make one of them slower.
 
 ## Why it costs
 
@@ -10,12 +10,12 @@ Every microbatch waits for the slowest rank.
 
 ## Fix
 
-A layer or two moved from the slowest chunk to the fastest: ``--pipeline-model-parallel-layout`` in Megatron-LM,
+Move a layer or two from the slowest chunk to the fastest: ``--pipeline-model-parallel-layout`` in Megatron-LM,
 ``module_fqns_per_model_part`` in torchtitan.
 
 ## Source
 
-Rule R11 of PHAZE (Wang et al., ICML 2024): balance load, not layers.
+PHAZE (Wang et al., ICML 2024), rule R11: balance load, not layers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sartor.step.stage_table import stage_table
 from sartor.units import format_share
 
 MUCH = 0.03
-"""How far the slowest rank may lie above the mean."""
+"""How far the slowest rank may be above the mean."""
 MOST_MOVED = 3
 
 
@@ -40,10 +40,11 @@ def unbalanced_stages(context: PlanContext) -> Iterator[PlanSuspicion]:
     mean, slowest = sum(loads) / len(loads), max(range(len(loads)), key=loads.__getitem__)
     if loads[slowest] < (1 + MUCH) * mean:
         return
-    beside = f" ({' and '.join(rows[slowest].holds)} beside its layers)" if rows[slowest].holds else ""
+    beside = f" (it also holds {' and '.join(rows[slowest].holds)})" if rows[slowest].holds else ""
     yield PlanSuspicion(
         grade=Grade.INFO,
-        message=f"stage {slowest} takes {format_share(loads[slowest] / mean - 1)} longer than the mean{beside}",
+        message=f"stage {slowest} takes {format_share(loads[slowest] / mean - 1)} longer than the average"
+        f" stage{beside}",
         field="stage_layers",
         value=[row.layers for row in rows],
         remedies=tuple(_moved(context, [list(row.chunks) for row in rows], loads)),

@@ -1,12 +1,12 @@
-"""Gradients are reduced after backward instead of beside it.
+"""Gradient reduction does not overlap the backward pass.
 
 ## What it finds
 
-A launch without overlap of gradient reduction, where the exposed exchange is more than 2% of the step.
+A launch that does not overlap gradient reduction, where the exposed communication takes more than 2% of the step.
 
 ## Why it costs
 
-The last microbatch's backward could hide most of it.
+The backward pass of the last microbatch could hide most of it.
 
 ## Fix
 
@@ -34,7 +34,7 @@ def unhidden_reduction(context: PlanContext) -> Iterator[PlanSuspicion]:
         return
     yield PlanSuspicion(
         grade=Grade.WARN,
-        message=f"{format_share(share)} of the step reduces gradients and gathers weights with nothing beside it",
+        message=f"exposed gradient reduction and weight gathering take {format_share(share)} of the step",
         field="dp_overlap",
         value=False,
         remedies=tuple(switched(context, dp_overlap=True)),

@@ -1,8 +1,8 @@
-"""Activations are computed again although they would fit.
+"""Recomputation of activations that would fit in memory.
 
 ## What it finds
 
-Full or selective recomputation where the plan fits with less of it.
+Full or selective recomputation where the plan also fits with less.
 
 ## Why it costs
 
@@ -11,7 +11,7 @@ the attention core, which a flash kernel does not need.
 
 ## Fix
 
-None, or as few layers per stage as memory asks for.
+No recomputation, or as few layers per stage as memory requires.
 
 ## Source
 
@@ -42,7 +42,7 @@ def unneeded_recompute(context: PlanContext) -> Iterator[PlanSuspicion]:
     word = Recompute(int(plan.recompute)).word
     yield PlanSuspicion(
         grade=Grade.WARN,
-        message=f"recompute={word}: the plan fits with less of it",
+        message=f"recompute={word}: the plan also fits with less recomputation",
         field="recompute",
         value=word,
         remedies=tuple(remedies),

@@ -1,4 +1,4 @@
-"""Every data-parallel replica keeps all optimizer states.
+"""Every data-parallel replica keeps the whole optimizer state.
 
 ## What it finds
 
@@ -6,8 +6,8 @@ Several replicas with ZeRO stage 0.
 
 ## Why it costs
 
-Adam and fp32 main weights take 12 bytes per parameter on every replica; sharded they take 12 over ``dp``. What that
-frees holds a larger microbatch or spares recomputation; the step sends as many bytes.
+Adam state and fp32 main weights take 12 bytes per parameter on every replica; sharded, they take 12 / ``dp``. The freed
+memory allows a larger microbatch or less recomputation, and the step communicates as many bytes.
 
 ## Fix
 
@@ -32,7 +32,7 @@ def unsharded_optimizer(context: PlanContext) -> Iterator[PlanSuspicion]:
         return
     yield PlanSuspicion(
         grade=Grade.INFO,
-        message=f"each of {int(plan.dims.dp) * int(plan.dims.cp)} replicas keeps all optimizer states",
+        message=f"each of {int(plan.dims.dp) * int(plan.dims.cp)} replicas keeps the whole optimizer state",
         field="zero_stage",
         value=0,
         remedies=tuple(changed(context, zero_stage=1)),

@@ -2,13 +2,13 @@
 
 ## What it finds
 
-``tp`` above 1 where norms, residuals and dropout are repeated on every tensor rank.
+``tp`` above 1 where every tensor-parallel rank repeats norms, residuals and dropout.
 
 ## Why it costs
 
-The same activations are kept ``tp`` times over, and their memory-bound kernels run ``tp`` times. The collectives move
-as many bytes forward; backward gathers inputs once more, and switches that add (NVLS) favour the all-reduce, so what it
-frees may cost a few percent of the step: the finding says how much.
+The same activations are stored ``tp`` times, and their memory-bound kernels run ``tp`` times. Forward collectives move
+as many bytes either way; backward gathers inputs once more, and switches that reduce in hardware (NVLS) favour the
+all-reduce, so the saved memory may cost a few percent of the step. The finding says how much.
 
 ## Fix
 
@@ -33,7 +33,8 @@ def unsplit_sequence(context: PlanContext) -> Iterator[PlanSuspicion]:
         return
     yield PlanSuspicion(
         grade=Grade.INFO,
-        message=f"tp={int(dims.tp)} without sequence parallelism keeps the same activations on every tensor rank",
+        message=f"tp={int(dims.tp)} without sequence parallelism keeps the same activations on every tensor-parallel"
+        f" rank",
         field="sequence_parallel",
         value=False,
         remedies=tuple(changed(context, sequence_parallel=True)),
