@@ -18,11 +18,10 @@ from sartor.designs.question import (
 )
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
+from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 
-DEFAULT_SEQ_LEN = 4096
-"""Tokens a sequence when nobody says, or the model's longest if that is shorter."""
 MICROBATCH_SIZES = (1, 2, 4, 8)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 RECOMPUTES = ("none", "full")
@@ -45,14 +44,9 @@ def design_models(
     shares = _each("--weights", tuple(weights) or None, len(shapes))
     models, notes = list[DesignModel](), list[str]()
     for shape, length, weight in zip(shapes, lengths, shares, strict=True):
-        longest = int(shape.max_positions or 0)
-        usual = longest if shape.traced else min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
-        tokens = length if length is not None else usual
+        tokens = length if length is not None else usual_seq_len(shape)
         name = shape.name or f"model {len(models) + 1}"
-        if length is None:
-            notes.append(f"seq_len={tokens} for {name} (not given)")
-        elif longest and tokens > longest:
-            notes.append(f"seq_len={tokens} is beyond the {longest} positions of {name}")
+        notes += [f"{name}: {note}" for note in seq_len_notes(length, tokens, shape)]
         models.append(
             DesignModel(
                 name=name,

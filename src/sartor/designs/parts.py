@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sartor.designs.question import DesignModel
 from sartor.errors import InputError
+from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.edit import edit_fields
 from sartor.model.lower import lower
 from sartor.model.lower.layer_graph import lower_layer
@@ -21,8 +22,6 @@ from sartor.units import round_up
 
 PARAM_BYTES = 2.0
 """Of a weight as it is multiplied and sent."""
-VOCAB_MULTIPLE = 128
-"""Rows of the token table are padded to this times the width (Megatron-LM, --make-vocab-size-divisible-by)."""
 
 
 class Split(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.launch.flags import Flags
+from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -29,10 +30,6 @@ from sartor.read.families.parts import group_layers
 from sartor.units import round_up
 
 Argument = tuple[str, ...]
-
-VOCAB_MULTIPLE = 128
-"""Megatron's default of --make-vocab-size-divisible-by."""
-
 
 # -- writing ------------------------------------------------------------------------------------------------------
 

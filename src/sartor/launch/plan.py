@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.model.defaults import usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -108,7 +109,7 @@ class LaunchReading:
         tokens = seq_len or self.parts.seq_len
         if tokens is None:
             must = f"a launch of {self.kind.title} does not say the sequence length; must be given"
-            raise InputError("--seq-len", "missing", must, str(shape.max_positions or 4096))
+            raise InputError("--seq-len", "missing", must, str(usual_seq_len(shape)))
         plan = self.plan
         batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)
         rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts)}

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.operators import DType
 
 
@@ -153,7 +154,7 @@ class Trainer:
     broadcasts_shards: bool = False
     """ZeRO 1 and 2 divide parameters by whole tensors: after its update every owner broadcasts its own in turn
     (InternEvo, FairScale's OSS, PyTorch's ZeroRedundancyOptimizer); else equal shards are gathered at once."""
-    vocab_multiple: int = 128
+    vocab_multiple: int = VOCAB_MULTIPLE
     """The vocabulary is padded to a multiple of this times tp (``--make-vocab-size-divisible-by``); 0: not padded."""
     memory: MemoryHabits = field(default_factory=MemoryHabits)
 

@@ -30,11 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.counts import count_params
+from sartor.model.defaults import TRAIN_BYTES_PER_PARAM
 from sartor.model.workload import Phase
 from sartor.rules.rule import MOST_TP, Context, Grade, Rule, Suspicion
 
-TRAIN_BYTES_PER_PARAM = 16
-"""fp16 weights and gradients, fp32 master weights, momentum and variance (ZeRO, section 3.1)."""
 SHARE_OF_MEMORY = 0.8
 
 

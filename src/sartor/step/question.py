@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Trainer, TrainingJob
 from sartor.model.workload import AttentionKernel
@@ -44,7 +45,7 @@ def training_job(
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
-    length, length_notes = _seq_len(seq_len, shape)
+    length = usual_seq_len(shape) if seq_len is None else _size("seq_len", seq_len, str(usual_seq_len(shape)))
     recipe, recipe_notes = _recipe(dtype, gpus)
     trainer = framework if isinstance(framework, Trainer) else trainer_named(framework or DEFAULT, gpus[0])
     if not routing_skew >= 1.0:
@@ -61,20 +62,7 @@ def training_job(
         routing_skew=float(routing_skew),
         trainer=trainer,
     )
-    return job, (*length_notes, *recipe_notes, *pad_notes, *_job_notes(job))
-
-
-DEFAULT_SEQ_LEN = 4096
-
-
-def _seq_len(value: Any, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
-    limit = shape.max_positions
-    if value is None:
-        length = min(limit or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
-        return length, (f"seq_len={length} (not given)",)
-    length = _size("seq_len", value, str(limit or DEFAULT_SEQ_LEN))
-    beyond = limit and length > limit
-    return length, ((f"seq_len={length} is beyond the model's {limit}",) if beyond else ())
+    return job, (*seq_len_notes(seq_len, length, shape), *recipe_notes, *pad_notes, *_job_notes(job))
 
 
 def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:

@@ -1,0 +1,29 @@
+"""What is assumed where nobody says, each in one place; whoever assumes it says so in the answer."""
+
+from __future__ import annotations
+
+from sartor.model.shape import TransformerShape
+
+SEQ_LEN = 4096
+"""Tokens a sequence, or the model's longest if shorter: Llama 2, DeepSeek-V3 and OLMo 2 were trained so (recalled)."""
+
+VOCAB_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
+
+TRAIN_BYTES_PER_PARAM = 16
+"""16-bit weight and gradient, fp32 main weight and Adam's two moments (ZeRO, Rajbhandari et al. 2020, sec. 3.1)."""
+
+
+def usual_seq_len(shape: TransformerShape) -> int:
+    """Tokens a sequence where nobody says: as it was traced, else ``SEQ_LEN`` or the model's longest."""
+    if shape.traced is not None:
+        return int(shape.traced.seq_len)
+    return min(SEQ_LEN, int(shape.max_positions or SEQ_LEN))
+
+
+def seq_len_notes(given: int | None, seq_len: int, shape: TransformerShape) -> tuple[str, ...]:
+    """What to say of a sequence length: that it was assumed, or that it is beyond the model's."""
+    if given is None:
+        return (f"seq_len={seq_len} (not given)",)
+    beyond = shape.max_positions and seq_len > shape.max_positions
+    return (f"seq_len={seq_len} is beyond the model's {shape.max_positions}",) if beyond else ()
