@@ -88,6 +88,74 @@ class Part(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+class Role(StrEnum):
+    """What an operator does in a model. Code asks for the role; the name is for people.
+
+    A linear layer's product keeps its role in every pass, so the weight gradient of the query projection is ``QKV``
+    too. Kernels that serve a product (casts, gradient accumulation) have roles of their own.
+    """
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    RESIDUAL = "residual"
+    QKV = "qkv"
+    """A projection from the residual stream to queries, keys or values, fused or apart."""
+    Q_DOWN = "q_down"
+    Q_UP = "q_up"
+    KV_DOWN = "kv_down"
+    KV_UP = "kv_up"
+    """Of latent attention, also where a decoding step absorbs it into queries and outputs."""
+    ROTARY = "rotary"
+    SCORE = "score"
+    SOFTMAX = "softmax"
+    """Of attention scores, with the dropout of its probabilities."""
+    OVER_VALUE = "over_value"
+    ATTENTION = "attention"
+    """The fused kernel."""
+    ATTENTION_OUTPUT = "attention_output"
+    STATE_SPACE_IN = "state_space_in"
+    CONVOLUTION = "convolution"
+    SCAN = "scan"
+    STATE_SPACE_OUT = "state_space_out"
+    FFN_UP = "ffn_up"
+    """The up projection of a dense feed-forward part and its gate, fused or apart."""
+    FFN_DOWN = "ffn_down"
+    ACTIVATION = "activation"
+    ROUTER = "router"
+    """The linear layer that scores experts."""
+    ROUTING = "routing"
+    """The choice of experts from those scores."""
+    DISPATCH = "dispatch"
+    """Tokens to the devices and the order of their experts."""
+    COMBINE = "combine"
+    """Expert outputs back to their tokens."""
+    EXPERT_UP = "expert_up"
+    EXPERT_DOWN = "expert_down"
+    SHARED_UP = "shared_up"
+    """Of the expert that every token visits."""
+    SHARED_DOWN = "shared_down"
+    PARALLEL_IN = "parallel_in"
+    """The one product before attention and feed-forward of a parallel layer."""
+    PARALLEL_OUT = "parallel_out"
+    PROJECTION = "projection"
+    """Any other linear layer."""
+    CAST = "cast"
+    GRAD_ACCUMULATION = "grad_accumulation"
+    INPUT_GATHER = "input_gather"
+    """A region's input gathered over tensor-parallel ranks, and backward once more for the weight gradient."""
+    OUTPUT_REDUCE = "output_reduce"
+    OUTPUT_GATHER = "output_gather"
+    GRAD_GATHER = "grad_gather"
+    """The gradient of a region's output gathered over tensor-parallel ranks."""
+    GRAD_REDUCE = "grad_reduce"
+    """The gradient of a region's input summed over tensor-parallel ranks."""
+    CONTEXT_EXCHANGE = "context_exchange"
+    """Keys and values, or whole sequences, sent between context-parallel ranks."""
+    LOGITS = "logits"
+    LOSS = "loss"
+    OPTIMIZER = "optimizer"
+
+
 class Layout(Enum):
     """Which operand dimension is contiguous, in BLAS letters for C[m,n] = A[m,k] B[k,n].
 
@@ -149,28 +217,39 @@ class MemoryBoundKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
-    """``batch`` independent products C[m,n] = A[m,k] B[k,n].
+class OperatorBase:
+    """What every operator knows beside its sizes: how often it runs, and which part of a model it is.
 
-    ``count`` is how often it runs in the workload (layers that share it, times). ``bytes_moved`` is the least
-    traffic: each operand read once, the result written once.
+    ``count`` is how often it runs in the workload (layers that share it, times). ``block`` is an index into
+    `sartor.model.blocks.blocks` of the model's shape. ``role`` is None for an operator of no model.
     """
 
     name: str
+    count: Ints = 1
+    pass_: Pass = Pass.FORWARD
+    role: Role | None = None
+    block: int = 0
+    part: Part = Part.LAYER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm(OperatorBase):
+    """``batch`` independent products C[m,n] = A[m,k] B[k,n].
+
+    ``bytes_moved`` is the least traffic: each operand read once, the result written once.
+    """
+
     m: Ints
     n: Ints
     k: Ints
     batch: Ints = 1
-    count: Ints = 1
     dtype: DType = DType.BF16
     out_dtype: DType | None = None
     layout: Layout = Layout.TN
-    pass_: Pass = Pass.FORWARD
     accumulates: bool = False
     """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
     quantized: bool = False
     """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
-    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
@@ -184,21 +263,18 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemm:
+class GroupedGemm(OperatorBase):
     """One product per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
 
     ``skew`` is the largest group's rows over the mean (1 = balanced). In ``Pass.WGRAD`` ``n`` and ``k`` stay the
     weight's and the rows are what is contracted: each group's product is [n, rows/groups] x [rows/groups, k].
     """
 
-    name: str
     groups: Ints
     rows: Ints
     n: Ints
     k: Ints
-    count: Ints = 1
     dtype: DType = DType.BF16
-    pass_: Pass = Pass.FORWARD
     layout: Layout = Layout.TN
     skew: Floats = 1.0
     masked_rows: Ints = 0
@@ -215,7 +291,6 @@ class GroupedGemm:
     """The result is added to what is there (a weight gradient into a main gradient)."""
     quantized: bool = False
     """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
-    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
@@ -233,7 +308,7 @@ class GroupedGemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(OperatorBase):
     """A fused (flash) attention kernel: score, softmax and over-value without an s x s tensor in HBM.
 
     ``batch`` sequences, ``num_heads`` query and ``num_kv_heads`` key/value heads on this device; ``seq_q`` new
@@ -241,7 +316,6 @@ class Attention:
     query (0 = all). ``pass_`` BACKWARD does 5 products for the forward's 2 (FlashAttention, Dao 2022, sec. 3.1).
     """
 
-    name: str
     batch: Ints
     num_heads: Ints
     num_kv_heads: Ints
@@ -253,12 +327,9 @@ class Attention:
     window: Ints = 0
     latent: bool = False
     """Absorbed multi-head latent attention: keys and values are one tensor of width ``head_dim``."""
-    count: Ints = 1
     dtype: DType = DType.BF16
     kv_dtype: DType | None = None
     """Of cached keys and values, where they are kept narrower than ``dtype``; None: as wide."""
-    pass_: Pass = Pass.FORWARD
-    part: Part = Part.LAYER
 
     @property
     def kv_element(self) -> float:
@@ -288,34 +359,28 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBound:
+class MemoryBound(OperatorBase):
     """A kernel that streams: ``bytes_moved`` is what it reads and writes, ``rows`` x ``cols`` its problem."""
 
-    name: str
     kind: MemoryBoundKind
     rows: Ints
     cols: Ints
     bytes_moved: Floats
     flops: Floats = 0.0
-    count: Ints = 1
     kernels: Ints = 1
     """Launches for one execution."""
     kernel: str = ""
     """Which kernel of its kind (``gelu``, ``layernorm``, ...), where a calibration may know it apart; else empty."""
     dtype: DType = DType.BF16
-    pass_: Pass = Pass.FORWARD
-    part: Part = Part.LAYER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(OperatorBase):
     """Communication among ``group_size`` devices; ``message_bytes`` is the full (unsharded) buffer per device."""
 
-    name: str
     kind: CollectiveKind
     group_size: Ints
     message_bytes: Floats
-    count: Ints = 1
     stride: Ints = 1
     """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
     outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
@@ -326,8 +391,6 @@ class Collective:
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False
     """Launched by the host call by call, not queued or replayed from a graph."""
-    pass_: Pass = Pass.FORWARD
-    part: Part = Part.LAYER
 
     @property
     def flops(self) -> Floats:
@@ -346,6 +409,13 @@ KIND_NAMES: dict[type, str] = {
     Attention: "attention",
     Collective: "collective",
 }
+
+
+def kernel_role(kind: MemoryBoundKind) -> Role:
+    """The role of a kernel that is nothing more than its kind."""
+    return {MemoryBoundKind.CROSS_ENTROPY: Role.LOSS, MemoryBoundKind.CONV: Role.CONVOLUTION}.get(kind) or Role(
+        kind.value
+    )
 
 
 def kind_name(operator: Operator) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.blocks import blocks
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
@@ -20,7 +21,6 @@ from sartor.model.zoo import load_model
 from sartor.plans.evaluate import Pricer
 from sartor.plans.search import make_pricer, search_plans
 from sartor.plans.stages import Chain, least_bottleneck, splits
-from sartor.step.blocks import blocks
 from sartor.step.stage_loads import BlockLoads, StageLoads, block_loads, held_bytes
 from sartor.step.stage_table import stage_table
 from sartor.step.stages import stage_counts

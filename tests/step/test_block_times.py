@@ -17,6 +17,7 @@ from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
@@ -26,7 +27,6 @@ from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm, Pass
 from sartor.step.block_times import block_times, row_times
-from sartor.step.blocks import blocks
 from sartor.step.recipes import NARROWING, kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.rows import block_rows

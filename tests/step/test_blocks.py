@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import lower
@@ -15,7 +16,7 @@ from sartor.model.training import TrainingJob
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import Part
-from sartor.step.blocks import BlockKind, block_params, blocks, layer_order
+from sartor.step.blocks import block_params
 from strategies import shapes
 
 
@@ -83,13 +84,12 @@ def test_dense_layers_come_before_experts_and_an_encoder_before_its_decoder() ->
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gemma-3-27b", "t5-large", "llama-2-7b"])
-def test_every_operator_of_a_layer_starts_with_the_prefix_of_a_block(name: str) -> None:
+def test_every_operator_of_a_layer_belongs_to_a_block_of_layers_and_every_block_has_some(name: str) -> None:
     shape = load_model(name)
-    prefixes = [b.prefix for b in blocks(shape) if b.layer is not None]
+    kinds = (BlockKind.LAYER, BlockKind.MTP)
+    layers = {i for i, b in enumerate(blocks(shape)) if b.kind in kinds}
     graph = lower(Workload(shape=shape, phase=Phase.TRAIN, seq_len=128))
-    names = [op.name for op in graph.operators if op.part is Part.LAYER]
-    assert all(any(n.startswith(p) for p in prefixes) for n in names if not n.startswith("encoder.final_norm"))
-    assert all(any(n.startswith(p) for n in names) for p in prefixes)
+    assert {op.block for op in graph.operators if op.part is Part.LAYER} == layers
 
 
 def test_a_tied_head_says_how_large_the_table_is_that_it_borrows() -> None:

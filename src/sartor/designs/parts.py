@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sartor.designs.question import DesignModel
 from sartor.errors import InputError
+from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.edit import edit_fields
 from sartor.model.lower import lower
@@ -15,9 +16,9 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import Workload
-from sartor.operators import Operator, OperatorGraph, Part, Pass
+from sartor.operators import OperatorGraph, Pass, Role
 from sartor.step.activations import layer_activations, rows_of
-from sartor.step.blocks import BlockKind, block_params, blocks, layer_order
+from sartor.step.blocks import block_params
 from sartor.units import round_up
 
 PARAM_BYTES = 2.0
@@ -102,8 +103,8 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     ends = [i for i in range(len(known)) if i not in layers]
     held = [PARAM_BYTES * float(params[i].dense + params[i].expert + params[i].tied) for i in ends]
     shared = PARAM_BYTES * sum(float(params[i].expert) for i in ends)
-    first = _end("embedding", whole, Part.EMBEDDING, held[0], outer_bytes)
-    last = _end("head", whole, Part.HEAD, sum(held[1:]), 2 * outer_bytes + _logit_bytes(whole))
+    first = _end("embedding", whole, ends[:1], held[0], outer_bytes)
+    last = _end("head", whole, ends[1:], sum(held[1:]), 2 * outer_bytes + _logit_bytes(whole))
     last = replace(last, expert_param_bytes=shared)
     kind = {i: 1 + k for k, i in enumerate(layers)}
     return ModelParts(
@@ -122,14 +123,9 @@ def padded(shape: TransformerShape, width: int) -> TransformerShape:
     return replace(edit_fields(shape, {"vocab_size": vocab})[0], name=shape.name)
 
 
-def _end(name: str, graph: OperatorGraph, part: Part, param_bytes: float, activation_bytes: float) -> ModelPart:
+def _end(name: str, graph: OperatorGraph, blocks_: list[int], param_bytes: float, activation_bytes: float) -> ModelPart:
     """What lies outside the layers: a module for later tokens goes with the head."""
-
-    def mine(op: Operator) -> bool:
-        later = op.name.startswith("mtp.")
-        return (op.part is part and not later) or (later and part is Part.HEAD and op.pass_ is not Pass.OPTIMIZER)
-
-    operators = [op for op in graph.operators if mine(op)]
+    operators = [op for op in graph.operators if op.block in blocks_ and op.pass_ is not Pass.OPTIMIZER]
     forward = tuple(op for op in operators if op.pass_ is Pass.FORWARD)
     backward = tuple(op for op in operators if op.pass_ is not Pass.FORWARD)
     return ModelPart(
@@ -144,5 +140,5 @@ def _end(name: str, graph: OperatorGraph, part: Part, param_bytes: float, activa
 
 def _logit_bytes(graph: OperatorGraph) -> float:
     """Logits in 16 bits and their probabilities in fp32, kept for the one microbatch that the last stage works on."""
-    losses = [op for op in graph.operators if op.name.endswith("cross_entropy") and op.pass_ is Pass.FORWARD]
+    losses = [op for op in graph.operators if op.role is Role.LOSS and op.pass_ is Pass.FORWARD]
     return sum(6.0 * float(getattr(op, "rows", 0)) * float(getattr(op, "cols", 0)) for op in losses)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+from sartor.operators import Role
 from sartor.units import Ints
 
 
@@ -29,6 +30,7 @@ class Linear:
     """``count`` weight matrices [d_in, d_out], with their bias. One fused GEMM has one ``fused`` name in common."""
 
     name: str
+    role: Role = Role.PROJECTION
     d_in: Ints
     d_out: Ints
     bias: bool = False
@@ -132,6 +134,7 @@ class AttentionMixer:
         kv_in = hidden_size if self.kv_hidden_size is None else self.kv_hidden_size
         q = Linear(
             name="q",
+            role=Role.QKV,
             d_in=hidden_size,
             d_out=self.num_heads * self.head_dim * (2 if self.gated else 1),
             bias=self.q_bias,
@@ -139,6 +142,7 @@ class AttentionMixer:
         )
         out = Linear(
             name="out",
+            role=Role.ATTENTION_OUTPUT,
             d_in=self.num_heads * self.value_dim,
             d_out=hidden_size,
             bias=self.out_bias,
@@ -149,6 +153,7 @@ class AttentionMixer:
         fused = ("kv" if self.cross else "qkv") if self.fused_qkv else ""
         k = Linear(
             name="k",
+            role=Role.QKV,
             d_in=kv_in,
             d_out=self.num_kv_heads * self.head_dim,
             bias=self.kv_bias,
@@ -157,6 +162,7 @@ class AttentionMixer:
         )
         v = Linear(
             name="v",
+            role=Role.QKV,
             d_in=kv_in,
             d_out=self.num_kv_heads * self.value_dim,
             bias=self.kv_bias,
@@ -206,27 +212,36 @@ class LatentAttentionMixer:
             (
                 Linear(
                     name="q_down",
+                    role=Role.Q_DOWN,
                     d_in=hidden_size,
                     d_out=self.q_lora_rank,
                     bias=self.bias,
                     split=Split.REPLICATED,
                 ),
-                Linear(name="q_up", d_in=self.q_lora_rank, d_out=a * self.head_dim),
+                Linear(name="q_up", role=Role.Q_UP, d_in=self.q_lora_rank, d_out=a * self.head_dim),
             )
             if has_q_rank
-            else (Linear(name="q", d_in=hidden_size, d_out=a * self.head_dim),)
+            else (Linear(name="q", role=Role.QKV, d_in=hidden_size, d_out=a * self.head_dim),)
         )
         return (
             *queries,
             Linear(
                 name="kv_down",
+                role=Role.KV_DOWN,
                 d_in=hidden_size,
                 d_out=latent + self.qk_rope_head_dim,
                 bias=self.bias,
                 split=Split.REPLICATED,
             ),
-            Linear(name="kv_up", d_in=latent, d_out=a * (self.qk_nope_head_dim + self.v_head_dim)),
-            Linear(name="out", d_in=a * self.v_head_dim, d_out=hidden_size, bias=self.bias, split=Split.ROW),
+            Linear(name="kv_up", role=Role.KV_UP, d_in=latent, d_out=a * (self.qk_nope_head_dim + self.v_head_dim)),
+            Linear(
+                name="out",
+                role=Role.ATTENTION_OUTPUT,
+                d_in=a * self.v_head_dim,
+                d_out=hidden_size,
+                bias=self.bias,
+                split=Split.ROW,
+            ),
             *self.projections,
         )
 
@@ -274,8 +289,8 @@ class DenseFfn:
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         f = self.ffn_hidden_size
         fused = "gate_up" if self.gated and self.fused_gate else ""
-        up = Linear(name="up", d_in=hidden_size, d_out=f, bias=self.up_bias, fused=fused)
-        down = Linear(name="down", d_in=f, d_out=hidden_size, bias=self.down_bias, split=Split.ROW)
+        up = Linear(name="up", role=Role.FFN_UP, d_in=hidden_size, d_out=f, bias=self.up_bias, fused=fused)
+        down = Linear(name="down", role=Role.FFN_DOWN, d_in=f, d_out=hidden_size, bias=self.down_bias, split=Split.ROW)
         return (replace(up, name="gate"), up, down) if self.gated else (up, down)
 
 
@@ -307,6 +322,7 @@ class MoeFfn:
         """Everything but the routed experts: router, shared expert and its gate."""
         router = Linear(
             name="router",
+            role=Role.ROUTER,
             d_in=hidden_size,
             d_out=self.num_experts,
             bias=self.router_bias,

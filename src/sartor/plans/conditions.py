@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.model.blocks import layer_order
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, Recompute, TrainingJob
@@ -28,7 +29,6 @@ from sartor.plans.space import (
     size_of,
     take,
 )
-from sartor.step.blocks import layer_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
 from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
-from sartor.step.blocks import layer_order
 
 WORDS: Mapping[str, Mapping[str, int]] = {
     "recompute": {each.word: int(each) for each in Recompute},

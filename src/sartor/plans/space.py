@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.model.blocks import layer_order
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.step.blocks import layer_order
 from sartor.units import ceil_div
 
 Array = npt.NDArray[Any]

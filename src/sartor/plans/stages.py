@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import Array, plan_at, size_of, to_plan
-from sartor.step.blocks import BlockKind, blocks, layer_order
 from sartor.step.results import StepEstimate
 from sartor.step.stage_loads import StageLoads, block_loads, held_bytes
 from sartor.step.step import step_each

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from sartor.operators import (
     kind_name,
 )
 from sartor.read.config_text import MAX_BYTES, printable, read_config
+from sartor.read.traced_roles import traced_role
 
 SCHEMA = "sartor/extract/1"
 SIZES: dict[str, tuple[str, ...]] = {
@@ -283,7 +285,7 @@ def _operator(read: _Reader, i: int, row: Any, num_layers: int) -> tuple[Operato
         layer=layer,
         grows=read.word(Grows, row, "grows", where),
     )
-    return operator, call
+    return replace(operator, role=traced_role(operator, call.module)), call
 
 
 def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:

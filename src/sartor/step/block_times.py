@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.cost import Cost
 from sartor.cost.price import RHO, price
 from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
@@ -34,8 +35,8 @@ from sartor.operators import (
     OperatorGraph,
     Part,
     Pass,
+    Role,
 )
-from sartor.step.blocks import Block, BlockKind, blocks
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.rows import BlockRows, block_rows
@@ -115,20 +116,10 @@ def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost,
     """Operators with their costs by the block they belong to."""
     out: list[list[_Priced]] = [[] for _ in every]
     for operator, cost in zip(graph.operators, costs, strict=True):
-        i = _owner(every, operator)
-        repeats = every[i].count if every[i].kind in (BlockKind.LAYER, BlockKind.MTP) else 1
-        out[i].append(_Priced(operator, cost, operator.count / repeats))
+        block = every[operator.block]
+        repeats = block.count if block.kind in (BlockKind.LAYER, BlockKind.MTP) else 1
+        out[operator.block].append(_Priced(operator, cost, operator.count / repeats))
     return out
-
-
-def _owner(every: tuple[Block, ...], operator: Operator) -> int:
-    """Index of the block an operator belongs to: by its part, and among layers by the longest prefix of its name."""
-    name = operator.name
-    layers = (BlockKind.MTP,) if name.startswith("mtp.") else (BlockKind.LAYER,)
-    kinds = {Part.EMBEDDING: (BlockKind.EMBEDDING,), Part.HEAD: (BlockKind.HEAD,)}.get(operator.part, layers)
-    kinds = layers if layers == (BlockKind.MTP,) and any(b.kind is BlockKind.MTP for b in every) else kinds
-    fitting = [i for i, b in enumerate(every) if b.kind in kinds and name.startswith(b.prefix)]
-    return max(fitting, key=lambda i: len(every[i].prefix))
 
 
 def _times(priced: list[_Priced], dims: ParallelDims, exchange: ContextParallel) -> dict[str, Any]:
@@ -171,12 +162,12 @@ def _collectives(priced: list[_Priced], axis: Axis, way: str) -> list[_Priced]:
     ]
 
 
+_CORE = (Role.ATTENTION, Role.SCORE, Role.SOFTMAX, Role.OVER_VALUE)
+"""What selective recomputation runs again: flash attention, or the products and kernels it is made of."""
+
+
 def _is_core(operator: Operator) -> bool:
-    """Whether selective recomputation runs it again: flash attention, or the products and kernels it is made of."""
-    if isinstance(operator, Gemm):
-        return "attn_score" in operator.name or "attn_over_value" in operator.name
-    softmax = isinstance(operator, MemoryBound) and "softmax" in operator.name
-    return softmax or isinstance(operator, Attention)
+    return operator.role in _CORE
 
 
 def _is_dense_product(x: _Priced) -> bool:
@@ -194,14 +185,10 @@ def _exposed(exchange: list[_Priced], core_s: Any, cp: Any) -> Any:
 def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -> Any:
     """Each collective hides behind at most the products of its own region's first linear layer: half of all."""
     behind = _collectives(priced, Axis.TENSOR, "backward")
-    gathers = _sum(x for x in behind if ".input_all_gather" in x.operator.name)
-    reductions = _sum(x for x in behind if _reduces_input_gradient(x.operator))
+    gathers = _sum(x for x in behind if x.operator.role is Role.INPUT_GATHER)
+    reductions = _sum(x for x in behind if x.operator.role is Role.GRAD_REDUCE)
     inputs, weights = _sum(filter(_is_dense_product, dgrad)), _sum(filter(_is_dense_product, wgrad))
     return np.minimum(gathers, inputs / 2) + np.minimum(reductions, weights / 2)
-
-
-def _reduces_input_gradient(operator: Operator) -> bool:
-    return ".grad_reduce_scatter" in operator.name or ".grad_all_reduce" in operator.name
 
 
 def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Any:

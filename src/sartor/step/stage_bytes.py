@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.parallel import ParallelDims
 from sartor.model.trainer import MemoryHabits
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
-from sartor.step.blocks import Block, BlockKind, BlockParams, block_params, blocks
+from sartor.step.blocks import BlockParams, block_params
 from sartor.step.in_flight import in_flight
 from sartor.step.memory_coefficients import (
     COMMUNICATOR_BYTES,

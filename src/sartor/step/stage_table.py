@@ -8,8 +8,8 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.blocks import BlockKind, blocks
 from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.stage_loads import block_loads
 from sartor.step.stages import stage_counts

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.errors import InputError
+from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.shape import TransformerShape
-from sartor.step.blocks import BlockKind, blocks, layer_order
 
 IntArray = npt.NDArray[np.int64]
 

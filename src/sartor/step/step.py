@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
-from sartor.step.blocks import BlockKind, blocks
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows
 from sartor.step.mixed import known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds

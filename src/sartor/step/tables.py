@@ -11,12 +11,13 @@ import numpy.typing as npt
 from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import BlockKind, blocks
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
 from sartor.step.block_seconds import BlockSeconds, block_seconds
 from sartor.step.block_times import row_times
-from sartor.step.blocks import BlockKind, block_params, blocks
+from sartor.step.blocks import block_params
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
 from sartor.step.distinct import distinct_rows

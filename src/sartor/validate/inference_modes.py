@@ -32,6 +32,7 @@ from sartor.operators import (
     Operator,
     OperatorGraph,
     Part,
+    Role,
 )
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
@@ -230,7 +231,7 @@ def _served(op: Operator, workload: Workload) -> Operator:
     if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL:
         moe = workload.shape.moe_ffn
         once = op.message_bytes * op.group_size / int(moe.experts_per_token) if moe else op.message_bytes
-        kind = CollectiveKind.ALL_GATHER if op.name.startswith("dispatch") else CollectiveKind.REDUCE_SCATTER
+        kind = CollectiveKind.ALL_GATHER if op.role is Role.DISPATCH else CollectiveKind.REDUCE_SCATTER
         return replace(op, kind=kind, message_bytes=once) if once < op.message_bytes else op
     return op
 

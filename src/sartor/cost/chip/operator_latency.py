@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBou
 from sartor.units import Floats
 
 Latencies = npt.NDArray[np.float64]
+AnyOperator = TypeVar("AnyOperator", bound=Operator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +111,12 @@ def operator_latencies(
 
 
 def _anonymous(op: Operator | Fused) -> Operator | Fused:
-    """What the price depends on: everything but the name and the count."""
-    if isinstance(op, Fused):
-        return Fused(
-            product=replace(op.product, name="", count=1, part=Part.LAYER),
-            epilogue=replace(op.epilogue, name="", count=1, part=Part.LAYER),
-        )
-    return replace(op, name="", count=1, part=Part.LAYER)
+    """What the price depends on: everything but the count and what the operator is in its model."""
+    return Fused(product=_bare(op.product), epilogue=_bare(op.epilogue)) if isinstance(op, Fused) else _bare(op)
+
+
+def _bare(op: AnyOperator) -> AnyOperator:
+    return replace(op, name="", count=1, role=None, block=0, part=Part.LAYER)
 
 
 def _over_distinct(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:

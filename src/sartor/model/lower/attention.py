@@ -12,7 +12,7 @@ from sartor.model.lower.context import exchange, share
 from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
-from sartor.operators import Attention, DType, Gemm, Layout, Pass
+from sartor.operators import Attention, DType, Gemm, Layout, Pass, Role
 from sartor.units import Ints, ceil_div
 
 
@@ -46,17 +46,18 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     """Multi-head latent attention. Training and prefill expand keys and values from the latent; decode absorbs the
     up-projections into queries and outputs and attends over the latent itself (DeepSeek-V2, arXiv 2405.04434,
     sec. 2.1.2), in one fused kernel: one key/value head of width kv_lora_rank + rope for all query heads."""
-    parts = {linear.name: linear for linear in mixer.linears(setting.hidden_size)}
-    down = chain(*(linear_group(setting, name, [parts[name]]) for name in ("q_down", "kv_down") if name in parts))
+    own = {linear.role: linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.PROJECTION}
+    downs = [own[role] for role in (Role.Q_DOWN, Role.KV_DOWN) if role in own]
+    down = chain(*(linear_group(setting, linear.name, [linear]) for linear in downs))
     norms = chain(*(norm(setting, setting.outer_tokens, width, name) for name, width in _latent_norms(mixer)))
-    query = "q_up" if "q_up" in parts else "q"
-    up = linear_group(setting, query, [parts[query]])
-    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, parts["kv_up"])
+    query = own[Role.Q_UP if Role.Q_UP in own else Role.QKV]
+    up = linear_group(setting, query.name, [query])
+    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, own[Role.KV_UP])
     turned = rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
-    out = linear_group(setting, "attn_out", [parts["out"]])
+    out = linear_group(setting, "attn_out", [own[Role.ATTENTION_OUTPUT]])
     others = chain(*(linear_group(setting, linear.name, [linear]) for linear in mixer.projections))
     width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
-    gathered = width + (mixer.q_lora_rank if "q_down" in parts else setting.hidden_size)
+    gathered = width + (mixer.q_lora_rank if Role.Q_DOWN in own else setting.hidden_size)
     return chain(down, norms, region(setting, "attention", chain(up, others, turned, inner, out), gathered))
 
 
@@ -68,23 +69,19 @@ def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
 def named_inputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
     """The projections before attention with the names of the GEMMs they run in."""
     prefix = "cross_" if mixer.cross else ""
-    inputs = [linear for linear in mixer.linears(setting.hidden_size) if not _is_output(linear)]
+    inputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.ATTENTION_OUTPUT]
     return [(prefix + (linear.fused or linear.name), linear) for linear in inputs]
 
 
 def output(setting: Setting, mixer: AttentionMixer) -> Linear:
     """The output projection, where it is one matrix."""
-    return next(linear for linear in mixer.linears(setting.hidden_size) if linear.name == "out")
+    return next(linear for linear in mixer.linears(setting.hidden_size) if linear.role is Role.ATTENTION_OUTPUT)
 
 
 def _named_outputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
     """The projections after attention: one, or a grouped down- and an up-projection (DeepSeek-V4)."""
-    outputs = [linear for linear in mixer.linears(setting.hidden_size) if _is_output(linear)]
+    outputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.role is Role.ATTENTION_OUTPUT]
     return [("attn_" + linear.name, linear) for linear in outputs]
-
-
-def _is_output(linear: Linear) -> bool:
-    return linear.name == "out" or linear.name.startswith("out_")
 
 
 def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
@@ -131,6 +128,7 @@ def _core(
     """Attention of the heads of one device over whole sequences."""
     return Attention(
         name=name,
+        role=Role.ATTENTION,
         batch=setting.batch,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -184,25 +182,26 @@ def _unfused(setting: Setting, core: Attention) -> Piece:
     that share a key/value head are packed into the rows. Masks and windows save nothing here."""
     batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
+    score, over_value = Role.SCORE, Role.OVER_VALUE
     stem = "" if core.name == "attention" else core.name.removesuffix("attention")
 
     dtype = DType.FP32 if _starts_ragged(setting, core) else core.dtype
 
-    def gemm(name: str, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
-        return Gemm(name=stem + name, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
+    def gemm(name: str, role: Role, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
+        return Gemm(name=stem + name, role=role, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
 
     middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{stem}softmax")
     forward = (
-        gemm("attn_score", packed, kv, d, Layout.TN, Pass.FORWARD),
+        gemm("attn_score", score, packed, kv, d, Layout.TN, Pass.FORWARD),
         *middle.forward,
-        gemm("attn_over_value", packed, dv, kv, Layout.NN, Pass.FORWARD),
+        gemm("attn_over_value", over_value, packed, dv, kv, Layout.NN, Pass.FORWARD),
     )
     backward = (
-        gemm("attn_over_value.dv", kv, dv, packed, Layout.NT),
-        gemm("attn_over_value.dp", packed, kv, dv, Layout.TN),
+        gemm("attn_over_value.dv", over_value, kv, dv, packed, Layout.NT),
+        gemm("attn_over_value.dp", over_value, packed, kv, dv, Layout.TN),
         *middle.backward,
-        gemm("attn_score.dq", packed, d, kv, Layout.NN),
-        gemm("attn_score.dk", kv, d, packed, Layout.NT),
+        gemm("attn_score.dq", score, packed, d, kv, Layout.NN),
+        gemm("attn_score.dk", score, kv, d, packed, Layout.NT),
     )
     return repeat(Piece(forward=forward, backward=backward if setting.training else ()), core.count)
 
@@ -230,8 +229,8 @@ def _expanded(setting: Setting, mixer: LatentAttentionMixer, kv_up: Linear) -> P
 
 def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     heads, latent = ceil_div(mixer.num_heads, setting.tp), mixer.kv_lora_rank
-    absorb_q = product(setting, "q_absorb", setting.tokens, latent, mixer.qk_nope_head_dim, setting.wide)
-    absorb_v = product(setting, "v_absorb", setting.tokens, mixer.v_head_dim, latent, setting.wide)
+    absorb_q = product(setting, "q_absorb", Role.KV_UP, setting.tokens, latent, mixer.qk_nope_head_dim, setting.wide)
+    absorb_v = product(setting, "v_absorb", Role.KV_UP, setting.tokens, mixer.v_head_dim, latent, setting.wide)
     core = replace(
         _core(setting, "attention", mixer, heads, 1, setting.seq_q, setting.seq_kv, mixer.causal),
         head_dim=latent + mixer.qk_rope_head_dim,

@@ -16,7 +16,7 @@ import numpy as np
 from sartor.model.lower.pointwise import streamed
 from sartor.model.lower.setting import Piece, Setting, chain
 from sartor.model.training import ContextParallel
-from sartor.operators import Attention, Axis, Collective, CollectiveKind, MemoryBoundKind, Pass
+from sartor.operators import Attention, Axis, Collective, CollectiveKind, MemoryBoundKind, Pass, Role
 from sartor.units import Floats, Ints, ceil_div
 
 
@@ -82,7 +82,7 @@ def _ring(setting: Setting, whole: Attention, inside: Piece) -> Piece:
     moved = setting.dims.cp * (e + 8.0)
     merged = streamed(
         setting, f"{name}.cp_sum", MemoryBoundKind.RESIDUAL, setting.tokens, width, moved, 3.0 * e * setting.dims.cp,
-        kernels=setting.dims.cp,
+        kernels=setting.dims.cp, role=Role.CONTEXT_EXCHANGE,
     )  # fmt: skip
     core = chain(inside, merged)
     return Piece(forward=(forward, *core.forward), backward=(back, *core.backward, home) if setting.training else ())
@@ -113,6 +113,7 @@ def _collective(
 ) -> Collective:
     return Collective(
         name=name,
+        role=Role.CONTEXT_EXCHANGE,
         kind=kind,
         group_size=setting.dims.cp,
         message_bytes=message,

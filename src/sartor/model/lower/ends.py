@@ -6,7 +6,7 @@ from sartor.model.lower.linear import linear_group, product, region
 from sartor.model.lower.pointwise import norm, streamed
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.shape import Stack, TransformerShape
-from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Pass
+from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Pass, Role
 from sartor.units import Ints, ceil_div
 
 
@@ -23,9 +23,16 @@ def embedding(setting: Setting, shape: TransformerShape) -> Piece:
         return gather
     message = setting.tokens * width * e
     kind = CollectiveKind.REDUCE_SCATTER if setting.sequence_parallel else CollectiveKind.ALL_REDUCE
-    out = Collective(name=f"embedding.{kind.value}", kind=kind, group_size=setting.tp, message_bytes=message)
+    out = Collective(
+        name=f"embedding.{kind.value}",
+        role=Role.OUTPUT_REDUCE,
+        kind=kind,
+        group_size=setting.tp,
+        message_bytes=message,
+    )
     back = Collective(
         name="embedding.grad_all_gather",
+        role=Role.GRAD_GATHER,
         kind=CollectiveKind.ALL_GATHER,
         group_size=setting.tp,
         message_bytes=message,
@@ -56,13 +63,17 @@ def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> P
     """
     rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
     width = _table_width(setting, shape) if shape.tied_embeddings else setting.hidden_size
-    inside = product(setting, name, rows, vocab, width, setting.wide)
+    inside = product(setting, name, Role.LOGITS, rows, vocab, width, setting.wide)
     piece = region(setting, name, inside, gathered=width, reduced=False, wide=True)
     if setting.training or not setting.is_split:
         return piece
     message = rows * shape.vocab_size * setting.element
     gather = Collective(
-        name=f"{name}.all_gather", kind=CollectiveKind.ALL_GATHER, group_size=setting.tp, message_bytes=message
+        name=f"{name}.all_gather",
+        role=Role.OUTPUT_GATHER,
+        kind=CollectiveKind.ALL_GATHER,
+        group_size=setting.tp,
+        message_bytes=message,
     )
     return chain(piece, Piece(forward=(gather,)))
 
@@ -94,6 +105,7 @@ def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_
         return loss
     reduce = Collective(
         name=f"{name}.all_reduce",
+        role=Role.LOSS,
         kind=CollectiveKind.ALL_REDUCE,
         group_size=setting.tp,
         message_bytes=4.0 * setting.tokens,

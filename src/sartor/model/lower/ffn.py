@@ -11,19 +11,30 @@ from sartor.model.layer import DenseFfn, Linear, MoeFfn
 from sartor.model.lower.linear import casts, linear_group, linears, region
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.operators import Axis, Collective, CollectiveKind, GroupedGemm, Layout, MemoryBoundKind, Operator, Pass
+from sartor.operators import (
+    Axis,
+    Collective,
+    CollectiveKind,
+    GroupedGemm,
+    Layout,
+    MemoryBoundKind,
+    Operator,
+    Pass,
+    Role,
+)
 from sartor.units import Ints, ceil_div
 
 
-def dense_ffn(setting: Setting, part: DenseFfn, prefix: str = "") -> Piece:
-    """Up (and gate), activation, down on one device, without collectives."""
-    prefix = prefix or part.name
+def dense_ffn(setting: Setting, part: DenseFfn, shared: bool = False) -> Piece:
+    """Up (and gate), activation, down on one device, without collectives. ``shared``: of the shared expert."""
+    prefix = "shared" if shared else part.name
+    up_role, down_role = (Role.SHARED_UP, Role.SHARED_DOWN) if shared else (Role.FFN_UP, Role.FFN_DOWN)
     *ups, down = part.linears(setting.hidden_size)
     width = ceil_div(part.ffn_hidden_size, setting.tp)
     return chain(
-        linears(setting, named_ups(ups, prefix)),
+        linears(setting, named_ups(ups, prefix), role=up_role),
         activation(setting, setting.tokens, width, part.gated, f"{prefix}_activation", part.activation),
-        linear_group(setting, f"{prefix}_down", [down]),
+        linear_group(setting, f"{prefix}_down", [down], role=down_role),
     )
 
 
@@ -39,7 +50,7 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
         _routed(setting, part),
     ]
     if part.shared is not None:
-        pieces.append(region(setting, "shared_expert", dense_ffn(setting, part.shared, "shared")))
+        pieces.append(region(setting, "shared_expert", dense_ffn(setting, part.shared, shared=True)))
         pieces.append(residual(setting, setting.outer_tokens, setting.hidden_size, "shared_add"))
     return chain(*pieces)
 
@@ -118,15 +129,15 @@ def _top_k(setting: Setting, part: MoeFfn) -> Piece:
 def _permute(setting: Setting, part: MoeFfn) -> Piece:
     """Every token is read once and written k times; backward reads k gradients and writes their sum."""
     e, k = setting.element, part.experts_per_token
-    moved, rows = (k + 1) * e, _sent_tokens(setting, part)
-    permuted = streamed(setting, "permute", MemoryBoundKind.ROUTING, rows, setting.hidden_size, moved, moved)
-    return chain(permuted, _all_to_all(setting, part, "dispatch"), _sorted(setting, part, "expert_sort"))
+    moved, rows, role = (k + 1) * e, _sent_tokens(setting, part), Role.DISPATCH
+    permuted = streamed(setting, "permute", MemoryBoundKind.ROUTING, rows, setting.hidden_size, moved, moved, role=role)
+    return chain(permuted, _all_to_all(setting, part, "dispatch", role), _sorted(setting, part, "expert_sort", role))
 
 
 def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
     """k expert outputs are read, weighted and summed into one; backward writes k gradients and reads the outputs again
     for the gradient of the weights."""
-    e, k = setting.element, part.experts_per_token
+    e, k, role = setting.element, part.experts_per_token, Role.COMBINE
     merged = streamed(
         setting,
         "unpermute",
@@ -136,11 +147,13 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
         (k + 1) * e,
         (2 * k + 1) * e,
         flops=2,
+        role=role,
     )
-    return chain(_sorted(setting, part, "expert_unsort"), _all_to_all(setting, part, "combine"), merged)
+    unsorted = _sorted(setting, part, "expert_unsort", role)
+    return chain(unsorted, _all_to_all(setting, part, "combine", role), merged)
 
 
-def _sorted(setting: Setting, part: MoeFfn, name: str) -> Piece:
+def _sorted(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
     """What arrives lies by sender; where a device has several experts it is brought in their order, and back (one read
     and write of every row each time: Megatron-Core's all-to-all dispatcher, ``sort_chunks_by_idxs``)."""
     ep, e = setting.dims.ep, setting.element
@@ -149,10 +162,11 @@ def _sorted(setting: Setting, part: MoeFfn, name: str) -> Piece:
     several = np.logical_and(np.greater(ep, 1), np.greater(part.num_experts, ep))
     rows, moved = expert_rows(setting, part), 2 * e * several
     width = expert_width(setting, part)
-    return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=1 * several)
+    kernels: Ints = 1 * several
+    return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=kernels, role=role)
 
 
-def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
+def _all_to_all(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
     """Expert parallelism sends every token's k copies to the devices of their experts, each way, both passes. Devices
     of one tensor-parallel group share the work: each sends 1/tp of the rows. Neighbours in an expert-parallel group
     are a tensor-parallel group apart, or next to each other where experts are whole."""
@@ -162,6 +176,7 @@ def _all_to_all(setting: Setting, part: MoeFfn, name: str) -> Piece:
     stride = setting.tp if setting.kernels.splits_experts else 1
     forward = Collective(
         name=f"{name}.all_to_all",
+        role=role,
         kind=CollectiveKind.ALL_TO_ALL,
         group_size=ep,
         message_bytes=_sent_rows(setting, part, stride) * expert_width(setting, part) * setting.element,
@@ -188,21 +203,21 @@ def _sent_rows(setting: Setting, part: MoeFfn, stride: Ints) -> Any:
 def _experts(setting: Setting, part: MoeFfn) -> Piece:
     expert, h = part.expert, expert_width(setting, part)
     width = ceil_div(expert.ffn_hidden_size, setting.tp if setting.kernels.splits_experts else 1)
+    up = Role.EXPERT_UP
     if expert.gated and expert.fused_gate:
-        ups = _grouped(setting, part, "expert_gate_up", 2 * width, h)
-    elif expert.gated:
-        ups = chain(_grouped(setting, part, "expert_gate", width, h), _grouped(setting, part, "expert_up", width, h))
+        ups = _grouped(setting, part, "expert_gate_up", up, 2 * width, h)
     else:
-        ups = _grouped(setting, part, "expert_up", width, h)
+        names = ("expert_gate", "expert_up") if expert.gated else ("expert_up",)
+        ups = chain(*(_grouped(setting, part, name, up, width, h) for name in names))
     rows = expert_rows(setting, part)
     return chain(
         ups,
         activation(setting, rows, width, expert.gated, "expert_activation", expert.activation),
-        _grouped(setting, part, "expert_down", h, width),
+        _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width),
     )
 
 
-def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints) -> Piece:
+def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints, d_in: Ints) -> Piece:
     rows, groups = expert_rows(setting, part), active_experts(setting, part)
     skew, dtype, habits = setting.workload.routing_skew, setting.dtype, setting.kernels
     weights = 1.0 * groups * d_out * d_in
@@ -211,6 +226,7 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, d_out: Ints, d_in: Ints)
     def gemm(suffix: str, n: Ints, k: Ints, layout: Layout, pass_: Pass) -> GroupedGemm:
         return GroupedGemm(
             name=name + suffix,
+            role=role,
             groups=groups,
             rows=rows,
             n=n,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count as numbers
 
-from sartor.model.layer import AttentionMixer, Layer, MoeFfn, StateSpaceMixer
+from sartor.model.blocks import blocks, run_prefixes, text_stacks
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
 from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.layer import layer
@@ -18,7 +19,7 @@ from sartor.model.lower.traced import lower_traced
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.operators import Operator, OperatorGraph, Part
+from sartor.operators import Operator, OperatorGraph, Part, Role
 from sartor.units import Ints
 
 
@@ -49,7 +50,11 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
     sites = list(_sites(workload, dims, kernels))
     end = _setting(workload, dims, shape.main, kernels)
     pieces = [_stack(site, shape) for site in sites]
-    pieces += [_modules_for_later_tokens(end, shape), _tagged(head(end, shape), Part.HEAD)]
+    last = len(blocks(shape)) - 1
+    pieces += [
+        _modules_for_later_tokens(end, shape, last - 1),
+        _placed(head(end, shape), block=last, part=Part.HEAD),
+    ]
     whole = chain(*pieces)
     steps = _optimizer(sites, end, shape) if end.training else ()
     return OperatorGraph(operators=_unique((*whole.forward, *whole.backward, *steps)), tokens=workload.tokens)
@@ -57,35 +62,28 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A stack that the workload runs, what it runs on, and the prefix of its operators' names."""
+    """A stack that the workload runs, what it runs on, the prefix of its operators' names, and the index of the block
+    that its first run is."""
 
     stack: Stack
     setting: Setting
     prefix: str
+    first: int
 
     @property
-    def runs(self) -> Iterator[tuple[Run, str]]:
-        """Runs with the prefix of their operators' names: what is special about their layers where there are several
-        kinds."""
-        yield from zip(self.stack.runs, run_prefixes(self.stack, self.prefix), strict=True)
-
-
-def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
-    """Prefix of the operators' names of every run of a stack, after the stack's own: ``moe.``, ``local.``, ``dense1.``;
-    nothing where all layers are alike. Traced layers have names of their own."""
-    names = [run.layer.name or _kind(run.layer) for run in stack.runs]
-    for i, name in enumerate(names):
-        number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
-        yield prefix + (f"{name}{number}." if len(names) > 1 else "")
+    def runs(self) -> Iterator[tuple[Run, str, int]]:
+        """Runs with the prefix of their operators' names (what is special about their layers where there are several
+        kinds) and their blocks."""
+        yield from zip(self.stack.runs, run_prefixes(self.stack, self.prefix), numbers(self.first), strict=False)
 
 
 def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
     """Stacks that text runs, the encoder before the decoder; a decoding step leaves the encoder alone."""
-    main = workload.shape.main
-    running = [stack for stack in workload.shape.stacks if _tokens(workload, stack) is not None]
-    others = [] if workload.phase is Phase.DECODE else [stack for stack in running if stack is not main]
-    for stack in (*others, main):
-        yield _Site(stack, _setting(workload, dims, stack, kernels), f"{stack.name}." if others else "")
+    first, decoding = 1, workload.phase is Phase.DECODE
+    for stack, prefix in text_stacks(workload.shape):
+        if not decoding or stack is workload.shape.main:
+            yield _Site(stack, _setting(workload, dims, stack, kernels), "" if decoding else prefix, first)
+        first += len(stack.runs)
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
@@ -116,70 +114,57 @@ def _setting(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kern
 def _stack(site: _Site, shape: TransformerShape) -> Piece:
     """Token table, projections, layers and (but for the main stack, whose head follows) final norms."""
     setting = site.setting
-    pieces = [_tagged(embedding(setting, shape), Part.EMBEDDING)] if site.stack.tokens is None else []
-    around = [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
+    pieces = [embedding(setting, shape)] if site.stack.tokens is None else []
+    pieces += [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
     if site.stack is not shape.main:
-        around.append(final_norms(setting, site.stack))
-    pieces += [_tagged(piece, Part.EMBEDDING) for piece in around]
-    outside = _placed(chain(*pieces), site.prefix, 1)
-    return chain(outside, *(_placed(layer(setting, run.layer), prefix, run.count) for run, prefix in site.runs))
+        pieces.append(final_norms(setting, site.stack))
+    outside = _placed(chain(*pieces), site.prefix, part=Part.EMBEDDING)
+    layers = (_placed(layer(setting, run.layer), prefix, run.count, block) for run, prefix, block in site.runs)
+    return chain(outside, *layers)
 
 
-def _modules_for_later_tokens(setting: Setting, shape: TransformerShape) -> Piece:
+def _modules_for_later_tokens(setting: Setting, shape: TransformerShape, block: int) -> Piece:
     """Multi-token-prediction modules, which only training runs: two norms, a projection 2h -> h, a layer like the last,
     and logits and loss of their own from the shared head (DeepSeek-V3, arXiv 2412.19437, sec. 2.2)."""
     if not (shape.mtp_layers and setting.training):
         return Piece()
     h = setting.hidden_size
-    joined = product(setting, "proj", setting.tokens, h, 2 * h, setting.dtype)
+    joined = product(setting, "proj", Role.PROJECTION, setting.tokens, h, 2 * h, setting.dtype)
     norms = repeat(norm(setting, setting.outer_tokens, h, "input_norm"), 2)
     inner = chain(norms, joined, layer(setting, shape.main.runs[-1].layer))
     outer = chain(final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
-    return _placed(chain(inner, _tagged(outer, Part.HEAD)), "mtp.", shape.mtp_layers)
+    return chain(
+        _placed(inner, "mtp.", shape.mtp_layers, block),
+        _placed(outer, "mtp.", shape.mtp_layers, block, Part.HEAD),
+    )
 
 
 def _optimizer(sites: list[_Site], end: Setting, shape: TransformerShape) -> Iterator[Operator]:
     """Steps of every part, as often as it has weights of its own."""
+    last = len(blocks(shape)) - 1
     for site in sites:
-        for run, prefix in site.runs:
+        for run, prefix, block in site.runs:
             sets = run.count if run.weight_sets is None else run.weight_sets
             for step in layer_steps(site.setting, run.layer):
-                yield replace(step, name=prefix + step.name, count=sets)
-        yield adam(site.setting, f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
+                yield replace(step, name=prefix + step.name, count=sets, block=block)
+        norms = adam(site.setting, f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
+        yield replace(norms, block=last if site.stack is shape.main else 0)
     for step in layer_steps(end, shape.main.runs[-1].layer) if shape.mtp_layers else ():
-        yield replace(step, name=f"mtp.{step.name}", count=shape.mtp_layers)
+        yield replace(step, name=f"mtp.{step.name}", count=shape.mtp_layers, block=last - 1)
     if shape.mtp_layers:
-        yield adam(end, "mtp.optimizer.proj", shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size))
-    for name, params in outer_params(end, shape):
-        yield adam(end, f"optimizer.{name}", params)
+        params = shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size)
+        yield replace(adam(end, "mtp.optimizer.proj", params), block=last - 1)
+    for (name, params), block in zip(outer_params(end, shape), (0, last), strict=True):
+        yield replace(adam(end, f"optimizer.{name}", params), block=block)
 
 
-def _placed(piece: Piece, prefix: str, count: Ints) -> Piece:
+def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, part: Part = Part.LAYER) -> Piece:
+    """The piece as part of a model: ``count`` times over, in a block, its names begun with ``prefix``."""
+
     def placed(op: Operator) -> Operator:
-        return replace(op, name=prefix + op.name, count=op.count * count)
+        return replace(op, name=prefix + op.name, count=op.count * count, block=block, part=part)
 
     return Piece(forward=tuple(map(placed, piece.forward)), backward=tuple(map(placed, piece.backward)))
-
-
-def _kind(part: Layer) -> str:
-    """What a layer is, in a word or two: dense, moe, local, ssm, local_moe, ..."""
-    if not part.mixers:
-        return "moe" if any(isinstance(f, MoeFfn) for f in part.all_ffns) else "mlp"
-    words = []
-    if any(isinstance(mixer, StateSpaceMixer) for mixer in part.mixers):
-        words.append("ssm")
-    elif any(isinstance(mixer, AttentionMixer) and mixer.window for mixer in part.mixers):
-        words.append("local")
-    if any(isinstance(f, MoeFfn) for f in part.all_ffns):
-        words.append("moe")
-    return "_".join(words) or ("dense" if part.all_ffns else "attention")
-
-
-def _tagged(piece: Piece, part: Part) -> Piece:
-    return Piece(
-        forward=tuple(replace(op, part=part) for op in piece.forward),
-        backward=tuple(replace(op, part=part) for op in piece.backward),
-    )
 
 
 def _unique(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:

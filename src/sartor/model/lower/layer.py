@@ -18,6 +18,7 @@ from sartor.model.lower.linear import linear_group, local_inner, product, region
 from sartor.model.lower.pointwise import activation, norm, residual
 from sartor.model.lower.setting import Piece, Setting, chain, repeat
 from sartor.model.lower.state_space import state_space
+from sartor.operators import Role
 from sartor.units import ceil_div
 
 
@@ -74,8 +75,17 @@ def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
     d_in = sum(local_inner(linear, setting.tp) for linear in outputs)
     width = ceil_div(ffn.ffn_hidden_size, setting.tp)
     return chain(
-        linear_group(setting, "parallel_in", inputs, mixer.num_kv_heads),
+        linear_group(setting, "parallel_in", inputs, mixer.num_kv_heads, role=Role.PARALLEL_IN),
         attention_core(setting, mixer),
         activation(setting, setting.tokens, width, ffn.gated, f"{ffn.name}_activation"),
-        product(setting, "parallel_out", setting.tokens, setting.hidden_size, d_in, setting.dtype, Split.ROW),
+        product(
+            setting,
+            "parallel_out",
+            Role.PARALLEL_OUT,
+            setting.tokens,
+            setting.hidden_size,
+            d_in,
+            setting.dtype,
+            Split.ROW,
+        ),
     )

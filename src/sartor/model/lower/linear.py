@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from sartor.model.layer import Linear, Split
 from sartor.model.lower.kernels import Narrowing
@@ -31,25 +32,37 @@ from sartor.operators import (
     MemoryBoundKind,
     Operator,
     Pass,
+    Role,
 )
 from sartor.units import Floats, Ints, ceil_div
 
 
 def linears(
-    setting: Setting, parts: Sequence[tuple[str, Linear]], kv_heads: Ints = 1, rows: Ints | None = None
+    setting: Setting,
+    parts: Sequence[tuple[str, Linear]],
+    kv_heads: Ints = 1,
+    rows: Ints | None = None,
+    role: Role | None = None,
 ) -> Piece:
     """Named linear layers, each equal non-empty ``fused`` run once as one GEMM (named ``name`` of its first member)."""
     groups: dict[str, list[Linear]] = {}
     for name, linear in parts:
         groups.setdefault(name, []).append(linear)
-    return chain(*(linear_group(setting, name, group, kv_heads, rows) for name, group in groups.items()))
+    return chain(*(linear_group(setting, name, group, kv_heads, rows, role) for name, group in groups.items()))
 
 
 def linear_group(
-    setting: Setting, name: str, group: Sequence[Linear], kv_heads: Ints = 1, rows: Ints | None = None
+    setting: Setting,
+    name: str,
+    group: Sequence[Linear],
+    kv_heads: Ints = 1,
+    rows: Ints | None = None,
+    role: Role | None = None,
 ) -> Piece:
-    """Linear layers that share their input, as one GEMM of their summed local widths; nothing if they have no rows."""
+    """Linear layers that share their input, as one GEMM of their summed local widths; nothing if they have no rows.
+    ``role`` is the first one's unless given."""
     first = group[0]
+    role = role or first.role
     if first.rows is not None:
         rows = setting.batch * first.rows
     elif rows is None:
@@ -57,8 +70,8 @@ def linear_group(
     if isinstance(rows, int) and rows == 0:
         return Piece()
     d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
-    dtype = setting.wide if name == "router" else setting.dtype
-    piece = product(setting, name, rows, d_out, local_inner(first, setting.tp), dtype, first.split)
+    dtype = setting.wide if role is Role.ROUTER else setting.dtype
+    piece = product(setting, name, role, rows, d_out, local_inner(first, setting.tp), dtype, first.split)
     return repeat(piece, first.count)
 
 
@@ -87,6 +100,7 @@ def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
 def product(
     setting: Setting,
     name: str,
+    role: Role,
     rows: Ints,
     d_out: Ints,
     d_in: Ints,
@@ -97,7 +111,7 @@ def product(
     gathered over tensor ranks before a product (``split``) is narrowed before that, each rank its own part."""
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
-    forward = Gemm(name=name, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
+    forward = Gemm(name=name, role=role, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
     own = ceil_div(rows, setting.tp) if gathers_narrow(setting) else rows
     entering, leaving = (rows if split is Split.ROW else own), (own if split is Split.ROW else rows)
     if split is Split.REPLICATED:
@@ -129,7 +143,15 @@ def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[
         return ()
     kind, size = MemoryBoundKind.RESIDUAL, 1.0 * d_out * d_in * each
     return (
-        MemoryBound(name=f"{name}.accumulate", kind=kind, rows=d_out, cols=d_in, bytes_moved=size, pass_=Pass.WGRAD),
+        MemoryBound(
+            name=f"{name}.accumulate",
+            role=Role.GRAD_ACCUMULATION,
+            kind=kind,
+            rows=d_out,
+            cols=d_in,
+            bytes_moved=size,
+            pass_=Pass.WGRAD,
+        ),
     )
 
 
@@ -154,6 +176,7 @@ def casts(
     return (
         MemoryBound(
             name=f"{name}.{suffix}",
+            role=Role.CAST,
             kind=MemoryBoundKind.CAST,
             rows=rows,
             cols=cols,
@@ -186,19 +209,19 @@ def region(
     width = setting.hidden_size if gathered is None else gathered
     entering = setting.tokens * width * setting.element
     leaving = setting.tokens * setting.hidden_size * setting.element
-    kinds = CollectiveKind
+    kinds, sent = CollectiveKind, partial(_collective, setting, name)
     if not setting.sequence_parallel:
-        out = (_collective(setting, f"{name}.all_reduce", kinds.ALL_REDUCE, leaving),) if reduced else ()
-        back = _collective(setting, f"{name}.grad_all_reduce", kinds.ALL_REDUCE, entering, Pass.BACKWARD)
+        out = (sent("all_reduce", Role.OUTPUT_REDUCE, kinds.ALL_REDUCE, leaving),) if reduced else ()
+        back = sent("grad_all_reduce", Role.GRAD_REDUCE, kinds.ALL_REDUCE, entering, Pass.BACKWARD)
         return Piece(
             forward=(*inside.forward, *out), backward=(*inside.backward, *((back,) if setting.training else ()))
         )
     narrow = setting.dtype.bytes / setting.element if gathers_narrow(setting) and not wide else 1.0
-    gather = _collective(setting, f"{name}.all_gather", kinds.ALL_GATHER, entering * narrow)
-    scatter = _collective(setting, f"{name}.reduce_scatter", kinds.REDUCE_SCATTER, leaving)
-    grad_gather = _collective(setting, f"{name}.grad_all_gather", kinds.ALL_GATHER, leaving * narrow, Pass.BACKWARD)
-    regather = _collective(setting, f"{name}.input_all_gather", kinds.ALL_GATHER, entering * narrow, Pass.BACKWARD)
-    grad_scatter = _collective(setting, f"{name}.grad_reduce_scatter", kinds.REDUCE_SCATTER, entering, Pass.BACKWARD)
+    gather = sent("all_gather", Role.INPUT_GATHER, kinds.ALL_GATHER, entering * narrow)
+    scatter = sent("reduce_scatter", Role.OUTPUT_REDUCE, kinds.REDUCE_SCATTER, leaving)
+    grad_gather = sent("grad_all_gather", Role.GRAD_GATHER, kinds.ALL_GATHER, leaving * narrow, Pass.BACKWARD)
+    regather = sent("input_all_gather", Role.INPUT_GATHER, kinds.ALL_GATHER, entering * narrow, Pass.BACKWARD)
+    grad_scatter = sent("grad_reduce_scatter", Role.GRAD_REDUCE, kinds.REDUCE_SCATTER, entering, Pass.BACKWARD)
     return Piece(
         forward=(gather, *inside.forward, *((scatter,) if reduced else ())),
         backward=(*((grad_gather,) if reduced else ()), regather, *inside.backward, grad_scatter),
@@ -206,8 +229,22 @@ def region(
 
 
 def _collective(
-    setting: Setting, name: str, kind: CollectiveKind, message: float | Ints, pass_: Pass = Pass.FORWARD
+    setting: Setting,
+    region: str,
+    way: str,
+    role: Role,
+    kind: CollectiveKind,
+    message: Floats,
+    pass_: Pass = Pass.FORWARD,
 ) -> Collective:
     """Serving engines replay their own all-reduce from a graph where it is faster than NCCL; training runs NCCL."""
     library = CollectiveLibrary.NCCL if setting.training else CollectiveLibrary.CUSTOM
-    return Collective(name=name, kind=kind, group_size=setting.tp, message_bytes=message, library=library, pass_=pass_)
+    return Collective(
+        name=f"{region}.{way}",
+        role=role,
+        kind=kind,
+        group_size=setting.tp,
+        message_bytes=message,
+        library=library,
+        pass_=pass_,
+    )

@@ -9,7 +9,7 @@ from sartor.model.lower.ffn import expert_width
 from sartor.model.lower.linear import local_params
 from sartor.model.lower.setting import Setting
 from sartor.model.shape import Stack, TransformerShape
-from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass
+from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass, Role
 from sartor.units import Ints, ceil_div
 
 ADAM_BYTES_PER_PARAM = 28.0
@@ -27,6 +27,7 @@ def adam(setting: Setting, name: str, params: Ints) -> MemoryBound:
     copy = setting.element if setting.element < 4 else 0.0
     return MemoryBound(
         name=name,
+        role=Role.OPTIMIZER,
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=params,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sartor.model.layer import NormKind
 from sartor.model.lower.setting import Piece, Setting, chain
-from sartor.operators import MemoryBound, MemoryBoundKind, Pass
+from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role, kernel_role
 from sartor.units import Floats, Ints
 
 
@@ -23,12 +23,16 @@ def streamed(
     flops: Floats = 0.0,
     kernels: Ints = 1,
     kernel: str = "",
+    role: Role | None = None,
 ) -> Piece:
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
-    ``rows`` x ``cols``. ``flops`` per element too: vector work, told for completeness; the backward does twice that."""
+    ``rows`` x ``cols``. ``flops`` per element too: vector work, told for completeness; the backward does twice that.
+    ``role`` is that of the kind unless given."""
+    role = role or kernel_role(kind)
     elements = 1.0 * rows * cols
     forward = MemoryBound(
         name=name,
+        role=role,
         kind=kind,
         rows=rows,
         cols=cols,
@@ -42,6 +46,7 @@ def streamed(
         return Piece(forward=(forward,))
     backward = MemoryBound(
         name=f"{name}.backward",
+        role=role,
         kind=kind,
         rows=rows,
         cols=cols,
@@ -134,5 +139,6 @@ def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax") -> 
     )
     if not setting.dropout:
         return probabilities
-    dropped = streamed(setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, 2 * e + 1, 2 * e + 1, flops=1)
+    each, role = 2 * e + 1, Role.SOFTMAX
+    dropped = streamed(setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, each, each, flops=1, role=role)
     return chain(probabilities, dropped)

@@ -28,6 +28,7 @@ from sartor.operators import (
     OperatorGraph,
     Part,
     Pass,
+    Role,
 )
 from sartor.units import Ints
 
@@ -40,8 +41,9 @@ def lower_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) ->
     check_traced(traced, workload, dims)
     training = workload.phase is Phase.TRAIN
     scale = batch_scale(traced, workload)
+    last = len(traced.layers) + 1
     operators = [
-        grown(op, call, scale)
+        replace(grown(op, call, scale), block=_block(op, call, last))
         for op, call in zip(traced.graph.operators, traced.calls, strict=True)
         if training or op.pass_ is Pass.FORWARD
     ]
@@ -129,24 +131,34 @@ def _times(size: Ints, scale: Any) -> Any:
 def optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
     """Adam on the parameters of every kind of layer, once for each set of weights, and of what surrounds them; the
     states are fp32, and parameters of 16 bits are written beside their fp32 copies."""
-    for layer in traced.layers:
+    for i, layer in enumerate(traced.layers, 1):
         prefix = f"{layer.name}." if len(traced.layers) > 1 else ""
-        yield _adam(f"{prefix}optimizer", layer.num_params, layer.weight_sets, traced.dtype)
-    for name, params in (("embedding", traced.embedding_params), ("head", traced.head_params)):
+        yield _adam(f"{prefix}optimizer", layer.num_params, layer.weight_sets, traced.dtype, i)
+    ends = (("embedding", traced.embedding_params, 0), ("head", traced.head_params, len(traced.layers) + 1))
+    for name, params, block in ends:
         if params:
-            yield _adam(f"optimizer.{name}", params, 1, traced.dtype)
+            yield _adam(f"optimizer.{name}", params, 1, traced.dtype, block)
 
 
-def _adam(name: str, params: int, count: int, dtype: DType) -> MemoryBound:
+def _block(op: Operator, call: TracedCall, last: int) -> int:
+    """Index of an operator's block in `sartor.model.blocks.blocks`: embedding, kinds of layers, head."""
+    if op.part is Part.LAYER:
+        return 1 + (call.layer or 0)
+    return 0 if op.part is Part.EMBEDDING else last
+
+
+def _adam(name: str, params: int, count: int, dtype: DType, block: int) -> MemoryBound:
     each = ADAM_BYTES_PER_PARAM + (dtype.bytes if dtype.bytes < 4 else 0.0)
     return MemoryBound(
         name=name,
+        role=Role.OPTIMIZER,
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=max(params, 1),
         bytes_moved=each * params,
         flops=12.0 * params,
         count=count,
+        block=block,
         pass_=Pass.OPTIMIZER,
         part=Part.OPTIMIZER,
     )

@@ -160,7 +160,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
             window=window,
             pooled=_rate(f, kind),
             shares_k_as_v=True,
-            own_linears=(*_v4_linears(f, h, sizes.heads * d, d, rank), *linears),
+            own_linears=parts.with_roles((*_v4_linears(f, h, sizes.heads * d, d, rank), *linears)),
             vectors=(
                 Vectors(name="sinks", fixed=sizes.heads),
                 Vectors(name="q_norm", fixed=rank),

@@ -78,7 +78,7 @@ def read_lilt(f: Fields, family: Encoder) -> TransformerShape:
         num_kv_heads=num_heads,
         head_dim=narrow // num_heads,
         causal=False,
-        own_linears=tuple(plain(x, narrow, narrow, bias=True) for x in names),
+        own_linears=parts.with_roles(plain(x, narrow, narrow, bias=True) for x in names),
         name="layout_attention",
     )
     beside = (

@@ -237,7 +237,9 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
             blocks(f, "up", hidden, width, "intermediate_groups"),
             blocks(f, "down", width, hidden, "output_groups"),
         )
-        return replace(layer, mixers=(replace(mixer, own_linears=own),), ffn=None, linears=both)
+        return replace(
+            layer, mixers=(replace(mixer, own_linears=parts.with_roles(own)),), ffn=None, linears=parts.with_roles(both)
+        )
 
     runs = tuple(replace(run, layer=grouped(run.layer)) for run in shape.main.runs)
     return replace(shape, stacks=(replace(shape.main, runs=runs),))
@@ -271,7 +273,9 @@ def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
         plain("bottleneck_out", inner, hidden, bias=True),
         *(replace(x, count=more + 1) for x in pair),
     )
-    layer = Layer(mixers=(replace(mixer, own_linears=linears),), vectors=(Vectors(name="norms", fixed=norms),))
+    layer = Layer(
+        mixers=(replace(mixer, own_linears=parts.with_roles(linears)),), vectors=(Vectors(name="norms", fixed=norms),)
+    )
     stack = Stack(name="encoder", hidden_size=hidden, runs=(Run(layer=layer, count=f.layers(*parts.LAYERS)),))
     shape = around_encoder(f, family, stack)
     trigram = 3 if f.flag("trigram_input", default=True) else 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
 from sartor.model.shape import Run
+from sartor.operators import Role
 from sartor.read.fields import Fields
 
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim")
@@ -70,6 +72,21 @@ def layer_norm(name: str = "norm", *, weight: bool = True, bias: bool = True) ->
 def plain(name: str, d_in: int, d_out: int, *, bias: bool = False, rows: int | None = None) -> Linear:
     """A linear layer that tensor parallelism does not split."""
     return Linear(name=name, d_in=d_in, d_out=d_out, bias=bias, split=Split.REPLICATED, rows=rows)
+
+
+ROLES = {
+    **dict.fromkeys(("q", "k", "v", "kv", "v_delayed"), Role.QKV),
+    "q_down": Role.Q_DOWN,
+    "q_up": Role.Q_UP,
+    **dict.fromkeys(("out", "out_down", "out_up"), Role.ATTENTION_OUTPUT),
+    "up": Role.FFN_UP,
+    "down": Role.FFN_DOWN,
+}
+
+
+def with_roles(linears: Iterable[Linear]) -> tuple[Linear, ...]:
+    """The linear layers of an attention part that lists its own, each with the role that its name stands for."""
+    return tuple(replace(linear, role=ROLES.get(linear.name, linear.role)) for linear in linears)
 
 
 def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:

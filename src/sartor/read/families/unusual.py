@@ -246,13 +246,15 @@ def zaya(f: Fields) -> TransformerShape:
         num_heads=a,
         num_kv_heads=kv,
         head_dim=d,
-        own_linears=(
-            Linear(name="q", d_in=h, d_out=a * d, bias=bias, fused="qkv"),
-            Linear(name="k", d_in=h, d_out=kv * d, bias=bias, split=Split.KV_HEADS, fused="qkv"),
-            Linear(name="v", d_in=h, d_out=kv * d // 2, bias=bias, split=Split.KV_HEADS, fused="qkv"),
-            Linear(name="v_delayed", d_in=h, d_out=kv * d // 2, bias=bias, split=Split.KV_HEADS),
-            replace(parts.plain("v_first", h, kv * d // 2, rows=1), reused=True),
-            Linear(name="out", d_in=a * d, d_out=h, bias=bias, split=Split.ROW),
+        own_linears=parts.with_roles(
+            (
+                Linear(name="q", d_in=h, d_out=a * d, bias=bias, fused="qkv"),
+                Linear(name="k", d_in=h, d_out=kv * d, bias=bias, split=Split.KV_HEADS, fused="qkv"),
+                Linear(name="v", d_in=h, d_out=kv * d // 2, bias=bias, split=Split.KV_HEADS, fused="qkv"),
+                Linear(name="v_delayed", d_in=h, d_out=kv * d // 2, bias=bias, split=Split.KV_HEADS),
+                replace(parts.plain("v_first", h, kv * d // 2, rows=1), reused=True),
+                Linear(name="out", d_in=a * d, d_out=h, bias=bias, split=Split.ROW),
+            )
         ),
         vectors=(
             Vectors(name="conv", fixed=qk * (f.size("cca_time0") + d * f.size("cca_time1") + 2)),

@@ -9,7 +9,7 @@ from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Split, S
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader
 from sartor.read.families.decoder import assemble
-from sartor.read.families.parts import plain, rms
+from sartor.read.families.parts import plain, rms, with_roles
 from sartor.read.families.state_space import PURE, expanded_mamba2, mamba
 from sartor.read.fields import Fields
 
@@ -71,7 +71,7 @@ def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer
         Linear(name="v", d_in=wide, d_out=kv_heads * head_dim, fused="qkv", split=Split.KV_HEADS),
         Linear(name="out", d_in=heads * head_dim, d_out=hidden, split=Split.ROW),
     )
-    mixer = AttentionMixer(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, own_linears=own)
+    mixer = AttentionMixer(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, own_linears=with_roles(own))
     width = f.optional_size("intermediate_size") or 4 * hidden
     bias = second and f.flag("add_bias_linear", default=False)
     ffn = DenseFfn(ffn_hidden_size=width, up_bias=bias, down_bias=bias, activation="gelu")

@@ -14,6 +14,7 @@ from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, memor
 from sartor.read.torch_trace.layers import LayerPlace
 from sartor.read.torch_trace.nouns import Made, is_product, products
 from sartor.read.torch_trace.records import Record
+from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
 """Kinds that a module is: its path is the operator's whole name."""
@@ -123,7 +124,7 @@ def _entries(
         for made in _made(group, records, traffic, classes.get(where, "")):
             call = _call(group, records, where, made)
             name = _operator_name(where.removeprefix(path).lstrip("."), made, call.call)
-            operator = replace(made.operator, name=name)
+            operator = replace(made.operator, name=name, role=traced_role(made.operator, call.module))
             key = (operator, call.call, made.grows)
             out.setdefault(key, []).append(_Entry(operator, call, (key, 0), 1, group[-1], group))
     return sorted((e for found in out.values() for e in _counted(found, times)), key=lambda e: e.first)

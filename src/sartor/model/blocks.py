@@ -1,0 +1,132 @@
+"""A model as a sequence of blocks: its embedding, its kinds of layers, modules for later tokens, its head.
+
+A pipeline stage holds whole blocks, and every operator that `lower` makes belongs to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sartor.model.layer import AttentionMixer, Layer, MoeFfn, StateSpaceMixer
+from sartor.model.shape import Stack, TransformerShape
+from sartor.units import Ints
+
+
+class BlockKind(Enum):
+    EMBEDDING = "embedding"
+    """Token and position tables, projections, and an encoder's final norm."""
+    LAYER = "layer"
+    MTP = "mtp"
+    """A module that predicts a later token (on the last stage, before the head), its logits and loss included."""
+    HEAD = "head"
+    """Final norms, the head's own linears, logits and loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One part of a model that a stage holds whole: the embedding, one layer of a kind, an MTP module, or the head.
+
+    An operator's ``block`` is the index of its block in `blocks`. `lower` counts it for all ``count`` layers at once; a
+    block is one.
+    """
+
+    name: str
+    kind: BlockKind
+    stack: Stack
+    layer: Layer | None = None
+    count: Ints = 1
+    weight_sets: Ints = 1
+    """How many of the ``count`` layers have weights of their own (ALBERT: 1)."""
+
+
+def blocks(shape: TransformerShape) -> tuple[Block, ...]:
+    """The blocks of a model in a fixed order: embedding, one for every kind of layer (the encoder's first), MTP modules
+    if it has any, head. Towers that text does not run are left out, as in `lower`.
+
+    >>> from sartor.model.zoo import load_model
+    >>> [(block.name, block.count) for block in blocks(load_model("deepseek-v3"))]
+    [('embedding', 1), ('dense', 3), ('moe', 58), ('mtp', 1), ('head', 1)]
+    """
+    main = shape.main
+    layers = [block for stack, prefix in text_stacks(shape) for block in _layers(stack, prefix)]
+    last = main.runs[-1].layer
+    mtp = Block(name="mtp", kind=BlockKind.MTP, stack=main, layer=last, count=shape.mtp_layers)
+    return (
+        Block(name="embedding", kind=BlockKind.EMBEDDING, stack=main),
+        *layers,
+        *((mtp,) if shape.mtp_layers else ()),
+        Block(name="head", kind=BlockKind.HEAD, stack=main),
+    )
+
+
+def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
+    """Which of `blocks` every layer is, in the order a token passes them: integers [layers of all text stacks].
+
+    Runs that know their positions are laid there, others follow one another. Where an edit of the depth has taken the
+    positions from some of several interleaved runs (local and global attention), all of the stack are spread evenly.
+    """
+    every = blocks(shape)
+    out: list[np.ndarray[Any, Any]] = []
+    for stack, _ in text_stacks(shape):
+        index = [i for i, block in enumerate(every) if block.kind is BlockKind.LAYER and block.stack is stack]
+        counts = [int(run.count) for run in stack.runs]
+        out.append(np.repeat(index, counts)[np.argsort(_places(stack, counts), kind="stable")])
+    return np.concatenate(out)
+
+
+def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
+    """Prefix of the operators' names of every run of a stack, after the stack's own: ``moe.``, ``local.``, ``dense1.``;
+    nothing where all layers are alike. Traced layers have names of their own."""
+    names = [run.layer.name or _kind(run.layer) for run in stack.runs]
+    for i, name in enumerate(names):
+        number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
+        yield prefix + (f"{name}{number}." if len(names) > 1 else "")
+
+
+def text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:
+    """Stacks that text runs, the main one last, with the prefix of their blocks' names."""
+    main = shape.main
+    others = [s for s in shape.stacks if s is not main and (s.is_text if s.tokens is None else s.tokens)]
+    for stack in (*others, main):
+        yield stack, f"{stack.name}." if others else ""
+
+
+def _layers(stack: Stack, prefix: str) -> Iterator[Block]:
+    for run, name in zip(stack.runs, run_prefixes(stack, prefix), strict=True):
+        sets = run.count if run.weight_sets is None else run.weight_sets
+        yield Block(
+            name=name.rstrip(".") or "layer",
+            kind=BlockKind.LAYER,
+            stack=stack,
+            layer=run.layer,
+            count=run.count,
+            weight_sets=sets,
+        )
+
+
+def _places(stack: Stack, counts: list[int]) -> np.ndarray[Any, Any]:
+    """Where the layers of each run lie, run after run: only their order matters."""
+    if all(len(run.positions) == count for run, count in zip(stack.runs, counts, strict=True)):
+        return np.concatenate([run.positions for run in stack.runs])
+    if not any(run.positions for run in stack.runs):
+        return np.arange(sum(counts))
+    return np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+
+
+def _kind(part: Layer) -> str:
+    """What a layer is, in a word or two: dense, moe, local, ssm, local_moe, ..."""
+    if not part.mixers:
+        return "moe" if any(isinstance(f, MoeFfn) for f in part.all_ffns) else "mlp"
+    words = []
+    if any(isinstance(mixer, StateSpaceMixer) for mixer in part.mixers):
+        words.append("ssm")
+    elif any(isinstance(mixer, AttentionMixer) and mixer.window for mixer in part.mixers):
+        words.append("local")
+    if any(isinstance(f, MoeFfn) for f in part.all_ffns):
+        words.append("moe")
+    return "_".join(words) or ("dense" if part.all_ffns else "attention")
