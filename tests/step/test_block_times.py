@@ -20,6 +20,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
+from sartor.model.lower.kernels import NARROWING
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob, TrainingPlan
@@ -27,7 +28,7 @@ from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm, Pass
 from sartor.step.block_times import block_times, row_times
-from sartor.step.recipes import NARROWING, kernels_of, padded_vocab, supports, workload_of
+from sartor.step.recipes import kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.rows import block_rows
 from sartor.step.trainers import TRAINERS
@@ -292,6 +293,16 @@ def test_every_narrow_recipe_runs_somewhere() -> None:
     for recipe in NARROWING:
         assert supports(recipe, blackwell.gpu)
         assert block_times(job_of("llama-3.1-8b", recipe=recipe), plan_of(), blackwell)[1].forward_s > 0
+
+
+@pytest.mark.parametrize("recipe", [Recipe.FP8_DELAYED, Recipe.FP8_BLOCK])
+def test_a_plan_and_a_bare_workload_narrow_operands_alike(recipe: Recipe) -> None:
+    job = job_of("llama-3.1-70b", 4096, recipe=recipe)
+    dims = ParallelDims(tp=8)
+    planned, asked = (lower(workload_of(job, 8), dims, each) for each in (kernels_of(job, CLUSTER), None))
+    times = [price(graph, CLUSTER.gpu, details=False).time_s for graph in (planned, asked)]
+    assert times[0] == pytest.approx(times[1], rel=1e-12)
+    assert all(op.quantized == (op.dtype.bytes < 2) for op in asked.operators if isinstance(op, Gemm))
 
 
 def test_narrow_operands_are_gathered_narrow() -> None:

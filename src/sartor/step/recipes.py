@@ -12,7 +12,7 @@ from dataclasses import replace
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower.kernels import Kernels, Narrowing
+from sartor.model.lower.kernels import NARROWING, Kernels, Narrowing
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Accumulation, Trainer
 from sartor.model.training import Recipe, TrainingJob
@@ -20,21 +20,6 @@ from sartor.model.workload import Phase, Workload
 from sartor.operators import DType
 from sartor.step.states import weight_bytes
 from sartor.units import Ints, round_up
-
-NARROWING = {
-    Recipe.FP8_DELAYED: Narrowing(reads=1, copies=2, kernels=1),
-    Recipe.FP8_CURRENT: Narrowing(reads=2, copies=2, kernels=2),
-    Recipe.FP8_ROWWISE: Narrowing(reads=4, copies=2, kernels=4, gathered=False),
-    Recipe.FP8_BLOCK: Narrowing(reads=1, copies=2, kernels=1),
-    Recipe.MXFP8: Narrowing(reads=1, copies=2, kernels=1),
-    Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
-}
-"""Transformer Engine's cast kernels: the largest value must be known before a tensor is narrowed under current scaling
-and NVFP4 (its outer fp32 scale): a second read. Two copies: Hopper multiplies FP8 in layout TN alone, so the weight
-gradient wants a transpose; block and row scales run along what is contracted, so it wants its own whatever the device.
-Scales of whole rows take a pass for the largest value and one to narrow in each direction, and torchao gathers wide.
-NVFP4's copy for the weight gradient passes a Hadamard transform in a kernel of its own (NVIDIA, arXiv 2509.25149, sec.
-4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
 
 _ANY_LAYOUT = frozenset({"blackwell", "cdna3", "cdna4"})
 """Generations that multiply FP8 in every layout: per-tensor scaling then needs no transposed copy."""

@@ -8,7 +8,7 @@ from itertools import count as numbers
 
 from sartor.model.blocks import blocks, run_prefixes, text_stacks
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
-from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.kernels import Kernels, usual_narrowing
 from sartor.model.lower.layer import layer
 from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
@@ -100,6 +100,8 @@ def _setting(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kern
     is_plain = stack is shape.main and stack.tokens is None
     encoder = next((s for s in shape.stacks if s is not stack and s.is_text), None)
     encoded = None if encoder is None else _tokens(workload, encoder)
+    if workload.phase is Phase.TRAIN and kernels.narrowing is None:
+        kernels = replace(kernels, narrowing=usual_narrowing(workload.dtype))
     return Setting(
         workload=workload,
         dims=dims,

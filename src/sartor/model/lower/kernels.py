@@ -3,9 +3,11 @@ around for attention and experts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from sartor.model.training import ContextParallel
+from sartor.model.choices import ContextParallel, Recipe
 from sartor.operators import DType
 
 
@@ -24,6 +26,32 @@ class Narrowing:
     """Weights are narrowed again for every microbatch, not once a step."""
 
 
+NARROWING: Mapping[Recipe, Narrowing] = MappingProxyType(
+    {
+        Recipe.FP8_DELAYED: Narrowing(reads=1, copies=2, kernels=1),
+        Recipe.FP8_CURRENT: Narrowing(reads=2, copies=2, kernels=2),
+        Recipe.FP8_ROWWISE: Narrowing(reads=4, copies=2, kernels=4, gathered=False),
+        Recipe.FP8_BLOCK: Narrowing(reads=1, copies=2, kernels=1),
+        Recipe.MXFP8: Narrowing(reads=1, copies=2, kernels=1),
+        Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
+    }
+)
+"""Transformer Engine's cast kernels: the largest value must be known before a tensor is narrowed under current scaling
+and NVFP4 (its outer fp32 scale): a second read. Two copies: Hopper multiplies FP8 in layout TN alone, so the weight
+gradient wants a transpose; block and row scales run along what is contracted, so it wants its own whatever the device.
+Scales of whole rows take a pass for the largest value and one to narrow in each direction, and torchao gathers wide.
+NVFP4's copy for the weight gradient passes a Hadamard transform in a kernel of its own (NVIDIA, arXiv 2509.25149, sec.
+4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
+
+
+def usual_narrowing(dtype: DType) -> Narrowing | None:
+    """What training in a narrow type does where no recipe is named: that of Transformer Engine's first recipe in it.
+    None for types of 16 bits and more."""
+    if dtype.activation_bytes >= 2:
+        return None
+    return next((how for recipe, how in NARROWING.items() if recipe.dtype is dtype), Narrowing())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """Habits of a trainer that change what its devices run. The defaults are Megatron-LM's."""
@@ -31,7 +59,8 @@ class Kernels:
     fused: bool = True
     """Norm, activation, rotary and dropout with its residual are one kernel each; else chains of elementwise ones."""
     narrowing: Narrowing | None = None
-    """None: one cast beside whatever quantizing kernel the calibration of the product holds (as served models do)."""
+    """None: training takes what is usual for its type (``usual_narrowing``); a served model has one cast beside the
+    quantizing kernel that the calibration of the product may hold."""
     weight_gradients: bool = True
     """False: the weights are frozen (adapters)."""
     accumulates: bool = True

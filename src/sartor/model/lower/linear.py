@@ -169,7 +169,7 @@ def casts(
     twice, write once, or narrow ``weights`` (elements) as well."""
     if dtype.activation_bytes >= 2:
         return ()
-    how = setting.kernels.narrowing or Narrowing(copies=2 if setting.training else 1)
+    how = setting.kernels.narrowing or Narrowing(copies=1)
     each = how.reads * setting.element + how.copies * dtype.bytes
     weights = weights * (how.reads * setting.element + dtype.bytes) if how.weights else 0.0
     suffix = "cast" if pass_ is Pass.FORWARD else "grad_cast"
