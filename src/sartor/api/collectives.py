@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sartor.answers import CollectiveAnswer
-from sartor.api.words import ClusterLike, GpuLike, device_of, size_of, word_of
+from sartor.api.words import ClusterLike, GpuLike, device_of, refuse_on_a_chip, size_of, word_of
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.tiers import members
 from sartor.cost.correction.calibration import load_calibration
@@ -54,6 +54,10 @@ def collective(
         library=word_of(CollectiveLibrary, "library", library),
         eager=eager,
     )
+    if eager:
+        refuse_on_a_chip(device, "eager", True, "a GPU's host launches call by call")
+    if op.library is not CollectiveLibrary.NCCL:
+        refuse_on_a_chip(device, "library", library, "these are kernels of GPU engines")
     _check(op, where)
     links = where or own_links(device)
     return CollectiveAnswer(

@@ -14,6 +14,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.operators import DType
 
 DEFAULT_SEQ_LEN = 2048
 
@@ -53,6 +54,7 @@ def ask(
     if traced is not None:  # what is not said is as it was traced
         dtype, seq_len = dtype or traced.dtype.value, seq_len or traced.seq_len
         microbatch_size = microbatch_size or traced.microbatch_size
+    _train_in_16_bits(device)
     dtype_, dtype_notes = precision_of(dtype, device)
     limit = reading.shape.max_positions or DEFAULT_SEQ_LEN
     seq = size_of("seq_len", seq_len, min(DEFAULT_SEQ_LEN, limit))
@@ -88,6 +90,14 @@ def ask(
             *_fit_note(workload, dims, device, reading),
         ),
     )
+
+
+def _train_in_16_bits(gpu: Gpu) -> None:
+    """Refuses arrays too narrow for what a model computes in 16 bits whatever its linear layers are in."""
+    if DType.BF16 not in gpu.peak_flops_per_s and DType.FP16 not in gpu.peak_flops_per_s and gpu.accelerator:
+        widest = gpu.accelerator.dtype.value
+        must = f"its arrays multiply {widest} at most, and attention, logits and gradients are computed in 16 bits"
+        raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm answers for single products")
 
 
 def _fit_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:

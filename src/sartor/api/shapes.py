@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
 from sartor.api.questions import ask
-from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, size_of, word_of
+from sartor.api.words import (
+    GpuLike,
+    device_of,
+    own_calibration,
+    precision_of,
+    refuse_on_a_chip,
+    size_of,
+    word_of,
+)
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost
-from sartor.cost.price import price
+from sartor.cost.price import gemm_mappings, operator_costs, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -32,6 +39,7 @@ def estimate(model: Model, gpu: GpuLike = "h100_sxm", *, eager: bool = False, **
     """
     asked = ask(model, gpu, **question)
     if eager:
+        refuse_on_a_chip(asked.gpu, "eager", True, "a GPU's host launches kernel by kernel")
         asked = replace(asked, assumptions=(*asked.assumptions, EAGER))
     return answer_question(asked, eager=eager)
 
@@ -80,9 +88,9 @@ def gemm(
     return GemmAnswer(
         gemm=product,
         gpu=device,
-        cost=gemm_cost(product, device, known, clock=clock_),
-        alternatives=gemm_alternatives(product, device, known, clock=clock_),
-        calibration=known.owner(f"gemm.{dtype_.value}"),
+        cost=operator_costs([product], device, known, clock=clock_)[0],
+        alternatives=gemm_mappings(product, device, known, clock=clock_),
+        calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
     )
 
 

@@ -33,7 +33,16 @@ def device_of(gpu: GpuLike) -> Gpu:
 
 
 def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
+    if path is not None:
+        refuse_on_a_chip(gpu, "calibration", str(path), "a calibration file adds measurements of a GPU")
     return None if path is None else load_own_calibration(path, gpu)
+
+
+def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:
+    """One sentence where only a GPU can be asked. Raises ``InputError`` for a chip of the accelerator template."""
+    if gpu.accelerator is not None:
+        must = f"{why}, and {gpu.name} is a chip of the accelerator template, not a GPU"
+        raise InputError(field, value, must, f"{instead}, or name a GPU (sartor catalog gpus)")
 
 
 def own_calibration_of(path: str | Path | None, cluster: Cluster) -> Calibration | None:

@@ -131,6 +131,10 @@ def lint(
     format = "json" if json else format
     if len(models) > 1 and (format in ("json", "sarif") or out):
         raise InputError("MODEL", f"{len(models)} models", "one at a time with JSON or SARIF, which are one object")
+    if format == "sarif":
+        from sartor.api.words import device_of, refuse_on_a_chip
+
+        refuse_on_a_chip(device_of(gpu), "--format", "sarif", "SARIF rules describe GPU kernels", "text, json, github")
     question = {
         "allow": tuple(allow or ()),
         "phase": phase,

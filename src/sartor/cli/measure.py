@@ -88,8 +88,9 @@ def measure(
     _check_model(suite, model)
     from sartor.bench.torch_device import import_torch, open_device
 
+    name = _gpu_name(gpu)
     import_torch()
-    found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
+    found_on = open_device(device, gpu=name, threads=threads)
     question = {
         "phase": phase,
         "seq_len": seq_len,
@@ -295,12 +296,12 @@ def _gpu_name(word: str) -> str:
     if not word:
         return ""
     from sartor.bench.torch_device import slug
-    from sartor.hardware.catalog import load_gpu
+    from sartor.hardware.catalog import NOT_A_GPU, load_gpu
 
     try:
         return load_gpu(word).name
-    except InputError:
-        if word.endswith(".toml"):
+    except InputError as error:
+        if word.endswith(".toml") or error.must == NOT_A_GPU:
             raise
         return slug(word)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.chip.price import chip_cost
+from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import gemm_costs
+from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.accelerator import Accelerator
@@ -196,6 +196,30 @@ def _on_gpu(
         else:
             costs.append(collective_cost(op, gpu, known, cluster))
     return costs
+
+
+def gemm_mappings(gemm: Gemm, gpu: Gpu, known: Calibration, *, clock: Clock) -> tuple[GemmAlternative, ...]:
+    """Every tile and split considered for one matrix multiplication of scalar sizes, fastest first."""
+    if gpu.accelerator is None:
+        return gemm_alternatives(gemm, gpu, known, clock=clock)
+    return tuple(_alternative(cost) for cost in chip_alternatives(gemm, gpu.accelerator))
+
+
+def _alternative(cost: Cost) -> GemmAlternative:
+    details = cost.details
+    return GemmAlternative(
+        tile_m=int(details["tile_m"]),
+        tile_n=int(details["tile_n"]),
+        split_k=int(details["split_k"]),
+        waves=int(details["waves"]),
+        tile_efficiency=float(details["tile_efficiency"]),
+        wave_efficiency=float(details["wave_efficiency"]),
+        time_s=float(cost.time_s),
+        compute_s=float(cost.compute_s),
+        memory_s=float(cost.memory_s),
+        overhead_s=float(cost.overhead_s),
+        alignment=1.0,
+    )
 
 
 def _widen(cost: Cost, factor: float) -> Cost:

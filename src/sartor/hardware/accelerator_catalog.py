@@ -16,12 +16,12 @@ from sartor.hardware.accelerator import (
     template_tensor_core_sram,
     template_vector_core_sram,
 )
+from sartor.hardware.catalog import ACCELERATORS as ENTRIES
 from sartor.hardware.catalog import canonical
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO
 
-ENTRIES = Path(__file__).parent / "accelerators"
 MAX_FILE_BYTES = 1_000_000
 MAX_SIZE = 2**50
 

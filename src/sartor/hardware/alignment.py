@@ -34,10 +34,12 @@ class Alignment:
 
 def alignment_of(gpu: Gpu, dtype: DType) -> Alignment:
     """What ``gpu`` prefers for ``dtype``; an unknown generation or type is judged by its bytes (16 and 128)."""
+    if gpu.matrix_tile:
+        return _systolic(gpu, dtype, gpu.matrix_tile)
     known = (*_TABLE, *_SYSTOLIC)
     family = next((name for name in known if gpu.generation.lower().startswith(name)), _family_by_vendor(gpu))
     if family in _SYSTOLIC:
-        return _systolic(gpu, dtype, family)
+        return _systolic(gpu, dtype, _SYSTOLIC[family])
     return _TABLE.get(family, {}).get(dtype) or _by_bytes(dtype)
 
 
@@ -134,15 +136,17 @@ _TABLE: Mapping[str, Mapping[DType, Alignment]] = MappingProxyType(
 _SYSTOLIC: Mapping[str, int] = MappingProxyType({"tpu": 128, "trainium": 128, "inferentia": 128, "gaudi": 128})
 
 
-def _systolic(gpu: Gpu, dtype: DType, family: str) -> Alignment:
+def _systolic(gpu: Gpu, dtype: DType, side: int) -> Alignment:
     """A systolic array pads to its own side: no cliff below it, but every padded lane is paid for."""
-    side = gpu.matrix_tile or _SYSTOLIC[family]
+    given = (
+        "the chip's own description" if gpu.accelerator else "codesign.md section 2.1, vendor guides; from memory, 2024"
+    )
     return Alignment(
         minimum=1,
         preferred=side,
         cliff=False,
         scale_block=_BLOCKS.get(dtype, 1),
-        source=f"side of the matrix unit, {side} (codesign.md section 2.1, vendor guides; from memory, 2024)",
+        source=f"side of the matrix unit, {side} ({given})",
     )
 
 

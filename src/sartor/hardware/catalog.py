@@ -22,6 +22,8 @@ from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
 
 DATASHEETS = Path(__file__).parent / "datasheets"
 ALIASES = DATASHEETS / "aliases.toml"
+ACCELERATORS = Path(__file__).parent / "accelerators"
+NOT_A_GPU = "is a chip of the accelerator template: nothing was measured on it, and only a GPU can be named here"
 MAX_FILE_BYTES = 1_000_000
 
 
@@ -34,7 +36,15 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     'h100_sxm'
     """
     path = _find(name_or_path)
-    return _gpu_from(read_device_table(path), path)
+    table = read_device_table(path)
+    if is_accelerator(table):
+        raise InputError("gpu", path.name, NOT_A_GPU, "a name of sartor catalog gpus")
+    return _gpu_from(table, path)
+
+
+def is_accelerator(table: dict[str, Any]) -> bool:
+    """Whether a device's table describes a chip of the accelerator template: its arrays tell."""
+    return "array_rows" in table or "num_tensor_cores" in table
 
 
 def gpu_from(table: dict[str, Any], name: str = "gpu") -> Gpu:
@@ -93,6 +103,8 @@ def _find(name_or_path: str | Path) -> Path:
     wanted = canonical(other_names.get(wanted, wanted))
     if wanted in known:
         return known[wanted]
+    if wanted in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
+        raise InputError("gpu", text, NOT_A_GPU, "a name of sartor catalog gpus")
     near = difflib.get_close_matches(canonical(text), [*known, *other_names], n=12, cutoff=0.5)
     names = dict.fromkeys(known[key].stem if key in known else other_names[key] for key in near)
     raise InputError(

@@ -6,12 +6,13 @@ An accelerator stands in a GPU's place as its own datasheet (`datasheet_of`), wh
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import accelerator_from, accelerator_names, load_accelerator
-from sartor.hardware.catalog import canonical, gpu_from, gpu_names, load_gpu, read_device_table
+from sartor.hardware.catalog import canonical, gpu_from, gpu_names, is_accelerator, load_gpu, read_device_table
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
@@ -44,7 +45,7 @@ def load_device(name_or_path: str | Path) -> Gpu:
 
 def device_from(table: dict[str, object], name: str) -> Gpu:
     """A checked device from a table in the keys of a datasheet or of an accelerator's file: its arrays tell which."""
-    if "array_rows" in table or "num_tensor_cores" in table:
+    if is_accelerator(table):
         return datasheet_of(accelerator_from(table, name))
     return gpu_from(table, name)
 
@@ -63,7 +64,7 @@ def datasheet_of(accelerator: Accelerator) -> Gpu:
         vendor="",
         generation=GENERATION,
         num_sms=int(a.num_tensor_cores),
-        peak_flops_per_s={dtype: peak for dtype in DType if _multiplies(a, dtype)},
+        peak_flops_per_s=dict.fromkeys((a.dtype, *(dtype for dtype in DType if _multiplies(a, dtype))), peak),
         hbm_bytes=float(a.hbm_bytes),
         hbm_bytes_per_s=float(a.hbm_bytes_per_s),
         l2_bytes=float(a.global_buffer_bytes),
@@ -72,12 +73,23 @@ def datasheet_of(accelerator: Accelerator) -> Gpu:
         link_bytes_per_s=float(a.network_bytes_per_s),
         link_latency_s=float(a.link_latency_s),
         devices_per_node=1,
+        matrix_tile=_array_side(a),
         title=a.title,
         confidence=a.confidence if a.confidence in ("high", "medium", "low") else "medium",
         note=a.note,
         sources=a.sources,
         accelerator=a,
     )
+
+
+MOST_SIDE = 1024
+"""Longest length that both sides of an array are taken to divide; sides that agree on none are judged by the longer."""
+
+
+def _array_side(a: Accelerator) -> int:
+    """The length that fills the array whichever way an operand lies: contracted over rows or produced by columns."""
+    rows, cols = int(a.array_rows), int(a.array_cols)
+    return math.lcm(rows, cols) if math.lcm(rows, cols) <= MOST_SIDE else max(rows, cols)
 
 
 def _multiplies(a: Accelerator, dtype: DType) -> bool:

@@ -44,13 +44,25 @@ def gemm_reason(answer: GemmAnswer) -> str:
         for word, term in (("matrix", cost.compute_s), ("memory", cost.memory_s), ("overhead", cost.overhead_s))
     )
     intensity = float(gemm.flops) / float(gemm.bytes_moved)
+    ends = f"Terms: {terms}. It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}."
+    if gpu.accelerator is not None:
+        return f"{_on_arrays(answer)} {ends} Nothing is fitted: times follow from the chip's description."
     return (
         f"Tiles of {tile_text(cost)} over {gpu.num_sms} SMs make {float(d.get('waves', 0)):.0f} waves: "
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work; operand alignment lets the "
-        f"main loop run at {format_share(float(d.get('alignment', 1)))}. Terms: {terms}. "
-        f"It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}.{_residual(answer)}"
+        f"main loop run at {format_share(float(d.get('alignment', 1)))}. {ends}{_residual(answer)}"
         f" Coefficients: {owner_words(answer.calibration)}."
+    )
+
+
+def _on_arrays(answer: GemmAnswer) -> str:
+    d, cores, waves = answer.cost.details, answer.gpu.num_sms, answer.cost.details["waves"]
+    tile, wave, busy = (format_share(float(d[key])) for key in ("tile_efficiency", "wave_efficiency", "utilization"))
+    return (
+        f"Tiles of {tile_text(answer.cost)} over {cores} tensor core{'s' if cores > 1 else ''} make"
+        f" {waves:,} wave{'s' if waves > 1 else ''}: {tile} of the array's cycles in a tile and {wave} of the waves do"
+        f" useful work; multiply-accumulators are busy {busy} of the time."
     )
 
 

@@ -144,6 +144,7 @@ OWNERS = {
     "own (another dtype)": "measurements of the device in another dtype",
     "joint": "a joint fit of generations measured, nothing of this device",
     "generation": "assumptions of its generation, nothing fitted",
+    "template": "the accelerator's description alone, nothing fitted",
 }
 """``Calibration.owner`` in words."""
 

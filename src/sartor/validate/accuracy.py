@@ -106,7 +106,7 @@ def validate_operators(
     by their ``name``. Raises ``InputError`` when nothing can be used.
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
-    devices = {gpu.name: gpu for gpu in map(load_gpu, gpus)}
+    devices = {gpu.name: gpu for gpu in map(load_gpu, map(str, gpus))}
     own = _own(calibration, devices)
     reading = read_tables(data, asked)
     groups: list[Group] = []

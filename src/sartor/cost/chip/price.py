@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sartor.cost.chip.fused_attention import attention_cost
-from sartor.cost.chip.systolic import product_cost, product_of
+from sartor.cost.chip.systolic import ProductCost, product_alternatives, product_cost, product_of
 from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration
@@ -29,18 +31,37 @@ def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | Non
     assert gpu.accelerator is not None
     if not isinstance(op, MemoryBound):
         gpu.peak(op.dtype)  # refuses a type that the arrays do not multiply
-    compute_s, memory_s, time_s = _terms(op, gpu.accelerator)
-    rest_s = np.maximum(time_s - np.maximum(compute_s, memory_s), 0.0)
-    return Cost(time_s=time_s, compute_s=compute_s, memory_s=memory_s, overhead_s=rest_s)
+    return _cost(op, gpu.accelerator)
 
 
-def _terms(op: Gemm | GroupedGemm | Attention | MemoryBound, a: Accelerator) -> tuple[Floats, Floats, Floats]:
+def chip_alternatives(op: Gemm, accelerator: Accelerator) -> tuple[Cost, ...]:
+    """Every core tile and split considered for one product of scalar sizes, fastest first."""
+    return tuple(_of_product(each) for each in product_alternatives(product_of(op, accelerator), accelerator))
+
+
+def _cost(op: Gemm | GroupedGemm | Attention | MemoryBound, a: Accelerator) -> Cost:
     if isinstance(op, (Gemm, GroupedGemm)):
-        product = product_cost(product_of(op, a), a)
-        on_cores = np.maximum(np.maximum(product.compute_s, product.buffer_s), product.epilogue_s)
-        return on_cores, product.memory_s, product.time_s
+        return _of_product(product_cost(product_of(op, a), a))
     if isinstance(op, Attention):
         attention = attention_cost(op, a)
-        return np.maximum(attention.tensor_s, attention.vector_s), attention.memory_s, attention.time_s
+        on_cores = np.maximum(attention.tensor_s, attention.vector_s)
+        return _of_terms(on_cores, attention.memory_s, attention.time_s)
     stream = vector_cost(op, a)
-    return np.maximum(stream.compute_s, stream.buffer_s), stream.memory_s, stream.time_s
+    return _of_terms(np.maximum(stream.compute_s, stream.buffer_s), stream.memory_s, stream.time_s)
+
+
+def _of_product(product: ProductCost) -> Cost:
+    on_cores = np.maximum(np.maximum(product.compute_s, product.buffer_s), product.epilogue_s)
+    details = {name: np.asarray(getattr(product, name)).astype(np.int64)[()] for name in COUNTS}
+    details |= {name: getattr(product, name) for name in SHARES}
+    return replace(_of_terms(on_cores, product.memory_s, product.time_s), details=details)
+
+
+COUNTS = ("tile_m", "tile_n", "split_k", "waves")
+SHARES = ("tile_efficiency", "wave_efficiency", "utilization")
+"""With ``COUNTS``, what a product's cost says of its mapping."""
+
+
+def _of_terms(on_cores_s: Floats, memory_s: Floats, time_s: Floats) -> Cost:
+    rest_s = np.maximum(time_s - np.maximum(on_cores_s, memory_s), 0.0)
+    return Cost(time_s=time_s, compute_s=on_cores_s, memory_s=memory_s, overhead_s=rest_s)

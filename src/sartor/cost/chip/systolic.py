@@ -89,6 +89,12 @@ class ProductCost:
     memory_bytes: Floats
     utilization: Floats
     """Share of all multiply-accumulators' cycles that did work."""
+    waves: Floats
+    """Rounds in which core tiles are dealt over the tensor cores."""
+    tile_efficiency: Floats
+    """Share of the array's cycles in a core tile that are not spent on padding."""
+    wave_efficiency: Floats
+    """Share of the rounds' places that hold a tile."""
 
 
 def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
@@ -123,6 +129,19 @@ def product_cost(product: Product, accelerator: Accelerator) -> ProductCost:
     0.99
     """
     return ProductCost(**dict(zip(_COST_FIELDS, _each_chunk(product, accelerator, _details), strict=True)))
+
+
+def product_alternatives(product: Product, accelerator: Accelerator) -> tuple[ProductCost, ...]:
+    """Every core tile and split of one product (scalar sizes, one chip) that fits the cores, fastest first."""
+    menu = np.arange((1 + len(ROW_TILES)) * len(COL_TILES) * len(SPLITS_OF_K))
+    sizes = [np.full(len(menu), value, dtype=np.float64) for value in _problem_arrays(product)]
+    chips = [np.full(len(menu), value, dtype=np.float64) for value in _chip_arrays(accelerator)]
+    columns = _details(_Problem(*sizes), _Chip(*chips), accelerator.dataflow, menu)
+    rows = [ProductCost(**dict(zip(_COST_FIELDS, map(float, row), strict=True))) for row in zip(*columns, strict=True)]
+    found: dict[tuple[Floats, ...], ProductCost] = {}
+    for row in sorted(rows, key=lambda row: (row.time_s, max(row.compute_s, row.buffer_s))):
+        found.setdefault((row.tile_m, row.tile_n, row.split_k), row)
+    return tuple(row for row in found.values() if np.isfinite(row.time_s))
 
 
 _COST_FIELDS = tuple(f.name for f in fields(ProductCost))
@@ -210,8 +229,6 @@ class _Best:
     time_s: Array
     tile: Any
     """Flat index into the menu of core tiles."""
-    block: Any
-    """Index into the menu of blocks in the global buffer."""
     concurrent: Array
 
 
@@ -228,13 +245,11 @@ def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
         least = np.take_along_axis(on_cores, tile[:, None], axis=1)[:, 0]
         memory_s, spill_s = _from_memory(p, chip, together)
         by_block = np.maximum(memory_s, least[:, None] + spill_s)
-        block = by_block.argmin(axis=1)
-        time = np.take_along_axis(by_block, block[:, None], axis=1)[:, 0]
-        found = _Best(time, tile, block, together)
+        found = _Best(by_block.min(axis=1), tile, together)
         best = found if best is None else _better(best, found)
     assert best is not None
     ends = _ends(problem, chip, best.time_s)
-    return _Best(ends, best.tile, best.block, best.concurrent)
+    return _Best(ends, best.tile, best.concurrent)
 
 
 def _better(a: _Best, b: _Best) -> _Best:
@@ -242,7 +257,6 @@ def _better(a: _Best, b: _Best) -> _Best:
     return _Best(
         np.where(less, b.time_s, a.time_s),
         np.where(less, b.tile, a.tile),
-        np.where(less, b.block, a.block),
         np.where(less, b.concurrent, a.concurrent),
     )
 
@@ -258,25 +272,30 @@ def _ends(p: _Problem, chip: _Chip, time: Array) -> Array:
     return whole
 
 
-def _details(problem: _Problem, chip: _Chip, flow: Dataflow) -> tuple[Array, ...]:
-    """The chosen mapping priced once more, alone, with everything told."""
+def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -> tuple[Array, ...]:
+    """The chosen mapping priced once more, alone, with all its terms; with ``tile`` (flat indices into the menu of core
+    tiles) that one instead, beside the blocks that suit it."""
     best = _best(problem, chip, flow)
     p = problem.swapped() if flow is Dataflow.INPUT_STATIONARY else problem
     menu = _tile_menu(chip)
     shape = np.broadcast_shapes(*(x.shape[1:] for x in menu))
-    i, j, s = np.unravel_index(best.tile, shape)
+    i, j, s = np.unravel_index(best.tile if tile is None else tile, shape)
     row = np.arange(len(p.m))
     heights, widths, splits, spilled = (np.broadcast_to(x, (len(p.m), *shape)) for x in menu)
     chosen = tuple(x[row, i, j, s] for x in (heights, widths, splits, spilled))
     core = _on_cores(p, chip, flow, chosen, best.concurrent)
-    memory_s, spill_s = (x[row, best.block] for x in _from_memory(p, chip, best.concurrent))
+    by_block = _from_memory(p, chip, best.concurrent)
+    times = np.maximum(by_block[0], core.time_s[:, None] + by_block[1])
+    block = times.argmin(axis=1)
+    memory_s, spill_s = (x[row, block] for x in by_block)
+    time_s = _ends(problem, chip, times[row, block])
     tile_x, tile_y = np.minimum(chosen[0], p.m), np.minimum(chosen[1], p.n)
     if flow is Dataflow.INPUT_STATIONARY:
         tile_x, tile_y = tile_y, tile_x
     macs = problem.batch * problem.m * problem.n * problem.k
-    peak = chip.cores * chip.rows * chip.cols * chip.clock
+    array = chip.rows * chip.cols
     return (
-        best.time_s,
+        time_s,
         core.compute_s,
         core.buffer_s + spill_s,
         memory_s,
@@ -288,7 +307,10 @@ def _details(problem: _Problem, chip: _Chip, flow: Dataflow) -> tuple[Array, ...
         core.sram_bytes,
         core.buffer_bytes + spill_s * chip.buffer_rate,
         memory_s * chip.memory_rate,
-        macs / (peak * best.time_s),
+        macs / (chip.cores * array * chip.clock * time_s),
+        core.waves,
+        macs / (p.batch * core.tiles * core.tile_cycles * array),
+        p.batch * core.tiles / (core.waves * chip.cores),
     )
 
 
@@ -302,6 +324,10 @@ class _OnCores:
     buffer_s: Array
     buffer_bytes: Array
     sram_bytes: Array
+    tiles: Array
+    """Of one product of the batch."""
+    waves: Array
+    tile_cycles: Array
 
 
 def _tile_menu(chip: _Chip) -> tuple[Array, Array, Array, Array]:
@@ -331,12 +357,14 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[Array, ...],
     sums_s, sums_bytes = _sum_of_splits(p, chip, split)
     buffer_bytes = p.batch * tiles * tile_bytes
     buffer_s = np.maximum(waves * tile_bytes / chip.port, buffer_bytes / chip.buffer_rate)
-    compute_s = (waves * passes * held + fill) / chip.clock
+    tile_cycles = passes * held
+    compute_s = (waves * tile_cycles + fill) / chip.clock
     fits = _held_bytes(p, flow, chip, k, tall, wide, spilled) <= chip.sram
     time = np.where(fits, np.maximum(compute_s, buffer_s) + sums_s, np.inf)
     feed = p.batch * tiles * passes * (streamed * chip.rows * p.e + chip.rows * chip.cols * p.e)
     sums = 2 * chip.accumulator * p.batch * tiles * tall * wide * steps
-    return _OnCores(time, compute_s + sums_s, buffer_s, buffer_bytes + sums_bytes, feed + sums)
+    moved = buffer_bytes + sums_bytes
+    return _OnCores(time, compute_s + sums_s, buffer_s, moved, feed + sums, tiles, waves, tile_cycles)
 
 
 def _passes(flow: Dataflow, chip: _Chip, k: Array, tall: Array, wide: Array) -> tuple[Array, Array]:

@@ -1,0 +1,129 @@
+"""Chips of the accelerator template named where a GPU is: what is answered, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sartor as package
+from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator
+from sartor.hardware.device import load_device
+from sartor.operators import DType
+
+Sartor = Callable[..., Any]
+CHIP = "tpu_v4_like"
+MY_CHIP = """
+clock_mhz = 1500
+node_nm = 5
+num_tensor_cores = 16
+array_rows = 256
+array_cols = 256
+num_vector_cores = 16
+vector_lanes = 1024
+global_buffer_mib = 256
+memory = "hbm3"
+num_stacks = 6
+num_links = 8
+link_gb_per_s = 50
+link_latency_us = 1
+"""
+
+
+@pytest.fixture
+def my_chip(tmp_path: Path) -> Path:
+    path = tmp_path / "my_chip.toml"
+    path.write_text(MY_CHIP)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------- gemm
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_a_gemm_says_which_tile_of_the_arrays_it_took_and_what_else_there_was(name: str) -> None:
+    chip = load_accelerator(name)
+    found = package.gemm(1000, 1600, 2304, name)
+    cost, best = found.cost, found.alternatives[0]
+    assert best.time_s == cost.time_s
+    assert (best.tile_m, best.tile_n, best.split_k) == tuple(cost.details[k] for k in ("tile_m", "tile_n", "split_k"))
+    assert [each.time_s for each in found.alternatives] == sorted(each.time_s for each in found.alternatives)
+    assert len({(each.tile_m, each.tile_n, each.split_k) for each in found.alternatives}) == len(found.alternatives)
+    for each in found.alternatives:
+        peak = 2 * 1000 * 1600 * 2304 / float(chip.peak_flops_per_s)
+        assert each.time_s >= each.compute_s > peak
+        assert each.compute_s * each.tile_efficiency * each.wave_efficiency >= peak * (1 - 1e-9)
+    assert cost.details["utilization"] <= cost.details["tile_efficiency"] * cost.details["wave_efficiency"]
+
+
+def test_gemm_on_a_chip_has_the_contracts_keys(sartor: Sartor) -> None:
+    chip, gpu = (sartor("gemm", 4096, 4096, 4096, "--gpu", name, "--json").body for name in (CHIP, "h100"))
+    assert chip.keys() == gpu.keys()
+    assert chip["tiles"][0].keys() == gpu["tiles"][0].keys()
+    assert (chip["tile_m"], chip["tile_n"], chip["waves"]) == (128, 256, 64)
+    assert chip["source"] == "analytic"
+    assert chip["low_s"] < chip["time_s"] < chip["high_s"]
+
+
+def test_gemm_on_a_chip_speaks_of_tensor_cores(sartor: Sartor) -> None:
+    text = sartor("gemm", 4096, 4096, 4096, "--gpu", CHIP).out
+    assert "8 tensor cores" in text
+    assert "SM" not in text
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "why"),
+    [
+        (["estimate", "gpt2", "--gpu", CHIP, "--eager"], "eager", "a GPU's host launches"),
+        (["estimate", "gpt2", "--gpu", CHIP, "--calibration", "mine.toml"], "calibration", "measurements of a GPU"),
+        (["estimate", "gpt2", "--gpu", CHIP, "--dtype", "fp32"], "dtype", "no matrix rate"),
+        (["estimate", "gpt2", "--gpu", CHIP, "--dtype", "int8_wo"], "dtype", "no matrix units"),
+        (["estimate", "gpt2", "--gpu", "edge_tpu_like"], "gpu", "multiply int8 at most"),
+        (["lint", "gpt2", "--gpu", CHIP, "--format", "sarif"], "--format", "SARIF rules describe GPU kernels"),
+        (["collective", "all_reduce", "1e6", "8", "--gpu", CHIP, "--eager"], "eager", "a GPU's host launches"),
+        (["collective", "all_reduce", "1e6", "8", "--gpu", CHIP, "--library", "custom"], "library", "GPU engines"),
+        (["calibrate", "--plan", "10", "--gpu", CHIP], "gpu", "nothing was measured on it"),
+        (["catalog", "gpus", CHIP], "gpu", "chip of the accelerator template"),
+    ],
+)
+def test_what_only_a_gpu_has_is_refused_in_one_sentence(
+    sartor: Sartor, words: list[str], field: str, why: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    plain = sartor(*words)
+    assert (plain.code, plain.out) == (2, "")
+    assert plain.err.count("\n") == 1
+    assert plain.err.startswith(f"sartor: {field}=")
+    assert why in plain.err
+    assert "nearest: " in plain.err
+    if words[0] != "catalog" and "sarif" not in words:
+        assert why in sartor(*words, "--json", "--out", out).refusal()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["validate", "measure"])
+def test_nothing_is_measured_on_a_chip(sartor: Sartor, my_chip: Path, command: str, tmp_path: Path) -> None:
+    words = {"validate": ["validate", "operators", "--data", tmp_path], "measure": ["measure"]}[command]
+    for name in (CHIP, my_chip):
+        refused = sartor(*words, "--gpu", name)
+        assert refused.code == 2
+        assert "only a GPU can be named here" in refused.err
+
+
+def test_sarif_of_a_chip_leaves_no_file(sartor: Sartor, tmp_path: Path) -> None:
+    out = tmp_path / "lint.json"
+    assert sartor("lint", "gpt2", "--gpu", CHIP, "--format", "sarif", "--out", out).code == 2
+    assert not out.exists()
+
+
+# ------------------------------------------------------------------------------------------- a chip as a datasheet
+
+
+def test_a_chips_own_type_comes_first() -> None:
+    assert next(iter(load_device("edge_tpu_like").peak_flops_per_s)) is DType.INT8
+    assert load_device(CHIP).default_dtype is DType.BF16
