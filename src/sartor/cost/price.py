@@ -9,6 +9,7 @@ kernels a graph lists, so its total deviates by ``PASS_LOG_SIGMA`` beyond them. 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -298,21 +299,23 @@ def _ratio_variance(before: Estimate, after: Estimate) -> Any:
     ours, theirs = _shares(before), _shares(after)
     variance: Any = 0.0
     for family in dict.fromkeys([key[0] for key in (*ours, *theirs)]):
-        names = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == family)
-        pairs = [(ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))) for name in names]
+        mine = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == family)
+        pairs = [(ours.get(key, (0.0, 0.0)), theirs.get(key, (0.0, 0.0))) for key in mine]
         common = _add([b[1] - a[1] for a, b in pairs])
         own = _add([np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs])
         variance = variance + RHO * common**2 + (1 - RHO) * own
     return variance
 
 
-def _shares(of: Estimate) -> dict[tuple[str, ...], tuple[Any, Any]]:
-    """Per operator: time of one execution, and its share of the total times its sigma."""
-    out: dict[tuple[str, ...], tuple[Any, Any]] = {}
-    for i, (op, cost) in enumerate(zip(of.graph.operators, of.costs, strict=True)):
-        key: tuple[str, ...] = (_family(op), op.name, op.pass_.value)
-        key = (*key, str(i)) if key in out else key
-        out[key] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
+def _shares(of: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
+    """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models are the
+    same where family, block, role and pass are, the first of them with the first."""
+    out: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for op, cost in zip(of.graph.operators, of.costs, strict=True):
+        kind = (_family(op), op.block, op.role, op.pass_)
+        out[*kind, seen[kind]] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
+        seen[kind] += 1
     return out
 
 

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from sartor.hardware.alignment import flash_head_dims
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
+from sartor.operators import Role
 from sartor.rules.candidates import head_fixes
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import ceil_div
@@ -62,7 +63,7 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
         f" {', '.join(str(d) for d in compiled)}",
         field="head_dim",
         value=width,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=head_fixes(mixer, int(context.dims.tp), compiled),
     )
 
@@ -81,7 +82,7 @@ def _few_blocks(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
         f" microbatch_size={more} gives at least two per SM",
         field="microbatch_size",
         value=sequences,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=({"microbatch_size": more},),
         advisory=True,
     )

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
+from sartor.operators import Role
 from sartor.rules.candidates import head_fixes
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -47,7 +48,7 @@ def head_dim_64(context: Context) -> Iterator[Suspicion]:
         f" at the same num_heads * head_dim = {heads * width} (check model quality)",
         field="head_dim",
         value=width,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=head_fixes(mixer, int(context.dims.tp), (WIDE,)),
         advisory=True,
     )

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel
+from sartor.operators import Role
 from sartor.rules.candidates import HEAD_DIMS, head_fixes
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -48,7 +49,7 @@ def narrow_heads(context: Context) -> Iterator[Suspicion]:
         f" fewer, wider heads than {heads} x {width} do the same work (check model quality)",
         field="head_dim",
         value=width,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=head_fixes(mixer, int(context.dims.tp), wider),
         advisory=True,
     )

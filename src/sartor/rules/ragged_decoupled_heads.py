@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.operators import Role
 from sartor.rules.candidates import around, head_fixes
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
@@ -46,7 +47,7 @@ def ragged_decoupled_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_heads * head_dim = {inner} is neither hidden_size={hidden} nor a multiple of {GRAIN * tp}",
         field="num_heads",
         value=int(mixer.num_heads),
-        operator=context.operator("qkv", "q"),
+        operator=context.operator(Role.QKV),
         fixes=tuple(_fixes(mixer, inner, tp)),
     )
 

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 
 from sartor.model.layer import MoeFfn
 from sartor.model.workload import Phase
+from sartor.operators import Role
 from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import ceil_div
@@ -58,7 +59,7 @@ def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
         message=f"expert_ffn_hidden_size={width}{shard} is not a multiple of {GRAIN}. Use {words(good)}",
         field="expert_ffn_hidden_size",
         value=width,
-        operator=context.operator("expert_down"),
+        operator=context.operator(Role.EXPERT_DOWN),
         fixes=fixes_of("expert_ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )
@@ -77,7 +78,7 @@ def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
         f" {TILE_ROWS} rows; microbatch_size={more} fills one",
         field="microbatch_size",
         value=sequences,
-        operator=context.operator("expert_gate_up", "expert_up"),
+        operator=context.operator(Role.EXPERT_UP),
         fixes=({"microbatch_size": more},),
         advisory=True,
     )

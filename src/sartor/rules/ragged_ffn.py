@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.operators import Role
 from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -52,7 +53,7 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
         f" Use {words(around(width, multiple * tp), width)}",
         field="ffn_hidden_size",
         value=width,
-        operator=context.operator("mlp_down"),
+        operator=context.operator(Role.FFN_DOWN),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from sartor.hardware.alignment import flash_head_dims
 from sartor.model.workload import AttentionKernel
+from sartor.operators import Role
 from sartor.rules.candidates import head_fixes, matrix_units
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import largest_power_of_two_dividing
@@ -63,7 +64,7 @@ def ragged_head_dim(context: Context) -> Iterator[Suspicion]:
         f" {context.gpu.label}" + (f". Same size: {near}" if near else ""),
         field="head_dim",
         value=width,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=fixes,
     )
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.operators import Role
 from sartor.rules.candidates import around, head_fixes, misaligned, nearest_first, ragged, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
@@ -44,7 +45,7 @@ def ragged_hidden(context: Context) -> Iterator[Suspicion]:
             message=f"{misaligned(context, f'hidden_size={hidden}', multiple)}. Use {words(good)}",
             field="hidden_size",
             value=hidden,
-            operator=context.operator("qkv", "q"),
+            operator=context.operator(Role.QKV),
             fixes=tuple(_hidden_fixes(context, good)),
         )
     elif mixer is not None and tp > 1 and mixer.num_heads % tp == 0:
@@ -70,7 +71,7 @@ def _ragged_shard(context: Context, inner: int, tp: int) -> Iterator[Suspicion]:
         message=misaligned(context, f"num_heads * head_dim / tp = {inner} / {tp} = {inner // tp}", multiple),
         field="head_dim",
         value=int(mixer.head_dim) if mixer is not None else 0,
-        operator=context.operator("attn_out"),
+        operator=context.operator(Role.ATTENTION_OUTPUT),
         fixes=head_fixes(mixer, tp),
     )
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.operators import Role
 from sartor.rules.candidates import above, fixes_of, misaligned, ragged, steps, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -53,7 +54,7 @@ def ragged_vocab(context: Context) -> Iterator[Suspicion]:
         f" Pad to {words(above(vocab, (multiple, tp * context.alignment.preferred)))}",
         field="vocab_size",
         value=vocab,
-        operator=context.operator("logits"),
+        operator=context.operator(Role.LOGITS),
         fixes=fixes_of("vocab_size", good, vocab),
     )
 
@@ -65,7 +66,7 @@ def _unsplit(context: Context, vocab: int, tp: int) -> Suspicion:
         message=f"vocab_size={vocab} is not divisible by tp={tp}. Pad to {words(good)}",
         field="vocab_size",
         value=vocab,
-        operator=context.operator("logits"),
+        operator=context.operator(Role.LOGITS),
         fixes=fixes_of("vocab_size", good, vocab),
         blocking=True,
     )

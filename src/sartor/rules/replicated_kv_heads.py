@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.operators import Role
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 
@@ -44,7 +45,7 @@ def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_kv_heads={groups} {copies}; {tp} key/value heads would give each device its own",
         field="num_kv_heads",
         value=groups,
-        operator=context.operator("qkv", "q"),
+        operator=context.operator(Role.QKV),
         fixes=tuple(_fixes(groups, heads, tp, uneven)),
         blocking=uneven,
     )

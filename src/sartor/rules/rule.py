@@ -23,7 +23,7 @@ from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
-from sartor.operators import DType
+from sartor.operators import DType, Role
 
 Fix: TypeAlias = Mapping[str, int]
 """New values by field: an ``EDITABLE`` field of the shape, or one of ``WORKLOAD_FIELDS`` and ``DIMS_FIELDS``."""
@@ -98,10 +98,9 @@ class Context:
         """The multiples this device prefers for this data type."""
         return alignment_of(self.gpu, self.dtype)
 
-    def operator(self, *stems: str) -> str:
-        """The first operator of the baseline of one of these names, whatever kind of layer it is in; "" if none."""
-        names = (op.name for op in self.baseline.graph.operators)
-        return next((name for name in names if name.rpartition(".")[2] in stems), "")
+    def operator(self, *roles: Role) -> str:
+        """Name of the baseline's first operator of one of these roles; "" if none."""
+        return next((op.name for op in self.baseline.graph.operators if op.role in roles), "")
 
 
 def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:

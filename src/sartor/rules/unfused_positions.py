@@ -29,6 +29,7 @@ from dataclasses import replace
 
 from sartor.model.layer import AttentionMixer, Layer, Mixer
 from sartor.model.shape import TransformerShape
+from sartor.operators import Role
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
 
@@ -41,7 +42,7 @@ def unfused_positions(context: Context) -> Iterator[Suspicion]:
         message="separate rotary embedding kernels read and write queries and keys once more; fused kernels do not",
         field="head_dim",
         value=int(mixer.head_dim),
-        operator=context.operator("rotary"),
+        operator=context.operator(Role.ROTARY),
         remedy=without_rotary(context.shape),
         advisory=True,
     )

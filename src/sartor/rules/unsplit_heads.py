@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.operators import Role
 from sartor.rules.candidates import around, head_fixes, kv_heads_for, nearest_first, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
@@ -42,7 +43,7 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
         message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)}",
         field="num_heads",
         value=heads,
-        operator=context.operator("attention", "attn_score"),
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=tuple(_fixes(mixer, near, tp))
         if isinstance(mixer, AttentionMixer)
         else tuple({"num_heads": value} for value in near),

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.operators import Role
 from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -48,7 +49,7 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
         f" Use {words(around(width, context.alignment.preferred * tp))}",
         field="ffn_hidden_size",
         value=width,
-        operator=context.operator("mlp_gate_up", "mlp_gate"),
+        operator=context.operator(Role.FFN_UP),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
     )
