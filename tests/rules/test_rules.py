@@ -18,7 +18,7 @@ from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
-from sartor.operators import Pass
+from sartor.operators import Pass, Role
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.lint import rule_entries, run_rules
 from sartor.rules.pricing import LEAST_GAIN, changed
@@ -130,6 +130,20 @@ def test_a_rule_is_content_with_its_own_fix(name: str) -> None:
         after = replace(context, workload=workload, dims=dims, runs_at=dims)
         left = [s for s in find_rule(name).check(after) if s.field == finding.field and not s.advisory]
         assert all(s.grade.severity < finding.grade.severity or s.grade is Grade.INFO for s in left)
+
+
+@pytest.mark.parametrize(("model", "dense", "spoken"), [("deepseek-v3", False, False), ("gpt3-6.7b", True, True)])
+def test_only_a_tail_of_the_dense_feed_forward_part_counts(model: str, dense: bool, spoken: bool) -> None:
+    """DeepSeek-V3's q_up and shared experts do not depend on ``ffn_hidden_size``."""
+    baseline = (context := Sample(model, workload={"phase": Phase.PREFILL}, wave_efficiency=1.0).context()).baseline
+    costs = tuple(
+        replace(c, details=c.details | {"wave_efficiency": 0.1})
+        if (op.role in (Role.FFN_UP, Role.FFN_DOWN)) == dense
+        else c
+        for op, c in zip(baseline.graph.operators, baseline.costs, strict=True)
+    )
+    suspicions = list(find_rule("tail_wave").check(replace(context, baseline=replace(baseline, costs=costs))))
+    assert bool(suspicions) == spoken
 
 
 @pytest.mark.parametrize("name", NAMES)

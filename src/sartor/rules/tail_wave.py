@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.operators import Gemm
+from sartor.operators import Gemm, Role
 from sartor.rules.candidates import fixes_of, nearest_first, within
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
@@ -57,10 +57,10 @@ def tail_wave(context: Context) -> Iterator[Suspicion]:
 
 
 def _tails(context: Context) -> Iterator[tuple[float, str, float]]:
-    """Seconds of the step an idle tail may take, by feed-forward product."""
+    """Seconds of the step an idle tail may take, by product of the dense feed-forward part."""
     for operator, cost in zip(context.baseline.graph.operators, context.baseline.costs, strict=True):
         efficiency = float(cost.details.get("wave_efficiency", 1.0))
-        if isinstance(operator, Gemm) and ("up" in operator.name or "down" in operator.name):
+        if isinstance(operator, Gemm) and operator.role in (Role.FFN_UP, Role.FFN_DOWN):
             yield float(cost.time_s * operator.count) * (1 - efficiency), operator.name, efficiency
 
 
