@@ -23,7 +23,7 @@ import numpy as np
 from sartor.placement.check_terms import price_with_terms
 from sartor.placement.pipeline import resync_s_per_byte, slots
 from sartor.placement.plain import solve
-from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, Width
+from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 from sartor.placement.tabulate import find_states, tabulate
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.placement.with_terms import solve_with_terms
@@ -140,7 +140,7 @@ def generated(num_layers: int, num_devices: int) -> PlacementProblem:
     """Layers that all differ a little, at four widths, with memory for a fifth of the model per device."""
     rng = np.random.default_rng(num_layers)
     base = [
-        Layer(
+        PlacedLayer(
             id=v,
             param_bytes=1e9 * rng.uniform(0.9, 1.1),
             activation_bytes=1e9 * rng.uniform(0.5, 1.5),
@@ -160,11 +160,11 @@ def generated(num_layers: int, num_devices: int) -> PlacementProblem:
         link_bytes_per_s=5e9,
         num_microbatches=4096,
         recompute=True,
-        optimizer=Optimizer.ADAM,
+        optimizer=PlacedOptimizer.ADAM,
     )
 
 
-def split(layer: Layer, t: int) -> Layer:
+def split(layer: PlacedLayer, t: int) -> PlacedLayer:
     return replace(
         layer,
         is_split=t > 1,

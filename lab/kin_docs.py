@@ -22,7 +22,7 @@ import numpy as np
 from sartor.cost.correction import network_data as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.hardware.catalog import load_gpu
-from sartor.records.tables import Column, read_tables
+from sartor.records.tables import Coded, read_tables
 from sartor.records.targets import Targets, targets_of
 from sartor.validate.accuracy import groups_of
 from sartor.validate.predictions import predict
@@ -263,7 +263,7 @@ def taken(targets: Targets, rows: Any) -> Targets:
     """Some of the targets."""
     return replace(
         targets,
-        coded={name: Column(codes=column.codes[rows], values=column.values) for name, column in targets.coded.items()},
+        coded={name: Coded(codes=column.codes[rows], values=column.values) for name, column in targets.coded.items()},
         numbers={name: values[rows] for name, values in targets.numbers.items()},
         measured_s=targets.measured_s[rows],
         rows=targets.rows[rows],

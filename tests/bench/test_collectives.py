@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sartor.bench.cases import Case
+from bench.fake_device import FakeDevice
+from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import KINDS, collective_cases
-from sartor.bench.fake import FakeDevice
 from sartor.bench.journey import measure
 from sartor.bench.record import Row, row_of
 from sartor.bench.timing import Policy, time_case
 from sartor.records.tables import read_tables
 
 
-def faked(cases: list[Case], date: str) -> list[Row]:
+def faked(cases: list[BenchCase], date: str) -> list[Row]:
     device = FakeDevice()
     timing = time_case(device, device.load(cases[0]), cases[0].mode, Policy())
     return [row_of(c, timing, device.facts, sets=1, timer="host", suite="collectives", date=date) for c in cases]

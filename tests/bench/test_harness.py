@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.bench.cases import Case, Mode, StackRun
-from sartor.bench.fake import FACTS, FakeDevice
+from bench.fake_device import FACTS, FakeDevice
+from sartor.bench.cases import BenchCase, ClockMode, StackRun
 from sartor.bench.journey import measure, measured_body
 from sartor.bench.record import CHOSEN_KERNEL, NOISY, SUSTAINED
 from sartor.bench.records_file import RecordsFile, read_rows, row_key
@@ -22,8 +22,8 @@ from sartor.operators import Attention, DType, Gemm, Layout
 from sartor.records.tables import read_tables
 
 
-def product(m: int = 256, n: int = 512, k: int = 1024, layout: Layout = Layout.TN) -> Case:
-    return Case(work=Gemm(name="gemm", m=m, n=n, k=k, layout=layout))
+def product(m: int = 256, n: int = 512, k: int = 1024, layout: Layout = Layout.TN) -> BenchCase:
+    return BenchCase(work=Gemm(name="gemm", m=m, n=n, k=k, layout=layout))
 
 
 CASES = [product(m=m) for m in (64, 128, 256, 512, 1024)]
@@ -44,7 +44,7 @@ def test_the_median_lies_between_the_percentiles_and_near_the_truth(
     noise: float, seed: int, scale: float, samples: int
 ) -> None:
     device = FakeDevice(seconds=lambda _: scale, noise=noise, seed=seed)
-    timing = time_case(device, device.load(product()), Mode.BURST, Policy(samples=samples))
+    timing = time_case(device, device.load(product()), ClockMode.BURST, Policy(samples=samples))
     assert timing.p10_s <= timing.median_s <= timing.p90_s
     assert timing.samples == samples
     assert abs(np.log(timing.median_s / scale)) <= 4 * noise + 1e-9
@@ -52,13 +52,13 @@ def test_the_median_lies_between_the_percentiles_and_near_the_truth(
 
 def test_a_sample_holds_as_many_launches_as_fill_its_time() -> None:
     device = FakeDevice(seconds=lambda _: 1e-4)
-    timing = time_case(device, device.load(product()), Mode.BURST, Policy(sample_s=0.01))
+    timing = time_case(device, device.load(product()), ClockMode.BURST, Policy(sample_s=0.01))
     assert timing.launches == 100
 
 
 def test_samples_in_which_others_took_the_cores_are_set_aside() -> None:
     every_other = FakeDevice(seconds=lambda _: 1e-3, disturb=lambda call: 0.02 * (call % 2))
-    timing = time_case(every_other, every_other.load(product()), Mode.BURST, Policy())
+    timing = time_case(every_other, every_other.load(product()), ClockMode.BURST, Policy())
     assert timing.quiet
     assert timing.set_aside > 0
     assert timing.median_s == pytest.approx(1e-3)
@@ -73,7 +73,7 @@ def test_a_device_that_is_never_quiet_is_timed_all_the_same_and_flagged(tmp_path
 
 def test_a_sustained_case_works_before_it_is_timed_and_its_row_says_so(tmp_path: Path) -> None:
     device = FakeDevice(seconds=lambda _: 1e-3)
-    result = run([replace(CASES[0], mode=Mode.SUSTAINED)], session(device, tmp_path / "r.csv"))
+    result = run([replace(CASES[0], mode=ClockMode.SUSTAINED)], session(device, tmp_path / "r.csv"))
     assert device.now > 1.5
     assert result.rows[0]["flag"] == SUSTAINED
     assert result.rows[0]["mode"] == "sustained"
@@ -81,7 +81,7 @@ def test_a_sustained_case_works_before_it_is_timed_and_its_row_says_so(tmp_path:
 
 def test_a_short_run_rests_between_samples() -> None:
     device = FakeDevice()
-    time_case(device, device.load(product()), Mode.BURST, Policy(rest_s=0.5, samples=4))
+    time_case(device, device.load(product()), ClockMode.BURST, Policy(rest_s=0.5, samples=4))
     assert device.rested_s == pytest.approx(2.0)
 
 
@@ -131,7 +131,7 @@ def test_cases_of_a_shared_host_are_visited_twice_and_once_more_where_visits_dif
 
 def test_a_kernel_asked_for_is_another_case_and_no_target(tmp_path: Path) -> None:
     work = Attention(name="a", batch=1, num_heads=8, num_kv_heads=8, seq_q=64, seq_kv=64, head_dim=64, v_head_dim=64)
-    result = run([Case(work=work), Case(work=work, kernel="math")], session(FakeDevice(), tmp_path / "r.csv"))
+    result = run([BenchCase(work=work), BenchCase(work=work, kernel="math")], session(FakeDevice(), tmp_path / "r.csv"))
     assert [row["flag"] for row in result.rows] == [0, CHOSEN_KERNEL]
 
 
@@ -199,4 +199,4 @@ def test_a_stack_counts_its_weights() -> None:
         num_layers=3,
     )
     assert run_.num_params == 3 * (64 * (2 * 64 + 2 * 32) + 3 * 64 * 256)
-    assert Case(work=replace(run_, dtype=DType.FP32)).columns["dtype"] == "float32"
+    assert BenchCase(work=replace(run_, dtype=DType.FP32)).columns["dtype"] == "float32"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench import probe
-from sartor.bench.fake import FACTS, FakeDevice, roofline_of
 from sartor.bench.journey import measure
 from sartor.bench.machine import best_rates, cache_bytes, machine_toml
 from sartor.bench.torch_device import catalogue_name, slug

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sartor.bench.cases import Case
+from bench.fake_device import FACTS, FakeDevice
+from sartor.bench.cases import BenchCase
 from sartor.bench.compare import predict
-from sartor.bench.fake import FACTS, FakeDevice
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import stand_in
 from sartor.bench.scale import Scale
@@ -51,7 +51,7 @@ def test_every_study_has_one_baseline_a_group_and_cases_of_its_own(name: str, si
 
 @pytest.mark.parametrize("name", ["vocabulary", "swiglu", "head_dim", "waves"])
 def test_a_device_that_is_as_predicted_has_speedups_as_predicted(name: str, tmp_path: Path) -> None:
-    def seconds(case: Case) -> float:
+    def seconds(case: BenchCase) -> float:
         found = predict(case, GPU, None)
         return float(found.time_s) if found else 1e-3
 

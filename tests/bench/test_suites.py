@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench.cases import StackRun
 from sartor.bench.compare import predict, stack_graph, stack_shape
-from sartor.bench.fake import FACTS, FakeDevice, roofline_of
 from sartor.bench.journey import measure
 from sartor.bench.machine import stand_in
 from sartor.bench.scale import Scale, look

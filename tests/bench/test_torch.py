@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sartor.bench.cases import Case, StackRun, StepPart
+from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import stack_shape
 from sartor.bench.device import Device, UnsupportedCase
 from sartor.bench.journey import measure_cases
@@ -39,7 +39,7 @@ def host(torch: Any) -> Any:
 QUICK = Policy(warmup_s=0.0, sample_s=0.0, samples=3, most_s=0.1)
 
 
-def seconds(device: Device, case: Case) -> float:
+def seconds(device: Device, case: BenchCase) -> float:
     timing = time_case(device, device.load(case), case.mode, QUICK)
     device.free()
     return timing.median_s
@@ -77,32 +77,32 @@ def test_attention_runs_both_ways_with_shared_heads(host: Any, pass_: Pass, kv_h
         name="a", batch=2, num_heads=4, num_kv_heads=kv_heads, seq_q=16, seq_kv=16, head_dim=32, v_head_dim=32,
         dtype=DType.FP32, pass_=pass_,
     )  # fmt: skip
-    assert seconds(host, Case(work=work, kernel=kernel)) > 0
+    assert seconds(host, BenchCase(work=work, kernel=kernel)) > 0
 
 
 def test_attention_that_pytorch_lacks_is_said(host: Any) -> None:
     work = Attention(name="a", batch=1, num_heads=4, num_kv_heads=4, seq_q=8, seq_kv=16, head_dim=32, v_head_dim=32)
     for lacking, why in ((work, "later chunk"), (replace(work, window=4), "window")):
         with pytest.raises(UnsupportedCase, match=why):
-            host.load(Case(work=lacking))
+            host.load(BenchCase(work=lacking))
     with pytest.raises(UnsupportedCase, match="must be one of flash"):
-        host.load(Case(work=replace(work, seq_q=16), kernel="fast"))
+        host.load(BenchCase(work=replace(work, seq_q=16), kernel="fast"))
 
 
 @pytest.mark.parametrize("op", [*TRAFFIC, "cast", "routing"])
 def test_streaming_kernels_run_both_ways(host: Any, op: str) -> None:
     forward = streamed(op, 8, 64, 2.0, DType.FP32)
-    assert seconds(host, Case(work=forward)) > 0
+    assert seconds(host, BenchCase(work=forward)) > 0
     if op not in ("routing", "cast"):
-        assert seconds(host, Case(work=replace(forward, pass_=Pass.BACKWARD))) > 0
+        assert seconds(host, BenchCase(work=replace(forward, pass_=Pass.BACKWARD))) > 0
 
 
 def test_optimizer_and_experts_run_and_scans_are_said_to_lack_a_kernel(host: Any) -> None:
-    assert seconds(host, Case(work=adam(1000))) > 0
+    assert seconds(host, BenchCase(work=adam(1000))) > 0
     experts = GroupedGemm(name="e", groups=4, rows=32, n=16, k=8, dtype=DType.FP32)
-    assert seconds(host, Case(work=experts)) > 0
+    assert seconds(host, BenchCase(work=experts)) > 0
     with pytest.raises(UnsupportedCase, match="no PyTorch kernel stands for it"):
-        host.load(Case(work=streamed("scan", 8, 8, 2.0, DType.FP32)))
+        host.load(BenchCase(work=streamed("scan", 8, 8, 2.0, DType.FP32)))
 
 
 TINY = StackRun(
@@ -115,7 +115,7 @@ TINY = StackRun(
 @pytest.mark.parametrize("vocab", [0, 128])
 def test_stacks_run_forward_backward_stepped_and_decoding(host: Any, part: StepPart, vocab: int) -> None:
     run = replace(TINY, part=part, vocab_size=vocab, context_len=8 if part is StepPart.DECODE else 0)
-    assert seconds(host, Case(work=run)) > 0
+    assert seconds(host, BenchCase(work=run)) > 0
 
 
 def test_the_module_has_the_parameters_its_shape_counts(torch: Any) -> None:
@@ -126,8 +126,8 @@ def test_the_module_has_the_parameters_its_shape_counts(torch: Any) -> None:
 
 
 def test_a_case_beyond_memory_is_skipped_and_said(host: Any, tmp_path: Path) -> None:
-    huge = Case(work=Gemm(name="g", m=2**20, n=2**20, k=64, dtype=DType.FP32))
-    small = Case(work=Gemm(name="g", m=64, n=64, k=64, dtype=DType.FP32))
+    huge = BenchCase(work=Gemm(name="g", m=2**20, n=2**20, k=64, dtype=DType.FP32))
+    small = BenchCase(work=Gemm(name="g", m=64, n=64, k=64, dtype=DType.FP32))
     found = measure_cases(host, "test", lambda _: [huge, small], tmp_path / "r.csv", budget_s=20.0, rounds=1)
     assert list(found.result.skipped) == ["out of memory"]
     assert found.result.measured == 1
@@ -167,7 +167,7 @@ def test_an_accelerator_is_timed_by_graphs_and_events(torch: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no accelerator here: graphs and events are tried where there is one")
     device = open_device("")
-    loaded = device.load(Case(work=Gemm(name="g", m=1024, n=1024, k=1024)))
+    loaded = device.load(BenchCase(work=Gemm(name="g", m=1024, n=1024, k=1024)))
     assert loaded.timer == "graph"
     assert 1e-7 < device.launch_s(loaded, 10) < 1e-2
     assert import_torch() is torch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sartor.bench.cases import Case
-from sartor.bench.fake import FACTS, FakeDevice, roofline_of
+from bench.fake_device import FACTS, FakeDevice, roofline_of
+from sartor.bench.cases import BenchCase
 from sartor.bench.journey import measure_cases
 from sartor.bench.kernel_cases import attention, streams
 from sartor.bench.scale import look, streamed
@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 PLAIN = roofline_of(rate=2e11, bandwidth=2e10, launch_s=5e-6)
 
 
-def _slower(case: Case) -> float:
+def _slower(case: BenchCase) -> float:
     return 5.0 if isinstance(case.work, MemoryBound) and case.work.kernel != "add" else 1.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise, permutations
 from math import ceil, inf
 
-from sartor.placement.problem import Optimizer, PlacementProblem, Width
+from sartor.placement.problem import PlacedOptimizer, PlacementProblem, Width
 
 Stages = tuple[frozenset[int], ...]
 
@@ -76,7 +76,7 @@ def _stage(
     load += shortest(backward, [(w, v) for v, w in inner], returning, start)
     params = sum(x.param_bytes for x in layers.values())
     activations = sum(x.activation_bytes for x in layers.values())
-    held = (3 if problem.optimizer is Optimizer.ADAM else 2) * params + activations
+    held = (3 if problem.optimizer is PlacedOptimizer.ADAM else 2) * params + activations
     stash = sum(e.size_bytes for e in into) if problem.recompute else activations
     return load, held, stash, width.devices if any(x.is_split for x in layers.values()) else 1
 

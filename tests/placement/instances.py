@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sartor.placement.problem import Edge, FixedStrategy, Layer, Optimizer, PlacementProblem, Width
+from sartor.placement.problem import Edge, FixedStrategy, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 
 Rng = np.random.Generator
 
@@ -54,15 +54,15 @@ def _problem(rng: Rng, num_layers: int, pairs: list[tuple[int, int]]) -> Placeme
         link_bytes_per_s=float(rng.choice([0.3, 1.0, 5.0, 1000.0])),
         num_microbatches=int(rng.integers(1, 40)),
         recompute=bool(rng.random() < 0.5),
-        optimizer=Optimizer.ADAM if rng.random() < 0.5 else Optimizer.SGD,
+        optimizer=PlacedOptimizer.ADAM if rng.random() < 0.5 else PlacedOptimizer.SGD,
         fixed=fixed,
     )
 
 
-def _layers(rng: Rng, num_layers: int) -> list[Layer]:
+def _layers(rng: Rng, num_layers: int) -> list[PlacedLayer]:
     equal = rng.random() < 0.3  # as in real models: the same layer many times
     drawn = [
-        Layer(
+        PlacedLayer(
             id=v,
             param_bytes=float(rng.uniform(0, 2)),
             activation_bytes=float(rng.uniform(0, 2)),
@@ -75,7 +75,7 @@ def _layers(rng: Rng, num_layers: int) -> list[Layer]:
     return [replace(drawn[0], id=v) for v in range(num_layers)] if equal else drawn
 
 
-def _split(layer: Layer, t: int) -> Layer:
+def _split(layer: PlacedLayer, t: int) -> PlacedLayer:
     return replace(
         layer,
         is_split=True,
@@ -90,7 +90,7 @@ def uniform_chain(
     num_layers: int, *, num_devices: int, num_microbatches: int = 8, **changes: object
 ) -> PlacementProblem:
     """Equal layers of 1 s forward and 2 s backward, 1 byte each, edges of 1 byte, links of 1e6 bytes/s."""
-    layer = Layer(id=0, param_bytes=1.0, activation_bytes=1.0, forward_s=1.0, backward_s=2.0, is_split=False)
+    layer = PlacedLayer(id=0, param_bytes=1.0, activation_bytes=1.0, forward_s=1.0, backward_s=2.0, is_split=False)
     problem = PlacementProblem(
         widths=(
             Width(
@@ -104,6 +104,6 @@ def uniform_chain(
         link_bytes_per_s=1e6,
         num_microbatches=num_microbatches,
         recompute=False,
-        optimizer=Optimizer.SGD,
+        optimizer=PlacedOptimizer.SGD,
     )
     return replace(problem, **changes)  # type: ignore[arg-type]

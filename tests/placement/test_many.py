@@ -9,17 +9,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.placement.many import Chain, batch_time_bounds
+from sartor.placement.many import ChainSet, batch_time_bounds
 from sartor.placement.place import place
-from sartor.placement.problem import Edge, Layer, Optimizer, PlacementProblem, Width
+from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 
 SECONDS = st.floats(0.01, 2.0)
 
 
-def as_problem(chain: Chain, problem: PlacementProblem) -> PlacementProblem:
+def as_problem(chain: ChainSet, problem: PlacementProblem) -> PlacementProblem:
     parts = [part for part, count in enumerate(chain.num_of) for _ in range(count)]
     layers = tuple(
-        Layer(
+        PlacedLayer(
             id=i,
             param_bytes=float(chain.param_bytes[part]),
             activation_bytes=float(chain.activation_bytes[part]),
@@ -34,13 +34,13 @@ def as_problem(chain: Chain, problem: PlacementProblem) -> PlacementProblem:
     return replace(problem, widths=(_width(chain, layers, edges),))
 
 
-def _width(chain: Chain, layers: tuple[Layer, ...], edges: tuple[Edge, ...]) -> Width:
+def _width(chain: ChainSet, layers: tuple[PlacedLayer, ...], edges: tuple[Edge, ...]) -> Width:
     experts = chain.expert_parallel
     return Width(tensor_parallel=chain.devices, expert_parallel=experts, layers=layers, edges=edges)
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[Chain, PlacementProblem]:
+def instances(draw: st.DrawFn) -> tuple[ChainSet, PlacementProblem]:
     counts = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=2)))
     parts = len(counts) + 2
 
@@ -48,7 +48,7 @@ def instances(draw: st.DrawFn) -> tuple[Chain, PlacementProblem]:
         return np.array(draw(st.lists(values, min_size=parts, max_size=parts)))
 
     param_bytes = many(st.integers(0, 40).map(lambda x: x / 10))
-    chain = Chain(
+    chain = ChainSet(
         devices=draw(st.sampled_from((1, 2))),
         expert_parallel=draw(st.sampled_from((1, 1, 2, 3, 4))),
         expert_param_bytes=param_bytes * draw(st.sampled_from((0.0, 0.5, 1.0))),
@@ -61,14 +61,16 @@ def instances(draw: st.DrawFn) -> tuple[Chain, PlacementProblem]:
     )
     problem = PlacementProblem(
         widths=(
-            Width(tensor_parallel=1, layers=(Layer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()),
+            Width(
+                tensor_parallel=1, layers=(PlacedLayer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()
+            ),
         ),
         memory_bytes=draw(st.floats(5.0, 200.0)),
         num_devices=draw(st.integers(1, 24)),
         link_bytes_per_s=draw(st.floats(0.5, 20.0)),
         num_microbatches=draw(st.integers(1, 40)),
         recompute=draw(st.booleans()),
-        optimizer=Optimizer.ADAM,
+        optimizer=PlacedOptimizer.ADAM,
         optimizer_copies=draw(st.sampled_from((None, 6.0))),
         resync_factor=draw(st.sampled_from((2.0, 4.0))),
         update_s_per_byte=draw(st.sampled_from((0.0, 0.1))),
@@ -81,7 +83,7 @@ _NUMBERS = ("param_bytes", "activation_bytes", "forward_s", "backward_s")
 
 @settings(max_examples=300, deadline=None)
 @given(instances())
-def test_no_placement_beats_the_bound_and_infeasible_means_infeasible(asked: tuple[Chain, PlacementProblem]) -> None:
+def test_no_placement_beats_the_bound_and_infeasible_means_infeasible(asked: tuple[ChainSet, PlacementProblem]) -> None:
     chain, problem = asked
     bound = batch_time_bounds(chain, problem, problem.link_bytes_per_s, problem.update_s_per_byte)[0]
     answer = place(as_problem(chain, problem)).plan
@@ -94,7 +96,7 @@ def test_the_bound_of_one_kind_of_layer_is_within_a_hundredth_where_gradients_ar
     rng = np.random.default_rng(1)
     ratios = []
     for _ in range(60):
-        chain = Chain(
+        chain = ChainSet(
             devices=1,
             counts=(24,),
             forward_s=rng.uniform(0.5, 1.5, (3, 1)),
@@ -110,7 +112,7 @@ def test_the_bound_of_one_kind_of_layer_is_within_a_hundredth_where_gradients_ar
             link_bytes_per_s=10.0,
             num_microbatches=128,
             recompute=bool(rng.integers(2)),
-            optimizer=Optimizer.ADAM,
+            optimizer=PlacedOptimizer.ADAM,
             resync_factor=0.0,
         )
         plan = place(as_problem(chain, base)).plan
@@ -124,7 +126,7 @@ def test_the_bound_of_one_kind_of_layer_is_within_a_hundredth_where_gradients_ar
 
 def test_a_candidate_is_bounded_as_if_it_were_alone() -> None:
     rng = np.random.default_rng(2)
-    chain = Chain(
+    chain = ChainSet(
         devices=2,
         counts=(10,),
         forward_s=rng.uniform(0.5, 1.5, (3, 7)),
@@ -142,11 +144,13 @@ def test_a_candidate_is_bounded_as_if_it_were_alone() -> None:
 
 
 _ROOMY = PlacementProblem(
-    widths=(Width(tensor_parallel=1, layers=(Layer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()),),
+    widths=(
+        Width(tensor_parallel=1, layers=(PlacedLayer(**dict.fromkeys(_NUMBERS, 0.0), id=0, is_split=False),), edges=()),
+    ),
     memory_bytes=60.0,
     num_devices=32,
     link_bytes_per_s=10.0,
     num_microbatches=64,
     recompute=True,
-    optimizer=Optimizer.ADAM,
+    optimizer=PlacedOptimizer.ADAM,
 )

@@ -17,7 +17,7 @@ from placement.instances import random_chain, random_graph, uniform_chain
 from sartor.placement.check import price
 from sartor.placement.place import place
 from sartor.placement.plain import solve
-from sartor.placement.plan import Status
+from sartor.placement.plan import PlacementStatus
 from sartor.placement.problem import PlacementProblem
 from sartor.read.placement_json import read_placement
 
@@ -74,7 +74,7 @@ def test_reference_instances_get_the_public_programs_answers(shared_dir: Path, n
     baseline = expected["fixed_strategy_time_per_batch"]
     assert found.fixed_strategy_time_per_batch_s == (baseline and pytest.approx(baseline, rel=CLOSE))
     if not expected["feasible"]:
-        assert (found.status, found.plan) == (Status.INFEASIBLE, None)
+        assert (found.status, found.plan) == (PlacementStatus.INFEASIBLE, None)
         return
     plan = found.plan
     assert plan is not None

@@ -11,7 +11,7 @@ from placement.instances import uniform_chain
 from sartor.placement.check_terms import price_with_terms
 from sartor.placement.place import place
 from sartor.placement.plain import solve
-from sartor.placement.plan import Plan, Stage, Status
+from sartor.placement.plan import PlacementStatus, Plan, Stage
 from sartor.placement.problem import Edge, FixedStrategy, PlacementProblem
 from sartor.placement.terms import PlacementTerms, Tier
 from sartor.placement.with_terms import solve_with_terms
@@ -26,7 +26,7 @@ def test_an_expert_strategy_that_does_not_fit_is_none_and_no_exit() -> None:
     # The public program exits with 1 here, although its search has succeeded.
     fixed = FixedStrategy(num_stages=4, tensor_parallel=1, data_parallel=4, num_transformer_layers=4)
     found = place(uniform_chain(4, num_devices=4, fixed=fixed))
-    assert found.status is Status.OPTIMAL
+    assert found.status is PlacementStatus.OPTIMAL
     assert found.plan is not None
     assert found.fixed_strategy_time_per_batch_s is None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sartor.schedule import Mode, OperatorTimes
+from sartor.schedule import Mode, OperatorRun
 from sartor.schedule.check import violations
 from schedule.instances import problem
 
@@ -16,8 +16,8 @@ PROBLEM = problem(
 )
 
 
-def row(id_: str, start: int, end: int, mode: str, tensor: tuple[int, ...], vector: tuple[int, ...]) -> OperatorTimes:
-    return OperatorTimes(id=id_, start=start, end=end, mode=Mode(mode), tensor_cores=tensor, vector_cores=vector)
+def row(id_: str, start: int, end: int, mode: str, tensor: tuple[int, ...], vector: tuple[int, ...]) -> OperatorRun:
+    return OperatorRun(id=id_, start=start, end=end, mode=Mode(mode), tensor_cores=tensor, vector_cores=vector)
 
 
 GOOD = (row("a", 0, 4, "single", (0,), ()), row("f", 0, 5, "single", (1,), (1,)), row("b", 4, 7, "single", (), (0,)))
@@ -27,7 +27,7 @@ def test_a_schedule_is_accepted() -> None:
     assert violations(PROBLEM, GOOD, 7) == ()
 
 
-def changed(position: int, **fields: Any) -> tuple[OperatorTimes, ...]:
+def changed(position: int, **fields: Any) -> tuple[OperatorRun, ...]:
     return tuple(replace(r, **fields) if k == position else r for k, r in enumerate(GOOD))
 
 
@@ -51,7 +51,7 @@ def changed(position: int, **fields: Any) -> tuple[OperatorTimes, ...]:
         (changed(2, vector_cores=(1,)), 7, "vector core 1 serves"),
     ],
 )
-def test_what_is_wrong_is_named(rows: tuple[OperatorTimes, ...], makespan: int, said: str) -> None:
+def test_what_is_wrong_is_named(rows: tuple[OperatorRun, ...], makespan: int, said: str) -> None:
     assert any(said in sentence for sentence in violations(PROBLEM, rows, makespan)), violations(
         PROBLEM, rows, makespan
     )
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_named(rows: tuple[OperatorTimes, ...], makespan: int, 
 def test_an_empty_interval_overlaps_nothing() -> None:
     given = problem(1, 1, [(0, "TC", 4, 4), (1, "VC", 0, 7)])
     rows = (
-        OperatorTimes(id=0, start=0, end=4, mode=Mode.INTRA_OP, tensor_cores=(0,), vector_cores=()),
-        OperatorTimes(id=1, start=2, end=2, mode=Mode.SINGLE, tensor_cores=(), vector_cores=(0,)),
+        OperatorRun(id=0, start=0, end=4, mode=Mode.INTRA_OP, tensor_cores=(0,), vector_cores=()),
+        OperatorRun(id=1, start=2, end=2, mode=Mode.SINGLE, tensor_cores=(), vector_cores=(0,)),
     )
     assert violations(given, rows, 4) == ()

@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from sartor.schedule import ScheduleProblem, Status, solve
 from sartor.schedule.second_clock import improve, timetable
 from sartor.schedule.solve import _without_solver
-from sartor.schedule.split import Block, contract
+from sartor.schedule.split import OpBlock, contract
 from schedule.instances import best_by_enumeration, problem, problems, random_problem
 
 LARGER = [(seed, 14, 1 + seed % 4, 1 + seed // 2 % 3) for seed in range(8)]
 
 
-def block_of(given_: ScheduleProblem) -> Block:
+def block_of(given_: ScheduleProblem) -> OpBlock:
     return contract(given_)[0]
 
 
@@ -44,7 +44,7 @@ def test_so_it_is_against_what_is_proved_of_larger_ones(of: tuple[int, int, int,
     check(block_of(given_), proved.makespan)
 
 
-def check(block: Block, optimum: int) -> None:
+def check(block: OpBlock, optimum: int) -> None:
     lists = _without_solver(block)
     # from what is known, and from the worst there is to know
     serial = timetable(block, block.may_split, [float(i) for i in range(block.size)])
@@ -55,7 +55,7 @@ def check(block: Block, optimum: int) -> None:
         assert is_schedule(block, found.timetable)
 
 
-def is_schedule(block: Block, table: Any) -> bool:
+def is_schedule(block: OpBlock, table: Any) -> bool:
     """Precedence, split operators alone, cores at every start."""
     ends, size = table.ends(block), block.size
     order = all(ends[i] <= table.starts[j] for i in range(size) for j in range(size) if block.after[i] >> j & 1)

@@ -18,7 +18,7 @@ from sartor.operators import (
 )
 
 
-class Mode(StrEnum):
+class ClockMode(StrEnum):
     """``BURST``: a few milliseconds at boost clock, as published tables. ``SUSTAINED``: after a second and more of the
     same work, at the clock the power limit leaves."""
 
@@ -74,12 +74,12 @@ Work: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound | Collective | St
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class BenchCase:
     """What is run. ``kernel`` asks for one of several kernels of the same work (flash, efficient, math, cudnn)."""
 
     work: Work
     kernel: str = ""
-    mode: Mode = Mode.BURST
+    mode: ClockMode = ClockMode.BURST
     resident: bool = False
     """The same buffers every launch, to see caches; else they are rotated beyond the last one."""
     tags: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -229,7 +229,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
 """Columns that tell one case of a table from another."""
 
 
-def _label(case: Case) -> str:
+def _label(case: BenchCase) -> str:
     columns = case.columns
     sizes = "x".join(
         str(columns[name]) for name in ("m", "n", "k", "rows", "cols", "seq_q", "seq_kv") if name in columns

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, Reading
 from sartor.bench.record import Row, row_of
 from sartor.bench.timing import Timing
@@ -26,18 +26,24 @@ KINDS = tuple(CollectiveKind)
 SAMPLES, LAUNCHES = 7, 10
 
 
-def collective_cases(ranks: int, *, small: bool) -> list[Case]:
+def collective_cases(ranks: int, *, small: bool) -> list[BenchCase]:
     """Every kind at messages from 4 KiB to 1 GiB (a host: to 4 MiB)."""
     powers = range(12, 23, 2) if small else range(12, 31, 2)
     return [
-        Case(work=Collective(name=kind.value, kind=kind, group_size=ranks, message_bytes=float(2**power)))
+        BenchCase(work=Collective(name=kind.value, kind=kind, group_size=ranks, message_bytes=float(2**power)))
         for kind in KINDS
         for power in powers
     ]
 
 
 def run_collectives(
-    cases: Sequence[Case], facts: DeviceFacts, ranks: int, *, date: str, suite: str = "collectives", threads: int = 1
+    cases: Sequence[BenchCase],
+    facts: DeviceFacts,
+    ranks: int,
+    *,
+    date: str,
+    suite: str = "collectives",
+    threads: int = 1,
 ) -> list[Row]:
     """Rows of all cases, timed by ``ranks`` processes. A case a library lacks is left out."""
     import torch.multiprocessing as processes
@@ -62,7 +68,7 @@ class _Job:
     threads: int
 
 
-def _words(case: Case) -> tuple[str, int]:
+def _words(case: BenchCase) -> tuple[str, int]:
     work = case.work
     assert isinstance(work, Collective)
     return work.kind.value, int(work.message_bytes)
@@ -135,7 +141,7 @@ def _call(torch: Any, group: Any, kind: str, size: int, rank: int, ranks: int, d
     return (lambda: group.recv(whole, 0)) if rank == 1 else (lambda: None)
 
 
-def _row(case: Case, times: Any, facts: DeviceFacts, *, date: str, suite: str) -> Row:
+def _row(case: BenchCase, times: Any, facts: DeviceFacts, *, date: str, suite: str) -> Row:
     p10, median, p90 = (float(value) for value in np.quantile(times, [0.1, 0.5, 0.9]))
     timing = Timing(
         median_s=median,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.bench.cases import Case, Mode, StackRun, StepPart
+from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
 from sartor.bench.record import Row
 from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import Calibration, Clock
@@ -29,7 +29,7 @@ from sartor.operators import OperatorGraph, Part, Pass
 class Pair:
     """One case, predicted and measured."""
 
-    case: Case
+    case: BenchCase
     predicted_s: float
     low_s: float
     high_s: float
@@ -43,7 +43,7 @@ class Pair:
 
 
 def pairs(
-    cases: Iterable[Case], rows: Sequence[Mapping[str, Any]], gpu: Gpu, calibration: Calibration | None
+    cases: Iterable[BenchCase], rows: Sequence[Mapping[str, Any]], gpu: Gpu, calibration: Calibration | None
 ) -> list[Pair]:
     """Cases that were measured, with their predictions; a case timed several times counts by its median."""
     measured: dict[tuple[str, ...], list[float]] = {}
@@ -65,9 +65,9 @@ def pairs(
     return found
 
 
-def predict(case: Case, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
+def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
     """The estimate of one case; None where the device has no such products."""
-    clock = Clock.SUSTAINED if case.mode is Mode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
+    clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
     graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
     try:
         return price(graph, gpu, calibration, clock=clock)

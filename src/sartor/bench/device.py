@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 
 
 class OutOfMemoryOnDevice(Exception):
@@ -74,7 +74,7 @@ class Device(Protocol):
 
     facts: DeviceFacts
 
-    def load(self, case: Case) -> Loaded:
+    def load(self, case: BenchCase) -> Loaded:
         """Buffers with random data and a kernel. Raises ``OutOfMemoryOnDevice`` or ``UnsupportedCase``."""
 
     def launch_s(self, loaded: Loaded, launches: int) -> float:

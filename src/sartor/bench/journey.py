@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import collective_cases
 from sartor.bench.compare import Pair, pair_body, pairs, summary
 from sartor.bench.device import Device
 from sartor.bench.machine import is_catalogued, machine_toml, stand_in
 from sartor.bench.record import Row
 from sartor.bench.records_file import RecordsFile, row_key
-from sartor.bench.run import Progress, RunResult, Session, run
+from sartor.bench.run import RunResult, Session, SuiteProgress, run
 from sartor.bench.scale import Scale, look, neighbours
 from sartor.bench.suites import BUDGET_S, suite
 from sartor.bench.timing import Policy
@@ -51,7 +51,7 @@ class Measured:
     result: RunResult
     path: Path
     rows: Sequence[Any]
-    cases: Sequence[Case]
+    cases: Sequence[BenchCase]
     machine: str = ""
     """The machine's datasheet as TOML; empty where the catalogue has the device or rows do not suffice."""
     no_machine: str = ""
@@ -77,7 +77,7 @@ def measure(
     budget_s: float | None = None,
     rounds: int | None = None,
     date: str = "",
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[SuiteProgress], None] = lambda _: None,
     collect: Collect | None = None,
 ) -> Measured:
     """Run a suite on a device and append its rows to ``out``. Raises ``InputError``.
@@ -102,7 +102,7 @@ def measure(
     )
 
 
-Collect = Callable[[Sequence[Case], str], list[Row]]
+Collect = Callable[[Sequence[BenchCase], str], list[Row]]
 """Times collectives in processes of their own; the date goes into the rows."""
 
 
@@ -113,14 +113,14 @@ def _has_peers(device: Device, suite_name: str) -> bool:
 def measure_cases(
     device: Device,
     name: str,
-    make: Callable[[Scale], Sequence[Case]],
+    make: Callable[[Scale], Sequence[BenchCase]],
     out: str | Path,
     *,
     resume: bool = False,
     budget_s: float,
     rounds: int | None = None,
     date: str = "",
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[SuiteProgress], None] = lambda _: None,
     collect: Collect | None = None,
 ) -> Measured:
     """The same for any cases, made once the device's scale is known; ``name`` is the rows' ``suite``."""
@@ -156,8 +156,8 @@ def measure_cases(
 
 
 def _begun(
-    scale: Scale, make: Callable[[Scale], Sequence[Case]], records: RecordsFile, name: str
-) -> tuple[Scale, Sequence[Case]]:
+    scale: Scale, make: Callable[[Scale], Sequence[BenchCase]], records: RecordsFile, name: str
+) -> tuple[Scale, Sequence[BenchCase]]:
     """The cases of this scale, or those a file was begun with: a machine that looks a step faster or slower than it did
     then goes on with the same ones."""
     cases = make(scale)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 from sartor.bench.scale import Scale, streamed
 from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind, Pass
 
 
-def dealt(*groups: Sequence[Case]) -> Iterator[Case]:
+def dealt(*groups: Sequence[BenchCase]) -> Iterator[BenchCase]:
     """All groups at once, each in its order, ending together."""
     places = [((i + 0.5) / len(group), g, i) for g, group in enumerate(groups) for i in range(len(group))]
     return (groups[g][i] for _, g, i in sorted(places))
@@ -21,7 +21,7 @@ def dealt(*groups: Sequence[Case]) -> Iterator[Case]:
 # ------------------------------------------------------------------------------------------- attention
 
 
-def attention(scale: Scale, *, most_s: float) -> list[Case]:
+def attention(scale: Scale, *, most_s: float) -> list[BenchCase]:
     """Training and prefill at head dimensions 32 to 256, GQA, both passes; decode; then kernels one by one."""
     lengths = (128, 256, 512, 1024) if scale.small else (512, 1024, 2048, 4096, 8192, 16384)
     plain = [
@@ -46,7 +46,7 @@ def attention(scale: Scale, *, most_s: float) -> list[Case]:
     return [*_spread(mixed), *named]
 
 
-def _spread(cases: Sequence[Case]) -> list[Case]:
+def _spread(cases: Sequence[BenchCase]) -> list[BenchCase]:
     """A fixed shuffle: sizes and widths mixed, so that a part of them shows all."""
     order = np.random.default_rng(7).permutation(len(cases))
     return [cases[int(i)] for i in order]
@@ -54,7 +54,7 @@ def _spread(cases: Sequence[Case]) -> list[Case]:
 
 def _attention(
     scale: Scale, *, heads: int, kv_heads: int, head_dim: int, seq: int, causal: bool, pass_: Pass, batch: int = 1
-) -> Case:
+) -> BenchCase:
     work = Attention(
         name="attention",
         batch=batch if scale.small else 4,
@@ -68,10 +68,10 @@ def _attention(
         dtype=scale.dtype,
         pass_=pass_,
     )
-    return Case(work=work)
+    return BenchCase(work=work)
 
 
-def _decode(scale: Scale, *, batch: int, kv_heads: int, head_dim: int, context: int) -> Case:
+def _decode(scale: Scale, *, batch: int, kv_heads: int, head_dim: int, context: int) -> BenchCase:
     work = Attention(
         name="attention",
         batch=batch,
@@ -83,7 +83,7 @@ def _decode(scale: Scale, *, batch: int, kv_heads: int, head_dim: int, context: 
         v_head_dim=head_dim,
         dtype=scale.dtype,
     )
-    return Case(work=work)
+    return BenchCase(work=work)
 
 
 # ------------------------------------------------------------------------------------------- streaming kernels
@@ -95,7 +95,7 @@ TRAFFIC = {
 """Elements moved per element, forward and backward (0: not timed): each operand read once, each result written once."""
 
 
-def streams(scale: Scale) -> list[Case]:
+def streams(scale: Scale) -> list[BenchCase]:
     """Every streaming kernel at a few widths (on a host from one row on: what a call costs), then their backwards, then
     optimizer steps."""
     dtype = scale.dtype
@@ -103,18 +103,18 @@ def streams(scale: Scale) -> list[Case]:
     sizes = small if scale.small else large
     wide = ((128, 8192), (256, 50304)) if scale.small else ((2048, 50304), (8192, 32000))
     forward = [
-        Case(work=streamed(op, rows, cols, TRAFFIC[op][0], dtype))
+        BenchCase(work=streamed(op, rows, cols, TRAFFIC[op][0], dtype))
         for rows, cols in sizes
         for op in TRAFFIC
         if op != "cross_entropy"
     ]
-    loss = [Case(work=streamed("cross_entropy", rows, cols, 1.0, dtype)) for rows, cols in wide]
+    loss = [BenchCase(work=streamed("cross_entropy", rows, cols, 1.0, dtype)) for rows, cols in wide]
     backward = [
-        Case(work=replace(streamed(op, *sizes[-1], back, dtype), pass_=Pass.BACKWARD))
+        BenchCase(work=replace(streamed(op, *sizes[-1], back, dtype), pass_=Pass.BACKWARD))
         for op, (_, back) in TRAFFIC.items()
         if back and op != "cross_entropy"
     ]
-    steps = [Case(work=adam(params)) for params in ((10**6, 8 * 10**6) if scale.small else (10**7, 2 * 10**8))]
+    steps = [BenchCase(work=adam(params)) for params in ((10**6, 8 * 10**6) if scale.small else (10**7, 2 * 10**8))]
     return list(dealt(forward, loss, backward, steps))
 
 
@@ -132,11 +132,11 @@ def adam(params: int) -> MemoryBound:
     )
 
 
-def memory_sizes(scale: Scale) -> list[Case]:
+def memory_sizes(scale: Scale) -> list[BenchCase]:
     """A sum of two tensors far beyond caches (no datasheet without it), then from the smallest up on the same buffers:
     where the bandwidth steps."""
     most = 28 if scale.small else 31
     sizes = [2**power for power in range(14, most, 1 if scale.small else 2)]
-    resident = [Case(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]
-    beyond = Case(work=streamed("add", 2 ** (26 if scale.small else 30) // 4096, 1024, 3.0, DType.FP32))
+    resident = [BenchCase(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]
+    beyond = BenchCase(work=streamed("add", 2 ** (26 if scale.small else 30) // 4096, 1024, 3.0, DType.FP32))
     return [case for case in (beyond, *resident) if scale.fits(case.work, 1.0)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sartor.bench.cases import Case, Mode
+from sartor.bench.cases import BenchCase, ClockMode
 from sartor.bench.device import DeviceFacts
 from sartor.bench.timing import Timing
 
@@ -37,7 +37,7 @@ COLUMNS = (*IDENTITY_COLUMNS, *SIZE_COLUMNS, *TIME_COLUMNS, *DEVICE_COLUMNS)
 """Every column of a records file, in order."""
 
 
-def row_of(case: Case, timing: Timing, facts: DeviceFacts, *, sets: int, timer: str, suite: str, date: str) -> Row:
+def row_of(case: BenchCase, timing: Timing, facts: DeviceFacts, *, sets: int, timer: str, suite: str, date: str) -> Row:
     """One row, every value as it is to be written; columns that do not apply are left out."""
     read = timing.reading
     return {
@@ -84,7 +84,7 @@ def device_columns(facts: DeviceFacts) -> dict[str, Any]:
     }
 
 
-def _rates(case: Case, timing: Timing) -> dict[str, Any]:
+def _rates(case: BenchCase, timing: Timing) -> dict[str, Any]:
     seconds, work = timing.median_s, case.work
     if case.table in ("gemm", "grouped_gemm", "attention"):
         return {"tflops": _digits(float(work.flops) / seconds / 1e12, 4)}
@@ -97,10 +97,10 @@ def _rates(case: Case, timing: Timing) -> dict[str, Any]:
     return {"tp": 1}
 
 
-def _flag(case: Case, timing: Timing) -> int:
+def _flag(case: BenchCase, timing: Timing) -> int:
     noisy = not timing.quiet or timing.spread > NOISY_SPREAD
     bits = (
-        (case.mode is Mode.SUSTAINED, SUSTAINED),
+        (case.mode is ClockMode.SUSTAINED, SUSTAINED),
         (noisy, NOISY),
         (case.resident, RESIDENT),
         (bool(case.kernel), CHOSEN_KERNEL),

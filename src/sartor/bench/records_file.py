@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sartor.bench.cases import IDENTITY, Case, key_of
+from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
 from sartor.errors import InputError, MissingExtraError
@@ -61,11 +61,11 @@ class RecordsFile:
         self.rows.append(words)
         self._count(words)
 
-    def visits(self, case: Case) -> int:
+    def visits(self, case: BenchCase) -> int:
         """How often a case was timed."""
         return len(self._visits.get(case.key, ()))
 
-    def is_settled(self, case: Case) -> bool:
+    def is_settled(self, case: BenchCase) -> bool:
         """Whether a case was timed without noise, once or the same within ``AGREE`` twice."""
         clean = sorted(self._clean.get(case.key, []))
         return len(clean) == 1 or any(after <= (1 + AGREE) * before for before, after in pairwise(clean))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 from sartor.bench.device import Device, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.record import Row, row_of
 from sartor.bench.records_file import RecordsFile
@@ -26,7 +26,7 @@ class Stopped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SuiteProgress:
     """Where a run is."""
 
     at: int
@@ -71,10 +71,10 @@ class Session:
     budget_s: float = float("inf")
     rounds: int = 1
     """Visits to every case, minutes apart: a host's cores are shared with others."""
-    progress: Callable[[Progress], None] = lambda _: None
+    progress: Callable[[SuiteProgress], None] = lambda _: None
 
 
-def run(cases: Iterable[Case], session: Session) -> RunResult:
+def run(cases: Iterable[BenchCase], session: Session) -> RunResult:
     """Time every case that is not in the file yet; stop at the budget, or at an interrupt, keeping what is done."""
     todo = list({case.key: case for case in cases}.values())
     known = {case.key for case in todo if session.records.visits(case)}
@@ -97,7 +97,7 @@ MOST_LOOKS = 2
 """Further visits to cases whose samples scattered or whose visits differ, while time is left."""
 
 
-def _pass(due: Sequence[Case], session: Session, result: RunResult, started: float) -> None:
+def _pass(due: Sequence[BenchCase], session: Session, result: RunResult, started: float) -> None:
     """Visit cases in turn until the budget is spent; those that cannot run are skipped for good."""
     for i, case in enumerate(due):
         spent = session.device.host_s() - started
@@ -109,13 +109,13 @@ def _pass(due: Sequence[Case], session: Session, result: RunResult, started: flo
             continue
         again = session.records.visits(case) > 0
         label = f"again: {case.label}" if again else case.label
-        session.progress(Progress(at=i, of=len(due), spent_s=spent, label=label))
+        session.progress(SuiteProgress(at=i, of=len(due), spent_s=spent, label=label))
         if _one(case, session, result):
             result.again += int(again)
             result.measured += int(not again)
 
 
-def _one(case: Case, session: Session, result: RunResult) -> bool:
+def _one(case: BenchCase, session: Session, result: RunResult) -> bool:
     """Whether a case was timed and written."""
     device = session.device
     try:

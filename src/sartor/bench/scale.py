@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sartor.bench.cases import Case, Mode, Work
+from sartor.bench.cases import BenchCase, ClockMode, Work
 from sartor.bench.device import Device, DeviceFacts, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.timing import Policy, time_case
 from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
@@ -74,7 +74,7 @@ def look(device: Device) -> Scale:
     rates = {}
     for dtype in TRIED_ON_HOSTS if device.facts.backend == "cpu" else TRIED:
         work = Gemm(name="look", m=side, n=side, k=side, dtype=dtype)
-        if (seconds := _time(device, Case(work=work), quick)) is not None:
+        if (seconds := _time(device, BenchCase(work=work), quick)) is not None:
             rates[dtype] = float(work.flops) / seconds
     if DType.FP32 not in rates:
         raise UnsupportedCase("not even a product in fp32 runs here")
@@ -82,7 +82,7 @@ def look(device: Device) -> Scale:
         rates = {d: rate for d, rate in rates.items() if d is DType.FP32 or rate > WORTH * rates[DType.FP32]}
     rows = 4096 if device.facts.backend == "cpu" else 65536
     add = streamed("add", rows, 4096, 3.0, DType.FP32)
-    seconds = _time(device, Case(work=add), quick)
+    seconds = _time(device, BenchCase(work=add), quick)
     bandwidth = add.bytes_moved / seconds if seconds else 1e10
     return Scale(
         facts=device.facts,
@@ -99,9 +99,9 @@ def streamed(op: str, rows: int, cols: int, elements: float, dtype: DType) -> Me
     return MemoryBound(name=op, kind=kind, kernel=op, rows=rows, cols=cols, bytes_moved=moved, dtype=dtype)
 
 
-def _time(device: Device, case: Case, policy: Policy) -> float | None:
+def _time(device: Device, case: BenchCase, policy: Policy) -> float | None:
     try:
-        return time_case(device, device.load(case), Mode.BURST, policy).p10_s
+        return time_case(device, device.load(case), ClockMode.BURST, policy).p10_s
     except (UnsupportedCase, OutOfMemoryOnDevice):
         return None
     finally:

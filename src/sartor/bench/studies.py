@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from sartor.bench.cases import Case, StackRun, StepPart
+from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.scale import Scale
 from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
@@ -36,7 +36,7 @@ class Arm:
     name: str
     x: float
     """Where it lies on the figure's axis."""
-    parts: tuple[tuple[Case, int], ...]
+    parts: tuple[tuple[BenchCase, int], ...]
     work: float = 1.0
     """What a speedup is per: 1 compares times, an arm's size compares rates."""
     group: str = ""
@@ -54,7 +54,7 @@ class Study:
     arms: tuple[Arm, ...]
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[BenchCase]:
         """Every case once."""
         return list({case.key: case for arm in self.arms for case, _ in arm.parts}.values())
 
@@ -106,7 +106,7 @@ def heads(scale: Scale, size: Size, propose: Propose) -> Study:
         depth = step_layers if name != "proposed" else run.num_layers
         step = replace(run, num_layers=depth, part=StepPart.STEP, **{**tokens, "batch": 1})
         for group, work in (("layer", layer), ("step", step)):
-            arm = Arm(name=name, x=run.head_dim, parts=((Case(work=work), 1),), group=group)
+            arm = Arm(name=name, x=run.head_dim, parts=((BenchCase(work=work), 1),), group=group)
             arms.append(replace(arm, is_baseline=run.num_heads == base.num_heads and name != "proposed"))
     question = "GPT-3 2.7B has 32 heads of 80: what do other head counts of the same size gain?"
     return Study(name="heads", question=question, axis="head dimension", arms=tuple(arms))
@@ -129,9 +129,9 @@ def swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
     return Study(name="swiglu", question=question, axis="feed-forward width", arms=arms)
 
 
-def _both(scale: Scale, tokens: int, f: int, h: int) -> tuple[tuple[Case, int], ...]:
+def _both(scale: Scale, tokens: int, f: int, h: int) -> tuple[tuple[BenchCase, int], ...]:
     products = [*linear(scale.dtype, tokens, 2 * f, h), *linear(scale.dtype, tokens, h, f)]
-    return tuple((Case(work=op), 1) for op in products)
+    return tuple((BenchCase(work=op), 1) for op in products)
 
 
 def linear(dtype: DType, tokens: int, d_out: int, d_in: int) -> list[Gemm]:
@@ -153,7 +153,7 @@ def vocabulary(scale: Scale, size: Size, propose: Propose) -> Study:
         products = linear(scale.dtype, tokens, v, h)
         groups = {op.name: [op] for op in products} | {"together": products}
         for group, ops in groups.items():
-            parts = tuple((Case(work=op), 1) for op in ops)
+            parts = tuple((BenchCase(work=op), 1) for op in ops)
             arms.append(Arm(name=str(v), x=v, parts=parts, group=group, is_baseline=v == values[0]))
     question = f"What does padding a vocabulary of {values[0]} gain in logits, forward and backward?"
     return Study(name="vocabulary", question=question, axis="vocabulary", arms=tuple(arms))
@@ -170,7 +170,9 @@ def head_dim(scale: Scale, size: Size, propose: Propose) -> Study:
                 name="attention", batch=b, num_heads=a, num_kv_heads=a, seq_q=s, seq_kv=s, head_dim=d, v_head_dim=d,
                 dtype=scale.dtype, pass_=pass_,
             )  # fmt: skip
-            arms.append(Arm(name=str(d), x=d, parts=((Case(work=work), 1),), group=pass_.value, is_baseline=d == 80))
+            arms.append(
+                Arm(name=str(d), x=d, parts=((BenchCase(work=work), 1),), group=pass_.value, is_baseline=d == 80)
+            )
     question = f"How fast is flash attention at each head dimension of a hidden size of {h}?"
     return Study(name="head_dim", question=question, axis="head dimension", arms=tuple(arms))
 
@@ -184,7 +186,7 @@ def waves(scale: Scale, size: Size, propose: Propose) -> Study:
             name=str(n),
             x=n,
             work=n,
-            parts=((Case(work=Gemm(name="wave", m=m, n=n, k=k, dtype=scale.dtype)), 1),),
+            parts=((BenchCase(work=Gemm(name="wave", m=m, n=n, k=k, dtype=scale.dtype)), 1),),
             is_baseline=n == columns[-1],
         )
         for n in columns
@@ -205,7 +207,9 @@ def decode(scale: Scale, size: Size, propose: Propose) -> Study:
                           num_kv_heads=max(1, run.num_kv_heads // 4), ffn_hidden_size=run.ffn_hidden_size // 4,
                           vocab_size=run.vocab_size // 16)  # fmt: skip
         run = replace(run, part=StepPart.DECODE, batch=1, seq_len=1, context_len=128 if toy else 2048)
-        arms.append(Arm(name=name, x=run.num_params, parts=((Case(work=run), 1),), is_baseline=name == "pythia-410m"))
+        arms.append(
+            Arm(name=name, x=run.num_params, parts=((BenchCase(work=run), 1),), is_baseline=name == "pythia-410m")
+        )
     question = "Why is Pythia 1B hardly slower than 410M per token? (layers run one part after the other here)"
     return Study(name="decode", question=question, axis="parameters", arms=tuple(arms))
 
@@ -231,11 +235,11 @@ MODELS: Sequence[str] = ("phi-2", "openllama-3b", "qwen2.5-1.5b", "llama-3.2-3b"
 TOY_MODELS: Sequence[str] = ("pythia-70m", "opt-125m", "smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b")
 
 
-def _model_parts(run: StackRun, scale: Scale) -> tuple[tuple[Case, int], ...]:
+def _model_parts(run: StackRun, scale: Scale) -> tuple[tuple[BenchCase, int], ...]:
     """Layers one by one and the logits' three products: what a step is made of, without the memory of all of it."""
-    layer = Case(work=replace(run, num_layers=1, vocab_size=0))
+    layer = BenchCase(work=replace(run, num_layers=1, vocab_size=0))
     logits = linear(scale.dtype, run.batch * run.seq_len, run.vocab_size, run.hidden_size)
-    return ((layer, run.num_layers), *((Case(work=op), 1) for op in logits))
+    return ((layer, run.num_layers), *((BenchCase(work=op), 1) for op in logits))
 
 
 STUDIES: Mapping[str, Callable[[Scale, Size, Propose], Study]] = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.bench.cases import Case, Mode, StackRun, StepPart
+from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
 from sartor.bench.kernel_cases import attention, dealt, memory_sizes, streams
 from sartor.bench.machine import stand_in
 from sartor.bench.scale import Scale
@@ -34,7 +34,7 @@ BUDGET_S = {
 """When nobody says: quick ends under two minutes with the start of PyTorch, the others under ten."""
 
 
-def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[Case]:
+def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[BenchCase]:
     """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``; collectives
     are no single device's and have cases of their own (``bench.collectives``)."""
     if name == "model":
@@ -49,7 +49,7 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[C
     return list(makers[name](scale))
 
 
-def quick(scale: Scale) -> Iterator[Case]:
+def quick(scale: Scale) -> Iterator[BenchCase]:
     """Products of the device's main type, and a few of everything else; first what a datasheet needs."""
     count, more = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
@@ -64,7 +64,7 @@ def quick(scale: Scale) -> Iterator[Case]:
     )
 
 
-def full(scale: Scale) -> Iterator[Case]:
+def full(scale: Scale) -> Iterator[BenchCase]:
     """All types and kernels, batched and sustained, layers and training steps."""
     count = 700 if scale.small else 500
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
@@ -84,13 +84,13 @@ def full(scale: Scale) -> Iterator[Case]:
 # ------------------------------------------------------------------------------------------- products
 
 
-def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[Case]:
+def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[BenchCase]:
     """``count`` products that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
     sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
     return [
-        Case(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=dtype, layout=_layout(i, m, dtype)))
+        BenchCase(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=dtype, layout=_layout(i, m, dtype)))
         for i, (m, n, k) in enumerate(sizes)
     ]
 
@@ -127,7 +127,7 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
     return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))
 
 
-def batched(scale: Scale) -> list[Case]:
+def batched(scale: Scale) -> list[BenchCase]:
     """Products of unfused attention: score and over-value of a few heads."""
     found = []
     for batch in (8, 32, 64):
@@ -135,17 +135,17 @@ def batched(scale: Scale) -> list[Case]:
             for d in (64, 80, 128):
                 for layout, n, k in ((Layout.TN, s, d), (Layout.NN, d, s)):
                     work = Gemm(name="bmm", batch=batch, m=s, n=n, k=k, dtype=scale.dtype, layout=layout)
-                    found += [Case(work=work)] if scale.fits(work, 0.1) else []
+                    found += [BenchCase(work=work)] if scale.fits(work, 0.1) else []
     return found
 
 
-def sustained(scale: Scale, chosen: Sequence[Case], count: int = 6) -> list[Case]:
+def sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
     """The heaviest of the chosen products again, after a second and more of the same."""
     heavy = sorted(chosen, key=lambda case: -float(case.work.flops))[: 4 * count : 4]
-    return [replace(case, mode=Mode.SUSTAINED) for case in heavy]
+    return [replace(case, mode=ClockMode.SUSTAINED) for case in heavy]
 
 
-def alignment(scale: Scale) -> Iterator[Case]:
+def alignment(scale: Scale) -> Iterator[BenchCase]:
     """m, n and k each from odd to a multiple of 128, in every layout, the other two well aligned."""
     base = 512 if scale.small else 4096
     lengths = sorted({base + step for step in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 127, 120)})
@@ -156,11 +156,11 @@ def alignment(scale: Scale) -> Iterator[Case]:
     return dealt(*groups)
 
 
-def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> Case:
-    return Case(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=scale.dtype, layout=layout))
+def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> BenchCase:
+    return BenchCase(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=scale.dtype, layout=layout))
 
 
-def waves(scale: Scale) -> Iterator[Case]:
+def waves(scale: Scale) -> Iterator[BenchCase]:
     """Staircases: columns in steps of 64 at fixed rows, so that tiles fill one wave and start another."""
     if scale.small:
         heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
@@ -172,7 +172,7 @@ def waves(scale: Scale) -> Iterator[Case]:
 # ------------------------------------------------------------------------------------------- layers and models
 
 
-def layer(scale: Scale) -> Iterator[Case]:
+def layer(scale: Scale) -> Iterator[BenchCase]:
     """Whole layers at several widths, forward and training, and whole steps of a small stack with its head."""
     widths = ((256, 4), (512, 8), (768, 12)) if scale.small else ((1024, 16), (2048, 16), (4096, 32), (8192, 64))
     batch, seq = (1, 256) if scale.small else (4, 2048)
@@ -197,13 +197,13 @@ def layer(scale: Scale) -> Iterator[Case]:
     stack = replace(runs[0], name=f"stack-h{h}", num_layers=4, vocab_size=50304 if not scale.small else 8192)
     runs += [replace(stack, part=part) for part in (StepPart.FORWARD, StepPart.TRAIN, StepPart.STEP)]
     runs.append(replace(stack, part=StepPart.DECODE, context_len=seq))
-    return (Case(work=run) for run in runs)
+    return (BenchCase(work=run) for run in runs)
 
 
-def model_cases(graph: OperatorGraph) -> list[Case]:
+def model_cases(graph: OperatorGraph) -> list[BenchCase]:
     """Every operator that ``sartor estimate`` prices, once; collectives aside (they need several devices)."""
-    singles: Iterable[Case] = (
-        Case(work=replace(op, name="model", count=1), tags={"name": op.name})
+    singles: Iterable[BenchCase] = (
+        BenchCase(work=replace(op, name="model", count=1), tags={"name": op.name})
         for op in graph.operators
         if not isinstance(op, Collective)
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.bench.cases import Mode
+from sartor.bench.cases import ClockMode
 from sartor.bench.device import Device, Loaded, Reading
 
 
@@ -57,12 +57,12 @@ class Timing:
 LEAST_SAMPLES = 3
 
 
-def time_case(device: Device, loaded: Loaded, mode: Mode, policy: Policy) -> Timing:
+def time_case(device: Device, loaded: Loaded, mode: ClockMode, policy: Policy) -> Timing:
     """Time one loaded case."""
     started = device.host_s()
-    one_s = _warm(device, loaded, policy.sustain_s if mode is Mode.SUSTAINED else policy.warmup_s)
+    one_s = _warm(device, loaded, policy.sustain_s if mode is ClockMode.SUSTAINED else policy.warmup_s)
     launches = max(1, min(10_000, math.ceil(policy.sample_s / max(one_s, 1e-9))))
-    rest_s = policy.rest_s if mode is Mode.BURST else 0.0
+    rest_s = policy.rest_s if mode is ClockMode.BURST else 0.0
     quiet: list[float] = []
     disturbed: list[float] = []
     while len(quiet) < policy.samples:

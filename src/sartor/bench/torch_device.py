@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from sartor.bench import probe
-from sartor.bench.cases import Case
+from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, Loaded, OutOfMemoryOnDevice, Reading, UnsupportedCase
 from sartor.bench.torch_buffers import Buffers
 from sartor.bench.torch_kernels import Kernel
@@ -91,7 +91,7 @@ class TorchDevice:
         self.waited_s = self._probe.waited_s if self._probe and facts.threads > 1 else _none_s
         gc.freeze()  # what is loaded by now stays: collecting after each case looks at the case's own objects
 
-    def load(self, case: Case) -> Loaded:
+    def load(self, case: BenchCase) -> Loaded:
         """Buffers and kernel of a case, checked by one launch."""
         self.buffers.begin()
         if not self.on_host:
@@ -198,7 +198,7 @@ class TorchDevice:
         return UnsupportedCase(f"{type(error).__name__}: {text[:100]}")
 
 
-def _kernel(case: Case, buffers: Buffers) -> Kernel:
+def _kernel(case: BenchCase, buffers: Buffers) -> Kernel:
     from sartor.bench.torch_attention import attention_kernel
     from sartor.bench.torch_kernels import gemm_kernel, grouped_kernel, memory_bound_kernel
     from sartor.bench.torch_stack import stack_kernel

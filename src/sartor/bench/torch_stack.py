@@ -66,7 +66,7 @@ def build_stack(torch: Any, run: StackRun) -> Any:
     nn, functional = torch.nn, torch.nn.functional
     h, a, g, d, f = run.hidden_size, run.num_heads, run.num_kv_heads, run.head_dim, run.ffn_hidden_size
 
-    class Layer(nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+    class TorchLayer(nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = nn.RMSNorm(h), nn.RMSNorm(h)
@@ -101,7 +101,7 @@ def build_stack(torch: Any, run: StackRun) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.table = nn.Embedding(run.vocab_size, h) if run.vocab_size else None
-            self.layers = nn.ModuleList(Layer() for _ in range(run.num_layers))
+            self.layers = nn.ModuleList(TorchLayer() for _ in range(run.num_layers))
             self.norm = nn.RMSNorm(h) if run.vocab_size else nn.Identity()
 
         def forward(self, x: Any) -> Any:

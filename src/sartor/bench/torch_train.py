@@ -20,7 +20,7 @@ HELD_OUT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class TrainRun:
     """How both shapes are trained."""
 
     steps: int
@@ -32,7 +32,7 @@ class Recipe:
 
 
 def trainer(
-    torch: Any, device: str, text: bytes, recipe: Recipe, progress: Callable[[str, int, int], None] = lambda *_: None
+    torch: Any, device: str, text: bytes, recipe: TrainRun, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Train:
     """A function that trains one shape with one seed. Raises ``InputError`` where the text is too short."""
     data = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).astype(np.int64))
@@ -70,12 +70,12 @@ def _start_small(torch: Any, model: Any) -> None:
             torch.nn.init.normal_(weight, std=0.02)
 
 
-def _marks(recipe: Recipe) -> tuple[int, ...]:
+def _marks(recipe: TrainRun) -> tuple[int, ...]:
     first = max(1, recipe.steps >> (recipe.points - 1))
     return tuple(sorted({round(x) for x in np.geomspace(first, recipe.steps, recipe.points)}))
 
 
-def _schedule(step: int, recipe: Recipe) -> float:
+def _schedule(step: int, recipe: TrainRun) -> float:
     warm = max(1.0, recipe.warmup * recipe.steps)
     if step <= warm:
         return step / warm
@@ -103,7 +103,7 @@ def _step(torch: Any, model: Any, optimizer: Any, batch: Any) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _held_out(torch: Any, model: Any, data: Any, run: StackRun, recipe: Recipe, device: str) -> float:
+def _held_out(torch: Any, model: Any, data: Any, run: StackRun, recipe: TrainRun, device: str) -> float:
     """Mean loss over fixed batches of text not trained on: the same for every shape and seed."""
     model.eval()
     rng = np.random.default_rng(0)

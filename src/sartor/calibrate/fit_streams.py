@@ -23,7 +23,7 @@ from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, MemoryBound, Pass
-from sartor.records.rows import Unexpressed, Work, work_of
+from sartor.records.rows import RowWork, Unexpressed, work_of
 from sartor.records.tables import read_table
 from sartor.records.targets import Targets, targets_of
 
@@ -78,7 +78,7 @@ def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
     return [(work.operators[0], seconds, work.eager) for work, seconds in rows if work is not None]
 
 
-def _work(targets: Targets, i: int, gpu: Gpu) -> Work | None:
+def _work(targets: Targets, i: int, gpu: Gpu) -> RowWork | None:
     words = targets.words(i)
     try:
         return work_of(targets.kind.name, words, targets.sizes(i), gpu) if words["gpu"] == gpu.name else None

@@ -40,7 +40,7 @@ def parity(
     """
     from sartor.bench.parity import compare_shapes, made_text, parity_body, proxies
     from sartor.bench.torch_device import import_torch, open_device
-    from sartor.bench.torch_train import Recipe, trainer
+    from sartor.bench.torch_train import TrainRun, trainer
 
     torch = import_torch()
     found_on = open_device(device, threads=threads)
@@ -54,7 +54,7 @@ def parity(
         seq_len=seq_len or (512 if large else 64),
         batch=batch or (32 if large else 8),
     )
-    recipe = Recipe(steps=steps or (2000 if large else 300))
+    recipe = TrainRun(steps=steps or (2000 if large else 300))
     data = _read(text) if text else made_text(8_000_000 if large else 400_000)
     train = trainer(torch, found_on.name, data, recipe, _told())
     found = compare_shapes(first, second, range(seeds), train)

@@ -23,8 +23,8 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Recompute
 from sartor.operators import MemoryBound, MemoryBoundKind, OperatorGraph, Pass
-from sartor.placement.many import Chain, batch_time_bounds, work_shares
-from sartor.placement.problem import Layer, Optimizer, PlacementProblem, Width
+from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
+from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.many import makespan_bounds, makespan_floors
 from sartor.units import ceil_div
@@ -176,7 +176,7 @@ def bare_problem(
     question: DesignQuestion, microbatch_size: int, hbm_bytes: float, recompute: Recompute
 ) -> PlacementProblem:
     """The placement problem of a candidate but for its layers, bandwidth and update time."""
-    nothing = Layer(id=0, param_bytes=0.0, activation_bytes=0.0, forward_s=0.0, backward_s=0.0, is_split=False)
+    nothing = PlacedLayer(id=0, param_bytes=0.0, activation_bytes=0.0, forward_s=0.0, backward_s=0.0, is_split=False)
     return PlacementProblem(
         widths=(Width(tensor_parallel=1, layers=(nothing,), edges=()),),
         memory_bytes=hbm_bytes,
@@ -184,14 +184,14 @@ def bare_problem(
         link_bytes_per_s=1.0,
         num_microbatches=int(ceil_div(question.global_batch_size, microbatch_size)),
         recompute=recompute is Recompute.FULL,
-        optimizer=Optimizer.ADAM,
+        optimizer=PlacedOptimizer.ADAM,
         optimizer_copies=question.costs.optimizer_copies,
         resync_factor=question.costs.resync_factor,
     )
 
 
-def _chain(parts: ModelParts, forward: Array, backward: Array) -> Chain:
-    return Chain(
+def _chain(parts: ModelParts, forward: Array, backward: Array) -> ChainSet:
+    return ChainSet(
         devices=parts.split.width,
         expert_parallel=parts.split.expert_parallel,
         counts=parts.counts,

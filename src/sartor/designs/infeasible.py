@@ -15,7 +15,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
 from sartor.model.workload import Workload
 from sartor.placement.infeasible import find_tightest
-from sartor.placement.problem import Edge, Layer, Width
+from sartor.placement.problem import Edge, PlacedLayer, Width
 from sartor.units import format_bytes
 
 
@@ -76,7 +76,7 @@ def bare_width(parts: ModelParts) -> Width:
     _, width, experts = parts.split
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(
-        Layer(
+        PlacedLayer(
             id=i,
             param_bytes=parts.parts[k].param_bytes,
             expert_param_bytes=parts.parts[k].expert_param_bytes,

@@ -20,7 +20,7 @@ from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
 from sartor.placement.plan import Plan
-from sartor.placement.problem import Edge, Layer, PlacementProblem, Width
+from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S, schedule_problem
 from sartor.schedule.solve import ScheduleCache, solve
 
@@ -260,9 +260,9 @@ def placement_problem(
 ) -> PlacementProblem:
     """The model's layers with the seconds reached, or with the least proved."""
 
-    def layer(id_: int, k: int) -> Layer:
+    def layer(id_: int, k: int) -> PlacedLayer:
         part, time = parts.parts[k], times[k]
-        return Layer(
+        return PlacedLayer(
             id=id_,
             param_bytes=part.param_bytes,
             expert_param_bytes=part.expert_param_bytes,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.launch.deepspeed import Fields, flag_true, trainer_arguments
+from sartor.launch.deepspeed import JsonFields, flag_true, trainer_arguments
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
@@ -148,7 +148,7 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> dict[str, Any]:
 def read_accelerate(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     the file. Raises `InputError`."""
-    fields = Fields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
@@ -184,7 +184,7 @@ def read_accelerate(config: Mapping[str, Any], command: Command | None, num_devi
     )
 
 
-def _read_dims(fields: Fields, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
+def _read_dims(fields: JsonFields, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
     """(dims, ZeRO stage, devices the shards are spread over or 0)."""
     path = "parallelism_config.parallelism_config_"
     tp, cp = fields.size(f"{path}tp_size") or 1, fields.size(f"{path}cp_size") or 1
@@ -210,7 +210,7 @@ def _read_dims(fields: Fields, devices: int, *, sharded: bool) -> tuple[Parallel
     return dims, zero, shards * cp if zero and replicas > 1 else 0
 
 
-def _parts(fields: Fields, flags: Flags, batch: int) -> JobParts:
+def _parts(fields: JsonFields, flags: Flags, batch: int) -> JobParts:
     word = fields.find("mixed_precision")
     names = {"bf16": Recipe.BF16, "fp16": Recipe.FP16, "fp8": Recipe.FP8_DELAYED}
     recipe = names.get(str(word), Recipe.FP32)

@@ -131,7 +131,7 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> dict[str, Any]:
 def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     what the script says. Raises `InputError`."""
-    fields = Fields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     devices = num_devices or (command.num_devices if command else 0)
     tp = fields.size("tensor_parallel.autotp_size") or 1
@@ -175,7 +175,7 @@ def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devic
     )
 
 
-class Fields:
+class JsonFields:
     """Fields by dotted path; ``"auto"`` (filled in by the program) counts as not given."""
 
     def __init__(self, raw: dict[str, Any], assumptions: list[str]) -> None:
@@ -218,7 +218,7 @@ def flag_true(flags: Flags, name: str) -> bool:
     return given and (flags.words(name) or ["true"])[0].lower() in ("true", "1", "yes")
 
 
-def _read_batch(fields: Fields, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
+def _read_batch(fields: JsonFields, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
     """(dp, microbatch size, accumulation steps), two of which and the whole batch tell the third."""
     total = fields.size("train_batch_size")
     given, stepped = flags.size("--per_device_train_batch_size"), flags.size("--gradient_accumulation_steps")
@@ -246,13 +246,13 @@ def _read_batch(fields: Fields, flags: Flags, devices: int, tp: int) -> tuple[in
     return dp, micro, steps
 
 
-def _read_recipe(fields: Fields) -> Recipe:
+def _read_recipe(fields: JsonFields) -> Recipe:
     if fields.find("bf16.enabled") is True:
         return Recipe.BF16
     return Recipe.FP16 if fields.find("fp16.enabled") is True else Recipe.FP32
 
 
-def _read_optimizer(fields: Fields) -> Optimizer:
+def _read_optimizer(fields: JsonFields) -> Optimizer:
     word = str(fields.find("optimizer.type") or "AdamW").lower()
     if word in ("sgd", "muon"):
         return Optimizer(word)

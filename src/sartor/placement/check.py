@@ -19,7 +19,7 @@ StageLayers = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedPlacement:
     """A placement with its price, and one sentence for everything that is wrong with it."""
 
     plan: Plan
@@ -28,7 +28,7 @@ class Priced:
     faults: tuple[str, ...]
 
 
-def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> Priced:
+def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> PricedPlacement:
     """Price ``stages`` (layer ids, first stage first) in ``data_parallel`` copies at ``width``."""
     num_stages = len(stages)
     faults = structure_faults(width, stages)
@@ -63,7 +63,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         ),
         time_per_batch_s=time_s,
     )
-    return Priced(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
+    return PricedPlacement(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
 
 
 def structure_faults(width: Width, stages: StageLayers) -> list[str]:

@@ -8,7 +8,7 @@ from math import gcd
 
 from sartor.placement.check import SLACK, fixed_strategy_stages, run, structure_faults
 from sartor.placement.plan import Plan, Stage
-from sartor.placement.problem import Layer, PlacementProblem, Width
+from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
 
@@ -80,7 +80,7 @@ class _Check:
 
     # What a stage holds
 
-    def layers(self, index: int) -> list[Layer]:
+    def layers(self, index: int) -> list[PlacedLayer]:
         inside = set(self.plan.stages[index].layers)
         return [layer for layer in self.width.layers if layer.id in inside]
 

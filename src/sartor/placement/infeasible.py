@@ -9,13 +9,13 @@ from math import inf, isfinite
 import numpy as np
 
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
-from sartor.placement.plan import Tightest
-from sartor.placement.problem import Layer, PlacementProblem, Width
+from sartor.placement.plan import TightestLimit
+from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.placement.tabulate import Array, StageSums, States, find_states, max_positions, stage_sums
 from sartor.units import format_bytes
 
 
-def find_tightest(problem: PlacementProblem) -> Tightest:
+def find_tightest(problem: PlacementProblem) -> TightestLimit:
     """What the nearest feasible problem has instead: both numbers are exact, by the recurrence with other costs."""
     states = find_states(problem)
     least_bytes, least_devices = inf, inf
@@ -25,7 +25,7 @@ def find_tightest(problem: PlacementProblem) -> Tightest:
         least_devices = min(least_devices, _least_devices(problem, width, states, sums))
     layer = _layer_that_fits_nowhere(problem)
     devices = int(least_devices) if isfinite(least_devices) else None
-    return Tightest(
+    return TightestLimit(
         least_memory_bytes=least_bytes if isfinite(least_bytes) else None,
         least_devices=devices,
         layer=layer.id if layer else None,
@@ -70,10 +70,10 @@ def _kinds(
 class _Need:
     held: float
     width: Width
-    layer: Layer
+    layer: PlacedLayer
 
 
-def _layer_that_fits_nowhere(problem: PlacementProblem) -> Layer | None:
+def _layer_that_fits_nowhere(problem: PlacementProblem) -> PlacedLayer | None:
     """The layer that needs most at the width where that is least, if a device cannot hold it alone."""
 
     def needs(width: Width) -> _Need:
@@ -85,7 +85,7 @@ def _layer_that_fits_nowhere(problem: PlacementProblem) -> Layer | None:
     return least.layer if least.held > problem.memory_bytes else None
 
 
-def _sentence(problem: PlacementProblem, least_bytes: float, devices: int | None, layer: Layer | None) -> str:
+def _sentence(problem: PlacementProblem, least_bytes: float, devices: int | None, layer: PlacedLayer | None) -> str:
     has = f"maxMemoryPerDevice={problem.memory_bytes:.12g} on maxDevices={problem.num_devices}"
     why = "no cut into stages fits"
     if layer:

@@ -21,7 +21,7 @@ HALVINGS = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class ChainSet:
     """A first layer, ``counts`` of each kind in between, a last one, at one width of ``devices`` devices a stage.
 
     ``forward_s`` and ``backward_s`` are [parts, candidates], parts being first, kinds, last; ``param_bytes`` and
@@ -46,7 +46,7 @@ class Chain:
 
 
 def batch_time_bounds(
-    chain: Chain, problem: PlacementProblem, link_bytes_per_s: Any, update_s_per_byte: Any = 0.0
+    chain: ChainSet, problem: PlacementProblem, link_bytes_per_s: Any, update_s_per_byte: Any = 0.0
 ) -> Array:
     """A time [candidates] that no placement of the chain beats; infinite where memory or devices hold none.
 
@@ -71,7 +71,7 @@ def batch_time_bounds(
     return np.asarray(np.where(fits, times, np.inf).min(axis=1))
 
 
-def work_shares(chain: Chain, problem: PlacementProblem) -> tuple[float, float]:
+def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, float]:
     """What a batch lasts at least, in units of one microbatch's work on one copy: of forward and backward, and of a
     further forward. Infinite where memory or devices hold no plan. Seconds of the chain are not looked at."""
     most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
@@ -88,7 +88,7 @@ def work_shares(chain: Chain, problem: PlacementProblem) -> tuple[float, float]:
     return share, share
 
 
-def _of_one_kind(chain: Chain) -> list[Chain]:
+def _of_one_kind(chain: ChainSet) -> list[ChainSet]:
     """Chains with one kind of layer in between that take no longer: the least of all kinds in everything, and each kind
     alone that is half of the layers or more."""
     if len(chain.counts) == 1:
@@ -101,7 +101,7 @@ def _of_one_kind(chain: Chain) -> list[Chain]:
     ]
 
 
-def _reduced(chain: Chain, parts: slice, count: int) -> Chain:
+def _reduced(chain: ChainSet, parts: slice, count: int) -> ChainSet:
     def least(values: Array) -> Array:
         return np.concatenate([values[:1], values[parts].min(axis=0, keepdims=True), values[-1:]])
 
@@ -116,7 +116,7 @@ def _reduced(chain: Chain, parts: slice, count: int) -> Chain:
     )
 
 
-def _fits(chain: Chain, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
+def _fits(chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
     """Numbers of stages that may hold the model."""
     fits = _may_hold(chain, problem, num_stages)
     for each, its in zip(_of_one_kind(chain), caps, strict=True):
@@ -124,18 +124,18 @@ def _fits(chain: Chain, problem: PlacementProblem, num_stages: Array, caps: list
     return fits
 
 
-def _held(chain: Chain, problem: PlacementProblem) -> Array:
+def _held(chain: ChainSet, problem: PlacementProblem) -> Array:
     """Bytes of each part with one microbatch."""
     return np.asarray((2 + problem.states) * chain.param_bytes + chain.activation_bytes)
 
 
-def _may_hold(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Any:
+def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
     """Whether so many devices hold the model once at all, and each of its layers."""
     held, room = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING)
     return (num_stages * room >= (held * chain.num_of).sum()) & (held <= room).all()
 
 
-def _by_work(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Bottleneck [candidates, stages] if work could be divided at will, but no layer cut.
 
     With recomputation every stage but the last runs its forward twice; the last one's is at most a share of its load.
@@ -151,7 +151,7 @@ def _by_work(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Arra
     return np.asarray(np.maximum(work / parts, longest))
 
 
-def _promising(chain: Chain, problem: PlacementProblem, num_stages: Array, bottleneck: Array, fits: Array) -> Any:
+def _promising(chain: ChainSet, problem: PlacementProblem, num_stages: Array, bottleneck: Array, fits: Array) -> Any:
     """Numbers of stages that could be best for some candidate: a bottleneck grows by less than three layers."""
     rounds = _rounds(chain, problem, num_stages)
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None]
@@ -159,12 +159,12 @@ def _promising(chain: Chain, problem: PlacementProblem, num_stages: Array, bottl
     return (least <= np.where(fits, most, np.inf).min(axis=1, keepdims=True)).any(axis=0)
 
 
-def _rounds(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Bottlenecks that a batch lasts with as many copies as there are devices for."""
     return np.asarray(ceil_div(problem.num_microbatches, _copies(chain, problem, num_stages)) + num_stages - 1)
 
 
-def _copies(chain: Chain, problem: PlacementProblem, num_stages: Array) -> Array:
+def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Most copies of so many stages; one expert-parallel group where there is room for none."""
     most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
     return np.asarray(np.maximum(most // chain.expert_parallel, 1) * chain.expert_parallel)
@@ -187,7 +187,7 @@ class _Caps:
         return _Caps(self.first[chosen], self.last[chosen], self.middle[:, chosen])
 
 
-def _caps(chain: Chain, problem: PlacementProblem, num_stages: Array) -> _Caps:
+def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Caps:
     held, room, most = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
     activations, behind = chain.activation_bytes, num_stages - 1.0
 
@@ -212,7 +212,7 @@ def _caps(chain: Chain, problem: PlacementProblem, num_stages: Array) -> _Caps:
 
 
 def _by_layers(
-    chain: Chain, problem: PlacementProblem, num_stages: Array, caps: _Caps, low: Array, transfer: Array
+    chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, low: Array, transfer: Array
 ) -> Array:
     """Bottleneck [candidates, stages] below which the stages do not hold all layers, by halving a bracket."""
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None] + 2 * transfer[:, None]
@@ -226,7 +226,7 @@ def _by_layers(
 
 
 def _hold(
-    chain: Chain, problem: PlacementProblem, num_stages: Array, caps: _Caps, limit: Array, transfer: Array
+    chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, limit: Array, transfer: Array
 ) -> Array:
     """Layers that all stages together hold with no load above ``limit`` [candidates, stages]."""
     forward, backward, most = chain.forward_s, chain.backward_s, chain.counts[0]
@@ -256,7 +256,7 @@ def _hold(
 
 
 def _batch_times(
-    chain: Chain,
+    chain: ChainSet,
     problem: PlacementProblem,
     num_stages: Array,
     bottleneck: Array,

@@ -9,7 +9,7 @@ from sartor.placement.check import fixed_strategy_time
 from sartor.placement.check_terms import fixed_strategy_time_with_terms
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.plain import solve
-from sartor.placement.plan import Placement, Status, Tightest
+from sartor.placement.plan import Placement, PlacementStatus, TightestLimit
 from sartor.placement.problem import PlacementProblem
 from sartor.placement.terms import PlacementTerms, types_of
 from sartor.placement.with_terms import solve_with_terms
@@ -34,7 +34,7 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     solve_s = time.perf_counter() - start
     fixed_s = fixed_strategy_time_with_terms(problem, terms) if terms else fixed_strategy_time(problem)
     return Placement(
-        status=Status.OPTIMAL if plan else Status.INFEASIBLE,
+        status=PlacementStatus.OPTIMAL if plan else PlacementStatus.INFEASIBLE,
         plan=plan,
         fixed_strategy_time_per_batch_s=fixed_s,
         checked=True,
@@ -43,7 +43,7 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     )
 
 
-def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> Tightest:
+def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> TightestLimit:
     """What is missing; with terms: what is missing for the plain plans among those looked at."""
     if terms is None:
         return find_tightest(problem)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Status(Enum):
+class PlacementStatus(Enum):
     """``OPTIMAL``: no placement of the model is faster; ``INFEASIBLE``: none fits."""
 
     OPTIMAL = "optimal"
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tightest:
+class TightestLimit:
     """Why nothing fits: what the nearest feasible problem would have instead.
 
     ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model (None: they are
@@ -70,9 +70,9 @@ class Tightest:
 class Placement:
     """The answer to a placement problem."""
 
-    status: Status
+    status: PlacementStatus
     plan: Plan | None
     fixed_strategy_time_per_batch_s: float | None
     checked: bool
     solve_s: float
-    tightest: Tightest | None = None
+    tightest: TightestLimit | None = None

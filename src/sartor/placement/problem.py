@@ -20,7 +20,7 @@ RESYNC_FACTOR = 4.0
 """Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
 
 
-class Optimizer(Enum):
+class PlacedOptimizer(Enum):
     """What is held per parameter beside the parameter and its gradient."""
 
     SGD = "SGD"
@@ -29,11 +29,11 @@ class Optimizer(Enum):
     @property
     def states(self) -> int:
         """Further copies of the parameters, as the published memory model counts them."""
-        return 1 if self is Optimizer.ADAM else 0
+        return 1 if self is PlacedOptimizer.ADAM else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class PlacedLayer:
     """One layer at one width; bytes and seconds are those of one device and one microbatch.
 
     ``param_bytes`` (parameterSize), ``activation_bytes`` (activationSize), ``forward_s`` (optimalLatencyFw),
@@ -68,7 +68,7 @@ class Width:
     """
 
     tensor_parallel: int
-    layers: tuple[Layer, ...]
+    layers: tuple[PlacedLayer, ...]
     edges: tuple[Edge, ...]
     context_parallel: int = 1
     expert_parallel: int = 1
@@ -118,7 +118,7 @@ class PlacementProblem:
     link_bytes_per_s: float
     num_microbatches: int
     recompute: bool
-    optimizer: Optimizer
+    optimizer: PlacedOptimizer
     fixed: FixedStrategy | None = None
     optimizer_copies: float | None = None
     resync_factor: float = RESYNC_FACTOR
@@ -198,7 +198,7 @@ def _check_width(width: Width) -> None:
     topological_order(ids, [(e.source, e.dest) for e in width.edges])
 
 
-def _check_layer(layer: Layer, where: str) -> None:
+def _check_layer(layer: PlacedLayer, where: str) -> None:
     values = {
         "parameterSize": layer.param_bytes,
         "activationSize": layer.activation_bytes,
@@ -256,9 +256,9 @@ def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:
         raise InputError("fixedTMPC", fixed.tensor_parallel, must, str(nearest))
 
 
-def parse_optimizer(word: Any) -> Optimizer:
+def parse_optimizer(word: Any) -> PlacedOptimizer:
     """``"SGD"`` or ``"Adam"``, in any case; else `InputError` with the nearer of the two."""
-    names = {each.value.lower(): each for each in Optimizer}
+    names = {each.value.lower(): each for each in PlacedOptimizer}
     if isinstance(word, str) and word.lower() in names:
         return names[word.lower()]
     near = difflib.get_close_matches(str(word).lower(), names, n=1, cutoff=0.4)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.placement.graph import downsets, is_chain
-from sartor.placement.problem import Layer, PlacementProblem, Width
+from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.units import distinct
 
 Array = npt.NDArray[Any]
@@ -166,12 +166,12 @@ def stage_sums(width: Width, states: States) -> StageSums:
     )
 
 
-def _in_order(width: Width, order: tuple[int, ...]) -> list[Layer]:
+def _in_order(width: Width, order: tuple[int, ...]) -> list[PlacedLayer]:
     by_id = {layer.id: layer for layer in width.layers}
     return [by_id[id_] for id_ in order]
 
 
-def _quantities(layer: Layer) -> tuple[float, ...]:
+def _quantities(layer: PlacedLayer) -> tuple[float, ...]:
     x = layer
     return x.param_bytes, x.expert_param_bytes, x.activation_bytes, x.forward_s, x.backward_s, float(x.is_split)
 

@@ -34,7 +34,7 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
     states, network = find_states(problem), network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
     cases = sorted(bounded_cases(problem, terms, tables), key=lambda each: each[0])
-    best: _Found | None = None
+    best: _Solved | None = None
     for bound, index, copies, v, zero in cases:
         below = best.time_s if best else inf
         if bound >= below:
@@ -56,7 +56,7 @@ def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Solved:
     """A solved case: the cuts between its stages and the type of device of each."""
 
     time_s: float
@@ -65,7 +65,7 @@ class _Found:
     devices: list[DeviceType]
 
 
-def _checked_plan(found: _Found, problem: PlacementProblem, terms: PlacementTerms) -> Plan:
+def _checked_plan(found: _Solved, problem: PlacementProblem, terms: PlacementTerms) -> Plan:
     case, states = found.case, found.case.tables.states
     width = case.tables.width
     stages = []
@@ -89,7 +89,7 @@ def _checked_plan(found: _Found, problem: PlacementProblem, terms: PlacementTerm
     return priced.plan
 
 
-def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, below: float) -> _Found | None:
+def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, below: float) -> _Solved | None:
     """The best plan of a case if it beats ``below``."""
     best = None
     for pipeline in pipelines(case, problem, types_of(problem, terms)):
@@ -99,7 +99,7 @@ def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, be
     return best
 
 
-def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Found | None:
+def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
     """Only the copies of the first stage agree: its resync is added where the first stage is chosen."""
     found = _fill(case, pipeline, inf, below)
     resync = case.virtual_stages * case.resync_s[0]
@@ -113,7 +113,7 @@ def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Fo
     return _found(case, pipeline, found, *best) if best else None
 
 
-def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Found | None:
+def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
     """Bottleneck and longest resync traded off, exactly: from the best bottleneck down in resync.
 
     At each level of bottleneck time the smallest limit on the resync that keeps it is found by bisection over the
@@ -121,7 +121,7 @@ def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Fo
     """
     sums, v = case.tables.sums, case.virtual_stages
     values = distinct(case.resync_s[sums.is_stage])
-    best: _Found | None = None
+    best: _Solved | None = None
     high = len(values) - 1
     while high >= 0:
         found, least, counts = _least(case, pipeline, values[high], below)
@@ -159,6 +159,6 @@ def _fill(case: Case, pipeline: CasePipeline, limit: float, below: float) -> Bot
     return least_bottlenecks(kinds, sizes, pipeline.max_stages, pipeline.max_devices)
 
 
-def _found(case: Case, pipeline: CasePipeline, found: Bottlenecks, time_s: float, counts: Counts, end: int) -> _Found:
+def _found(case: Case, pipeline: CasePipeline, found: Bottlenecks, time_s: float, counts: Counts, end: int) -> _Solved:
     cuts, kinds = trace(found, counts, end)
-    return _Found(time_s=time_s, case=case, cuts=cuts, devices=[pipeline.types[k] for k in kinds])
+    return _Solved(time_s=time_s, case=case, cuts=cuts, devices=[pipeline.types[k] for k in kinds])

@@ -14,7 +14,7 @@ from sartor.errors import InputError
 from sartor.placement.problem import (
     Edge,
     FixedStrategy,
-    Layer,
+    PlacedLayer,
     PlacementProblem,
     Width,
     parse_optimizer,
@@ -140,9 +140,9 @@ def _width(key: str, layers: Any, edges: Any) -> Width:
     )
 
 
-def _layer(row: Any, where: str) -> Layer:
+def _layer(row: Any, where: str) -> PlacedLayer:
     row = _object(row, where)
-    return Layer(
+    return PlacedLayer(
         id=_integer(row, "id", where),
         param_bytes=_number(row, "parameterSize", where),
         activation_bytes=_number(row, "activationSize", where),

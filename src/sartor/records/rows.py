@@ -42,7 +42,7 @@ class Unexpressed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RowWork:
     """The operators of a row, and whether the host waited for each kernel."""
 
     operators: tuple[Operator, ...]
@@ -59,7 +59,7 @@ Words = Mapping[str, Any]
 Sizes = Mapping[str, Any]
 
 
-def work_of(kind: str, words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def work_of(kind: str, words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     """What rows of one kind of table ran. Raises ``Unexpressed``."""
     return READERS[kind](words, sizes, gpu)
 
@@ -103,21 +103,21 @@ def _unknown(field: str, value: Any, known: Iterable[str], must: str) -> str:
 # ------------------------------------------------------------------------------------------- products
 
 
-def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     dtype = dtype_of(words["dtype"])
     given = str(words.get("layout", "")).upper()
     if given and given not in Layout.__members__:
         raise Unexpressed(f"layout {given[:20]}: must be TN, NN or NT")
     layout = Layout[given] if given else (Layout.NN if words.get("op") == "bmm" else Layout.TN)
     m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
-    return Work(operators=(Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout),))
+    return RowWork(operators=(Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout),))
 
 
-def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     """Searches for the best rate time the product alone: narrow operands come narrow, nothing quantizes them first."""
     dtype = dtype_of(words["dtype"])
     gemm = Gemm(name="gemm", **{name: sizes[name] for name in "mnk"}, dtype=dtype, quantized=dtype.bytes < 2)
-    return Work(operators=(gemm,))
+    return RowWork(operators=(gemm,))
 
 
 # ------------------------------------------------------------------------------------------- attention
@@ -131,7 +131,7 @@ _PHASES = {
 }
 
 
-def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     dtype = dtype_of(words["dtype"])
     kv = dtype_of(words["kv_dtype"]) if words.get("kv_dtype", "") != "" else dtype
     phase = _PHASES.get(str(words["phase"]).lower())
@@ -140,7 +140,7 @@ def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
     if kv is not dtype and phase != "generation":
         raise Unexpressed(f"kv_dtype {kv.value}: only a generation step reads keys and values from a cache of its own")
     causal = {"true": True, "false": False}.get(str(words.get("causal", "")).lower(), phase != "encoder")
-    return Work(
+    return RowWork(
         operators=(
             Attention(
                 name="attention",
@@ -188,7 +188,7 @@ MEMORY_BOUND: Mapping[str, MemoryBoundKind] = {
 """Kernels of the tables -> kinds. Elementwise ones (a trailing u: tensor with scalar) stream like a residual add."""
 
 
-def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     kind = MEMORY_BOUND.get(str(words["op"]).lower())
     if kind is None:
         raise Unexpressed(_unknown("op", words["op"], MEMORY_BOUND, "no memory-bound kernel of that name"))
@@ -202,13 +202,13 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
         dtype=DTYPES.get(str(words["dtype"]).strip().lower(), DType.BF16),
         pass_=_pass(words),
     )
-    return Work(operators=(kernel,), eager=bool(words.get("eager", False)))
+    return RowWork(operators=(kernel,), eager=bool(words.get("eager", False)))
 
 
 # ------------------------------------------------------------------------------------------- mixture of experts
 
 
-def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     """One device's share of a fused layer: permute, gate and up, activation, down, and the weighted sum back.
 
     With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and does what ``num_tokens`` x topk
@@ -249,7 +249,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
 
     moved = (tokens + routed) * hidden
     inputs = 2 if gated else 1
-    return Work(
+    return RowWork(
         operators=(
             stream("permute", MemoryBoundKind.ROUTING, routed, hidden, moved),
             grouped("expert_gate_up" if gated else "expert_up", inputs * width, hidden),
@@ -395,7 +395,7 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
 }
 
 
-def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
+def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     kind = COLLECTIVES.get(str(words["op"]).lower())
     if kind is None:
         raise Unexpressed(_unknown("op", words["op"], COLLECTIVES, "no collective of that name"))
@@ -412,7 +412,7 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> Work:
         library=_library(str(words.get("library", ""))),
         eager="eager" in str(words.get("library", "")).lower(),
     )
-    return Work(operators=(op,), cluster=cluster)
+    return RowWork(operators=(op,), cluster=cluster)
 
 
 @cache
@@ -470,7 +470,7 @@ ASSUMED: Mapping[str, str] = {
     "max_matmul": "TN; sustained clock; narrow operands come quantized",
 }
 
-READERS: Mapping[str, Callable[[Words, Sizes, Gpu], Work]] = {
+READERS: Mapping[str, Callable[[Words, Sizes, Gpu], RowWork]] = {
     "gemm": _gemm,
     "attention": _attention,
     "memory_bound": _memory_bound,

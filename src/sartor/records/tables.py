@@ -103,14 +103,14 @@ SUFFIXES = (".parquet", ".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Coded:
     """A column as codes into its distinct values: few values, many rows."""
 
     codes: Index
     values: tuple[Any, ...]
 
-    def take(self, rows: Any) -> Column:
-        return Column(codes=self.codes[rows], values=self.values)
+    def take(self, rows: Any) -> Coded:
+        return Coded(codes=self.codes[rows], values=self.values)
 
     def plain(self) -> list[Any]:
         return [self.values[code] for code in self.codes]
@@ -126,7 +126,7 @@ class Table:
     """Rows of the file, used or not."""
     columns: tuple[str, ...]
     """Every column of the file, read or not."""
-    coded: Mapping[str, Column]
+    coded: Mapping[str, Coded]
     numbers: Mapping[str, Any]
     measured: Floats64
     """In the unit of ``kind.measured``."""
@@ -135,14 +135,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TablesRead:
     """What a path holds: tables, and a sentence for every file that is none."""
 
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
 
 
-def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> Reading:
+def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
     """Tables of a folder or of one Parquet or CSV file, with the columns in ``group_by`` kept.
 
     Raises ``InputError`` when nothing in it can be used (a single file: why), or when a column to group by is in none
@@ -160,7 +160,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> Reading:
     if not tables:
         raise refused[0] if len(refused) == 1 else _nothing(path, refused)
     _check_groups(tables, group_by)
-    return Reading(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
+    return TablesRead(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
 
 
 def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
@@ -436,12 +436,12 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def _coded(data: Any, name: str, rows: int) -> Column:
+def _coded(data: Any, name: str, rows: int) -> Coded:
     """A column as codes; an absent one is empty words throughout, and so is what is missing in one."""
     import pyarrow as pa
 
     if name not in data.column_names:
-        return Column(codes=np.zeros(rows, dtype=np.int64), values=("",))
+        return Coded(codes=np.zeros(rows, dtype=np.int64), values=("",))
     column = data[name]
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -451,7 +451,7 @@ def _coded(data: Any, name: str, rows: int) -> Column:
     values = [*(_word(value) for value in joined.dictionary.to_pylist()), ""]
     codes = joined.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
     first = {value: i for i, value in reversed(list(enumerate(values)))}
-    return Column(codes=np.asarray([first[value] for value in values])[codes], values=tuple(values))
+    return Coded(codes=np.asarray([first[value] for value in values])[codes], values=tuple(values))
 
 
 def _word(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sartor.records.rows import kernel_family
-from sartor.records.tables import Column, Floats64, Index, Table, TableKind
+from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Targets:
     """One entry per (device, dtype, shape, whatever is grouped by) of one kind of table."""
 
     kind: TableKind
-    coded: Mapping[str, Column]
+    coded: Mapping[str, Coded]
     numbers: Mapping[str, Any]
     measured_s: Floats64
     rows: Index
@@ -68,7 +68,7 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     )
 
 
-def _together(column: Column, order: Index, starts: Index) -> Column:
+def _together(column: Coded, order: Index, starts: Index) -> Coded:
     """For every run of rows, the values in it, joined by ``+``, each as often as its share of the rows says: a median
     over two rows of one value and one of another is the first's."""
     names = sorted(dict.fromkeys(str(value) for value in column.values))
@@ -77,17 +77,17 @@ def _together(column: Column, order: Index, starts: Index) -> Column:
     counts //= np.gcd.reduce(counts, axis=1)[:, None]
     sets, codes = np.unique(counts, axis=0, return_inverse=True)
     joined = ["+".join(name for name, often in zip(names, row, strict=True) for _ in range(often)) for row in sets]
-    return Column(codes=codes.reshape(-1).astype(np.int64), values=tuple(joined))
+    return Coded(codes=codes.reshape(-1).astype(np.int64), values=tuple(joined))
 
 
-def _replace(coded: dict[str, Column], label: str, name: str, column: Column, group_by: Sequence[str]) -> None:
+def _replace(coded: dict[str, Coded], label: str, name: str, column: Coded, group_by: Sequence[str]) -> None:
     """Put what a label says in its place: the label itself names a framework and is no part of the shape."""
     coded[name] = column
     if label not in group_by:
         del coded[label]
 
 
-def _gated(kernel: Column, gpu: Column, numbers: Mapping[str, Any]) -> Column:
+def _gated(kernel: Coded, gpu: Coded, numbers: Mapping[str, Any]) -> Coded:
     """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape on
     that device. On another, older frameworks may have run it with one (A100: faster than its memory otherwise)."""
     shape = combine(
@@ -97,7 +97,7 @@ def _gated(kernel: Column, gpu: Column, numbers: Mapping[str, Any]) -> Column:
     plain = np.asarray(["nongated" in str(value) for value in kernel.values])[kernel.codes]
     ungated = np.zeros(shapes.size, dtype=bool)
     ungated[code[plain]] = True
-    return Column(codes=ungated[code].astype(np.int64), values=(True, False))
+    return Coded(codes=ungated[code].astype(np.int64), values=(True, False))
 
 
 def _seconds(kind: TableKind, measured: Floats64, numbers: Mapping[str, Any]) -> Floats64:
@@ -107,7 +107,7 @@ def _seconds(kind: TableKind, measured: Floats64, numbers: Mapping[str, Any]) ->
     return measured * kind.unit_s
 
 
-def _joined(tables: Sequence[Table], name: str) -> Column:
+def _joined(tables: Sequence[Table], name: str) -> Coded:
     """One column over several tables; a table without it has the empty word there."""
     values: dict[Any, int] = {}
     codes = []
@@ -118,22 +118,22 @@ def _joined(tables: Sequence[Table], name: str) -> Column:
             column = _column(number) if number is not None else _blank(table.measured.size)
         there = np.asarray([values.setdefault(value, len(values)) for value in column.values], dtype=np.int64)
         codes.append(there[column.codes])
-    return Column(codes=np.concatenate(codes), values=tuple(values))
+    return Coded(codes=np.concatenate(codes), values=tuple(values))
 
 
-def _blank(rows: int) -> Column:
-    return Column(codes=np.zeros(rows, dtype=np.int64), values=("",))
+def _blank(rows: int) -> Coded:
+    return Coded(codes=np.zeros(rows, dtype=np.int64), values=("",))
 
 
-def _column(numbers: Any) -> Column:
+def _column(numbers: Any) -> Coded:
     values, codes = np.unique(numbers, return_inverse=True)
-    return Column(codes=codes.astype(np.int64), values=tuple(values.tolist()))
+    return Coded(codes=codes.astype(np.int64), values=tuple(values.tolist()))
 
 
-def _mapped(column: Column, says: Callable[[Any], Any]) -> Column:
+def _mapped(column: Coded, says: Callable[[Any], Any]) -> Coded:
     said = [says(value) for value in column.values]
     values = tuple(dict.fromkeys(said))
-    return Column(codes=np.asarray([values.index(each) for each in said])[column.codes], values=values)
+    return Coded(codes=np.asarray([values.index(each) for each in said])[column.codes], values=values)
 
 
 def _codes(numbers: Any) -> Index:

@@ -14,7 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Pass
-from sartor.records.rows import Unexpressed, Work, dtype_of
+from sartor.records.rows import RowWork, Unexpressed, dtype_of
 
 MODELS = {
     "bert_large": "bert-large",
@@ -39,7 +39,7 @@ def named_model(name: str) -> TransformerShape:
 _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase.PREFILL, "train": Phase.TRAIN}
 
 
-def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
+def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> RowWork:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
     The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with
@@ -66,7 +66,7 @@ def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> Work:
     except InputError as error:
         raise Unexpressed(f"model {name[:40]}: {error.must}") from None
     run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
-    return Work(operators=run, eager=True, tokens=int(graph.tokens))
+    return RowWork(operators=run, eager=True, tokens=int(graph.tokens))
 
 
 def _one(size: Any) -> int:

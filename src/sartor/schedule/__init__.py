@@ -1,14 +1,14 @@
 """One layer on one accelerator: which operator runs when, on which cores, and how far from the best that is."""
 
 from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
-from sartor.schedule.result import Mode, OperatorTimes, ScheduleResult, Solver, Status
+from sartor.schedule.result import Mode, OperatorRun, ScheduleResult, Solver, Status
 from sartor.schedule.solve import solve
 
 __all__ = [
     "CoreType",
     "Mode",
     "OperatorId",
-    "OperatorTimes",
+    "OperatorRun",
     "ScheduleProblem",
     "ScheduleResult",
     "ScheduledOperator",

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sartor.schedule.split import Block, bits
+from sartor.schedule.split import OpBlock, bits
 from sartor.units import ceil_div
 
 GRIDS = ((60, 16), (300, 8), (2000, 4))
@@ -32,14 +32,14 @@ Found: TypeAlias = tuple[int, list[int], list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class MakespanBound:
     """A makespan no schedule beats, and the modes that a schedule better than the one known may still use."""
 
     value: int
     modes: Modes
 
 
-def lower_bound(block: Block, upper: int) -> Bound:
+def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     """The best bound over all weights, given a schedule of makespan ``upper``; at most ``upper``.
 
     A mode that would lift a bound to ``upper`` is no part of a better schedule. Ruling it out lifts the bounds
@@ -57,19 +57,19 @@ def lower_bound(block: Block, upper: int) -> Bound:
             for i, (may_single, may_split) in enumerate(modes)
         )
         if value >= upper or not all(map(any, kept)):
-            return Bound(value=upper, modes=modes)
+            return MakespanBound(value=upper, modes=modes)
         if kept == modes:
             break
         modes = kept
-    return Bound(value=value, modes=modes)
+    return MakespanBound(value=value, modes=modes)
 
 
-def critical_path(block: Block) -> int:
+def critical_path(block: OpBlock) -> int:
     """The longest path when every operator runs in its shorter mode."""
     return max(tails(block, block.serial), default=0)
 
 
-def tails(block: Block, durations: Sequence[int]) -> list[int]:
+def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
     """Per operator, the longest path that starts with it, itself included, for given durations."""
     covers, out = block.covers, [0] * block.size
     for i in reversed(range(block.size)):
@@ -81,7 +81,7 @@ def _least(single: int, split: int, mode: tuple[bool, bool]) -> int:
     return min(single, split) if all(mode) else single if mode[0] else split
 
 
-def _weights(block: Block) -> Iterator[tuple[int, int, int, int]]:
+def _weights(block: OpBlock) -> Iterator[tuple[int, int, int, int]]:
     """The grid, and the weights of tensor cores, vector cores and paths as multiples of one part of it."""
     grid = next(grid for size, grid in GRIDS if block.size <= size)
     for tensor in range(grid + 1 if block.num_tc else 1):
@@ -90,7 +90,7 @@ def _weights(block: Block) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _weighted(
-    block: Block, covers: list[list[int]], modes: Modes, grid: int, tensor: int, vector: int, paths: int
+    block: OpBlock, covers: list[list[int]], modes: Modes, grid: int, tensor: int, vector: int, paths: int
 ) -> Found:
     """The bound for one set of weights, and what it would be with each operator on one core, and split.
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
-from sartor.schedule.result import OperatorTimes
+from sartor.schedule.result import OperatorRun
 
 
-def violations(problem: ScheduleProblem, times: Sequence[OperatorTimes], makespan: int) -> tuple[str, ...]:
+def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan: int) -> tuple[str, ...]:
     """What is wrong with a schedule, as sentences; empty when it is one of the stated makespan."""
     known = {op.id: op for op in problem.operators}
     found = list(_each_once(known, times))
@@ -29,7 +29,7 @@ def violations(problem: ScheduleProblem, times: Sequence[OperatorTimes], makespa
     return tuple(found)
 
 
-def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]) -> Iterable[str]:
+def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
     count: dict[OperatorId, int] = defaultdict(int)
     for row in times:
         count[row.id] += 1
@@ -41,7 +41,7 @@ def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[Opera
             yield f"operator {id_!r} runs {count[id_]} times, not {wanted}"
 
 
-def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]) -> Iterable[str]:
+def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
     for row in times:
         expected = {"single": known[row.id].latency, "intra_op": known[row.id].intra_latency}[row.mode]
         if row.start < 0:
@@ -50,7 +50,7 @@ def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[Opera
             yield f"operator {row.id!r} takes {row.end - row.start} in mode {row.mode}, not {expected}"
 
 
-def _order(problem: ScheduleProblem, times: Iterable[OperatorTimes]) -> Iterable[str]:
+def _order(problem: ScheduleProblem, times: Iterable[OperatorRun]) -> Iterable[str]:
     """Walk the edges forward: a Nop is done when all before it are, any other operator at its end."""
     row_of = {row.id: row for row in times}
     preds: dict[OperatorId, set[OperatorId]] = defaultdict(set)
@@ -74,10 +74,10 @@ def _order(problem: ScheduleProblem, times: Iterable[OperatorTimes]) -> Iterable
         pending = later
 
 
-def _alone(times: Sequence[OperatorTimes]) -> Iterable[str]:
+def _alone(times: Sequence[OperatorRun]) -> Iterable[str]:
     """An operator in intra-op mode overlaps nothing of any type; empty intervals overlap nothing."""
     rows = sorted((row for row in times if row.end > row.start), key=lambda row: (row.start, row.end))
-    running: list[OperatorTimes] = []
+    running: list[OperatorRun] = []
     for row in rows:
         running = [other for other in running if other.end > row.start]
         for other in running:
@@ -87,10 +87,10 @@ def _alone(times: Sequence[OperatorTimes]) -> Iterable[str]:
 
 
 def _cores(
-    problem: ScheduleProblem, known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorTimes]
+    problem: ScheduleProblem, known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]
 ) -> Iterable[str]:
     """Each operator has the cores its type and mode ask for, and no core serves two at once."""
-    busy: dict[tuple[str, int], list[OperatorTimes]] = defaultdict(list)
+    busy: dict[tuple[str, int], list[OperatorRun]] = defaultdict(list)
     for row in times:
         kind = known[row.id].core_type
         for name, cores, total, user in (

@@ -18,7 +18,7 @@ from typing import Any
 
 from sartor.errors import MissingExtraError
 from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.split import Block, Timetable, bits
+from sartor.schedule.split import OpBlock, Timetable, bits
 
 WORKERS = 8
 """CP-SAT's mix of strategies needs eight workers even on one core (docs/dependencies.md)."""
@@ -34,7 +34,7 @@ HEADS_UP_TO = 120
 """Operators up to which each also gets the work of all that run before and after it: quadratically many terms."""
 
 
-def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
+def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
     """The best schedule found within the limit, starting from ``hint``, and the best bound proved.
 
     Loading OR-Tools and writing the model count against the limit.
@@ -46,7 +46,7 @@ def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: f
     return _answer(model, hint, lower_bound, _solver(model, WORKERS, time_limit_s))
 
 
-def solve_block_by_work(block: Block, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
+def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
     """As `solve_block`, but limited by the solver's own units of work, and by one worker, whose search repeats itself
     exactly: however busy the machine is and whoever asks, the answer is the same."""
     model = _Model(block, hint, lower_bound)
@@ -106,7 +106,7 @@ def _run(solver: Any, model: Any) -> tuple[Any, bool]:
 class _Model:
     """CP-SAT's variables and rows for a block, by position."""
 
-    def __init__(self, block: Block, hint: Timetable, lower_bound: int) -> None:
+    def __init__(self, block: OpBlock, hint: Timetable, lower_bound: int) -> None:
         self.block, self.cp = block, _cp_model()
         self.model, self.covers, self.before = self.cp.CpModel(), block.covers, block.before
         upper = hint.makespan(block)
@@ -227,7 +227,7 @@ class _Model:
         self.model.add_hint(self.makespan, hint.makespan(self.block))
 
 
-def paths(block: Block) -> list[list[int]]:
+def paths(block: OpBlock) -> list[list[int]]:
     """Operators covered by paths of the precedence graph, longest first, none in two of them."""
     left, out = set(range(block.size)), []
     while left:
@@ -247,7 +247,7 @@ def paths(block: Block) -> list[list[int]]:
     return out
 
 
-def twins(block: Block) -> list[tuple[int, int]]:
+def twins(block: OpBlock) -> list[tuple[int, int]]:
     """Pairs of neighbours among operators with the same type, times, predecessors and successors."""
     last: dict[tuple[Any, ...], int] = {}
     pairs = []

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from sartor.schedule.bounds import tails
-from sartor.schedule.split import Block, Timetable, bits
+from sartor.schedule.split import OpBlock, Timetable, bits
 
 Successors: TypeAlias = Sequence[Sequence[int]]
 
@@ -29,7 +29,7 @@ IMPROVE_WORK = 60_000
 """Bound on operators placed while improving one, so that its time does not grow with the block."""
 
 
-def best_greedy(block: Block) -> Timetable:
+def best_greedy(block: OpBlock) -> Timetable:
     """The best schedule found; never longer than running everything one after another in its shorter mode."""
     if block.size == 1:
         return Timetable(starts=(0,), split=block.may_split)
@@ -37,7 +37,7 @@ def best_greedy(block: Block) -> Timetable:
     return ahead if ahead.makespan(block) <= behind.makespan(_reversed(block)) else _mirrored(block, behind)
 
 
-def _reversed(block: Block) -> Block:
+def _reversed(block: OpBlock) -> OpBlock:
     """The block with time turned around: positions, precedence and all."""
     last = block.size - 1
     return replace(
@@ -49,14 +49,14 @@ def _reversed(block: Block) -> Block:
     )
 
 
-def _mirrored(block: Block, backwards: Timetable) -> Timetable:
+def _mirrored(block: OpBlock, backwards: Timetable) -> Timetable:
     """The schedule of a block that a schedule of its reverse is when read from its end."""
     turned = _reversed(block)
     makespan, ends = backwards.makespan(turned), backwards.ends(turned)
     return Timetable(starts=tuple(makespan - end for end in reversed(ends)), split=backwards.split[::-1])
 
 
-def _best_forward(block: Block) -> Timetable:
+def _best_forward(block: OpBlock) -> Timetable:
     direct = [tuple(bits(mask)) for mask in block.covers]
     ranks = tuple(_ranks(block))
     tries = [(modes, rank, drain) for modes in _mode_choices(block) for rank in ranks for drain in (False, True)]
@@ -68,7 +68,7 @@ def _best_forward(block: Block) -> Timetable:
 
 
 def list_schedule(
-    block: Block, direct: Successors, split: Sequence[bool], rank: Sequence[int], *, drain: bool
+    block: OpBlock, direct: Successors, split: Sequence[bool], rank: Sequence[int], *, drain: bool
 ) -> Timetable:
     """Operators by ascending ``rank`` as cores allow; ``split`` ones alone. ``direct`` are the direct successors.
 
@@ -109,7 +109,7 @@ def list_schedule(
     return Timetable(starts=tuple(starts), split=tuple(split))
 
 
-def _ranks(block: Block) -> Iterator[list[int]]:
+def _ranks(block: OpBlock) -> Iterator[list[int]]:
     """Who goes first: the longest path ahead (shorter modes, then one-core times), the longest operator."""
     for keys in (tails(block, block.serial), tails(block, block.latency), list(block.serial)):
         order = sorted(range(block.size), key=lambda i: (-keys[i], i))
@@ -119,7 +119,7 @@ def _ranks(block: Block) -> Iterator[list[int]]:
         yield rank
 
 
-def _mode_choices(block: Block) -> list[tuple[bool, ...]]:
+def _mode_choices(block: OpBlock) -> list[tuple[bool, ...]]:
     """All split that gain, none, those above a threshold of time or gain, all but one and what may run beside it."""
     gains = [i for i, may in enumerate(block.may_split) if may]
     choices = {block.may_split: None, (False,) * block.size: None}
@@ -136,7 +136,7 @@ def _mode_choices(block: Block) -> list[tuple[bool, ...]]:
     return list(choices)
 
 
-def _improved(block: Block, direct: Successors, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
+def _improved(block: OpBlock, direct: Successors, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
     """Change one operator's mode at a time while that shortens the schedule."""
     may, tries = [i for i, may in enumerate(block.may_split) if may], IMPROVE_WORK // block.size**2
     best, makespan, position, since = found, found.makespan(block), 0, 0

@@ -19,7 +19,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedule.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
 from sartor.schedule.problem import CoreType
-from sartor.schedule.split import Block, bits, part, series
+from sartor.schedule.split import OpBlock, bits, part, series
 
 Array = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
     return np.asarray(total)
 
 
-def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], Block]]:
+def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     """The graph split in series: positions of each part, and the part (its latencies mean nothing)."""
     size = len(fused.operators)
     after = [0] * size
@@ -90,7 +90,7 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], Block]]:
     for i in reversed(range(size)):
         for j in below[i]:
             after[i] |= after[j] | 1 << j
-    whole = Block(
+    whole = OpBlock(
         num_tc=size,
         num_vc=size,
         core_types=tuple(map(core_type, fused.operators)),
@@ -101,7 +101,7 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], Block]]:
     return ((positions, part(whole, positions)) for positions in series(whole))
 
 
-def part_bound(block: Block, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
+def part_bound(block: OpBlock, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
     """What no schedule of a part beats: integers [candidates] from latencies [operators, candidates].
 
     ``block`` gives kinds of cores and precedence; its own latencies are not looked at.

@@ -23,19 +23,19 @@ import numpy as np
 from sartor.errors import InputError, MissingExtraError
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.quiet import silently
-from sartor.schedule.split import Block, Timetable, bits
+from sartor.schedule.split import OpBlock, Timetable, bits
 
 MAX_OPERATORS = 64
 """Rows grow with the cube of the operators: 64 give 250,000, and HiGHS proves nothing long before."""
 
 
-def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
+def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
     """The best schedule HiGHS finds within the limit, or ``hint`` where that is no worse, and the best bound."""
     optimize, sparse = _scipy()
     if block.size > MAX_OPERATORS:
         must = f"must have at most {MAX_OPERATORS} operators that may overlap, not {block.size}"
         raise InputError("solver", "milp", must, "cp_sat")
-    program = _Program(block, hint.makespan(block), lower_bound)
+    program = _MilpProgram(block, hint.makespan(block), lower_bound)
     rows, columns, values = zip(*program.entries, strict=True)
     matrix = sparse.csr_array((values, (rows, columns)), shape=(len(program.least), program.num_columns))
     found = silently(
@@ -53,10 +53,10 @@ def solve_block(block: Block, hint: Timetable, lower_bound: int, time_limit_s: f
     return BlockAnswer(timetable=best, lower_bound=min(max(lower_bound, proved), best.makespan(block)))
 
 
-class _Program:
+class _MilpProgram:
     """Columns (the makespan first) and rows ``sum of coefficient * column >= least`` of the integer program."""
 
-    def __init__(self, block: Block, upper: int, lower: int) -> None:
+    def __init__(self, block: OpBlock, upper: int, lower: int) -> None:
         self.block, self.horizon = block, upper + max(1, upper // 50)
         self.integral: list[int] = []
         self.upper: list[int] = []

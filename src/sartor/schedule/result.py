@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTimes:
+class OperatorRun:
     """When and where one operator runs, from ``start`` until just before ``end``."""
 
     id: OperatorId
@@ -50,7 +50,7 @@ class ScheduleResult:
     status: Status
     makespan: int
     lower_bound: int
-    operators: tuple[OperatorTimes, ...]
+    operators: tuple[OperatorRun, ...]
     checked: bool
     """Code that shares nothing with the solvers has accepted it."""
     solver: Solver

@@ -25,7 +25,7 @@ import numpy as np
 
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.quiet import silently
-from sartor.schedule.split import Block, Timetable, bits
+from sartor.schedule.split import OpBlock, Timetable, bits
 
 MOST_OPERATORS = 120
 ROUNDS = 6
@@ -40,7 +40,7 @@ SAME = 1e-3
 """Moments on the clock, in its units, that count as one."""
 
 
-def improve(block: Block, hint: Timetable, lower_bound: int) -> BlockAnswer:
+def improve(block: OpBlock, hint: Timetable, lower_bound: int) -> BlockAnswer:
     """``hint`` and ``lower_bound``, or better ones; the same on every run. Nothing is done without SciPy."""
     try:
         from scipy import optimize, sparse
@@ -67,7 +67,7 @@ class _Found(NamedTuple):
 class _Program:
     """Columns y, c, M, then a binary per ordered pair; rows ``sum of coefficient * column >= least``."""
 
-    def __init__(self, block: Block, horizon: int) -> None:
+    def __init__(self, block: OpBlock, horizon: int) -> None:
         self.block, self.horizon, size = block, horizon, block.size
         self.end, self.num_columns = 2 * size, 2 * size + 1
         self.rows: list[dict[int, float]] = []
@@ -144,7 +144,7 @@ class _Program:
         return _Found(float(answer.mip_dual_bound), split, tuple(answer.x[size : self.end].tolist()))
 
 
-def timetable(block: Block, split: Sequence[bool], clock: Sequence[float]) -> Timetable:
+def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[float]) -> Timetable:
     """The schedule of these modes in the order of ``clock``: a split operator waits for all before it and lets none
     past it, others start as soon as a core is free."""
     keys = [(round(at / SAME), not alone, i) for i, (at, alone) in enumerate(zip(clock, split, strict=True))]
@@ -172,7 +172,7 @@ def timetable(block: Block, split: Sequence[bool], clock: Sequence[float]) -> Ti
     return Timetable(starts=tuple(starts), split=tuple(map(bool, split)))
 
 
-def _free_from(block: Block, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
+def _free_from(block: OpBlock, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
     """From when on the clock, not before ``first``, operator i has the cores it needs; ``held`` are those placed."""
     types, time = block.core_types, block.latency[i]
     for at in sorted({first, *(end for _, end, _ in held if end > first)}):
@@ -183,7 +183,7 @@ def _free_from(block: Block, i: int, first: int, held: Sequence[tuple[int, int, 
     return max(end for _, end, _ in held)
 
 
-def _fits(block: Block, i: int, running: Sequence[Any]) -> bool:
+def _fits(block: OpBlock, i: int, running: Sequence[Any]) -> bool:
     mine = block.core_types[i]
     tensor, vector = (sum(k.needs_tensor_core for k in running), sum(k.needs_vector_core for k in running))
     room = tensor + mine.needs_tensor_core <= block.num_tc and vector + mine.needs_vector_core <= block.num_vc

@@ -11,8 +11,8 @@ from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.check import violations
 from sartor.schedule.cores import assign_cores
 from sartor.schedule.problem import OperatorId, ScheduleProblem, successors, topological_order
-from sartor.schedule.result import Mode, OperatorTimes, ScheduleResult, Solver, Status
-from sartor.schedule.split import Block, Timetable, canonical, coarsest, contract, part, series
+from sartor.schedule.result import Mode, OperatorRun, ScheduleResult, Solver, Status
+from sartor.schedule.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
 
 TIME_LIMIT_S = 20.0
 LONGEST_LIMIT_S = 1_000_000
@@ -22,7 +22,7 @@ LONGEST_LIMIT_S = 1_000_000
 class ScheduleCache:
     """Proved schedules by block, for callers that solve many problems: equal layers are solved once."""
 
-    proved: dict[Block, BlockAnswer] = field(default_factory=dict)
+    proved: dict[OpBlock, BlockAnswer] = field(default_factory=dict)
 
 
 def solve(
@@ -74,13 +74,13 @@ def solve(
 
 
 def _answers(
-    blocks: list[Block], deadline: float, solver: Solver, cache: ScheduleCache, work: float | None
+    blocks: list[OpBlock], deadline: float, solver: Solver, cache: ScheduleCache, work: float | None
 ) -> list[BlockAnswer]:
     """Every block's answer; equal ones are solved once, and what time is left is shared among those still open. With
     ``work`` every block may take that much, whatever the clock says."""
     scaled = [coarsest(block) for block in blocks]
     ordered = [canonical(block) for block, _ in scaled]
-    found: dict[Block, BlockAnswer] = {}
+    found: dict[OpBlock, BlockAnswer] = {}
     for block in dict.fromkeys(block for block, _ in ordered):
         known = cache.proved.get(block)
         found[block] = known or _without_solver(block)
@@ -97,7 +97,7 @@ def _answers(
     return [_restored(found[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
 
 
-def _by_work(block: Block, answer: BlockAnswer, work: float) -> BlockAnswer:
+def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
     """What little work proves, the second clock, then all the work allowed; each where the last left it open."""
     looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
     for k, look in enumerate(looks):
@@ -108,13 +108,13 @@ def _by_work(block: Block, answer: BlockAnswer, work: float) -> BlockAnswer:
     return answer
 
 
-def _without_solver(block: Block) -> BlockAnswer:
+def _without_solver(block: OpBlock) -> BlockAnswer:
     """List scheduling and the bounds: the whole answer where they meet."""
     timetable = greedy.best_greedy(block)
     return BlockAnswer(timetable=timetable, lower_bound=bounds.lower_bound(block, timetable.makespan(block)).value)
 
 
-def _open(block: Block, answer: BlockAnswer) -> bool:
+def _open(block: OpBlock, answer: BlockAnswer) -> bool:
     return answer.lower_bound < answer.timetable.makespan(block)
 
 
@@ -128,7 +128,7 @@ def _restored(answer: BlockAnswer, order: tuple[int, ...], unit: int) -> BlockAn
 
 
 def _in_series(
-    blocks: list[Block], answers: list[BlockAnswer], ids: tuple[OperatorId, ...]
+    blocks: list[OpBlock], answers: list[BlockAnswer], ids: tuple[OperatorId, ...]
 ) -> tuple[dict[OperatorId, tuple[int, bool]], int]:
     """Start and mode of every operator when one block runs after the other, and when the last one ends."""
     chosen: dict[OperatorId, tuple[int, bool]] = {}
@@ -140,7 +140,7 @@ def _in_series(
     return chosen, offset
 
 
-def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int, bool]]) -> tuple[OperatorTimes, ...]:
+def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int, bool]]) -> tuple[OperatorRun, ...]:
     """Rows by start. Operators that can run in no time do so as soon as what they wait for has ended."""
     operators, done = {op.id: op for op in problem.operators}, dict.fromkeys((op.id for op in problem.operators), 0)
     after, rows = successors(problem), []
@@ -155,7 +155,7 @@ def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int
     rows.sort(key=lambda row: row[1:3])
     cores = assign_cores(problem.num_tc, problem.num_vc, rows)
     return tuple(
-        OperatorTimes(
+        OperatorRun(
             id=op.id,
             start=start,
             end=end,

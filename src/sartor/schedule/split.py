@@ -27,7 +27,7 @@ CANONICAL_UP_TO = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class OpBlock:
     """Operators that take time, in topological order, by position. Bit ``j`` of ``after[i]``: ``j`` runs after ``i``.
 
     ``num_tc`` and ``num_vc`` are never more than the operators that could use them at once. It holds no ids and is
@@ -84,18 +84,18 @@ class Timetable:
     starts: tuple[int, ...]
     split: tuple[bool, ...]
 
-    def ends(self, block: Block) -> tuple[int, ...]:
+    def ends(self, block: OpBlock) -> tuple[int, ...]:
         durations = zip(self.split, block.latency, block.intra_latency, strict=True)
         return tuple(
             start + (intra if split else single)
             for start, (split, single, intra) in zip(self.starts, durations, strict=True)
         )
 
-    def makespan(self, block: Block) -> int:
+    def makespan(self, block: OpBlock) -> int:
         return max(self.ends(block), default=0)
 
 
-def contract(problem: ScheduleProblem) -> tuple[Block, tuple[OperatorId, ...]]:
+def contract(problem: ScheduleProblem) -> tuple[OpBlock, tuple[OperatorId, ...]]:
     """The whole problem as one block, and the id at each of its positions.
 
     Nops, and operators that can run in no time at all, are left out: precedence passes through them.
@@ -109,7 +109,7 @@ def contract(problem: ScheduleProblem) -> tuple[Block, tuple[OperatorId, ...]]:
         for target in direct[id_]:
             reach[id_] |= reach[target] | (1 << position[target] if target in position else 0)
     real = [operators[id_] for id_ in kept]
-    block = Block(
+    block = OpBlock(
         num_tc=min(problem.num_tc, sum(op.core_type.needs_tensor_core for op in real)),
         num_vc=min(problem.num_vc, sum(op.core_type.needs_vector_core for op in real)),
         core_types=tuple(op.core_type for op in real),
@@ -125,7 +125,7 @@ def occupies(op: ScheduledOperator) -> bool:
     return op.takes_time and min(op.latency, op.intra_latency) > 0
 
 
-def series(block: Block) -> tuple[tuple[int, ...], ...]:
+def series(block: OpBlock) -> tuple[tuple[int, ...], ...]:
     """Positions of each part, in order: all of a part run before all of the next."""
     everything = (1 << block.size) - 1
     parts: list[tuple[int, ...]] = []
@@ -139,11 +139,11 @@ def series(block: Block) -> tuple[tuple[int, ...], ...]:
     return tuple(parts)
 
 
-def part(block: Block, positions: tuple[int, ...]) -> Block:
+def part(block: OpBlock, positions: tuple[int, ...]) -> OpBlock:
     """The block of some positions that follow each other."""
     first, size = positions[0], len(positions)
     types = block.core_types[first : first + size]
-    return Block(
+    return OpBlock(
         num_tc=min(block.num_tc, sum(kind.needs_tensor_core for kind in types)),
         num_vc=min(block.num_vc, sum(kind.needs_vector_core for kind in types)),
         core_types=types,
@@ -153,10 +153,10 @@ def part(block: Block, positions: tuple[int, ...]) -> Block:
     )
 
 
-def coarsest(block: Block) -> tuple[Block, int]:
+def coarsest(block: OpBlock) -> tuple[OpBlock, int]:
     """The block in the largest unit that keeps all times whole, and that unit."""
     unit = gcd(*block.latency, *block.intra_latency) or 1
-    scaled = Block(
+    scaled = OpBlock(
         num_tc=block.num_tc,
         num_vc=block.num_vc,
         core_types=block.core_types,
@@ -167,7 +167,7 @@ def coarsest(block: Block) -> tuple[Block, int]:
     return scaled, unit
 
 
-def canonical(block: Block) -> tuple[Block, tuple[int, ...]]:
+def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
     """The block with its operators in an order that does not depend on how they were given, and that order.
 
     Colour refinement (Weisfeiler and Leman 1968) tells operators apart by their surroundings; ties keep their
@@ -192,9 +192,9 @@ def canonical(block: Block) -> tuple[Block, tuple[int, ...]]:
     return _permuted(block, order), order
 
 
-def _permuted(block: Block, order: tuple[int, ...]) -> Block:
+def _permuted(block: OpBlock, order: tuple[int, ...]) -> OpBlock:
     new = {old: k for k, old in enumerate(order)}
-    return Block(
+    return OpBlock(
         num_tc=block.num_tc,
         num_vc=block.num_vc,
         core_types=tuple(block.core_types[i] for i in order),

@@ -22,7 +22,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED
-from sartor.records.tables import DERIVED, Column, Floats64, Index, read_tables
+from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
 from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict
@@ -208,7 +208,7 @@ def _shown(figures: Mapping[str, Any], groups: int) -> set[int]:
     return set(order.tolist()) if groups > EXPLAINED_GROUPS else set(range(groups))
 
 
-def _column(predicted: Predicted, name: str) -> Column:
+def _column(predicted: Predicted, name: str) -> Coded:
     """A column to group by: of the table, or derived."""
     targets = predicted.targets
     if name in targets.coded:
@@ -217,11 +217,11 @@ def _column(predicted: Predicted, name: str) -> Column:
         return predicted.calibration
     if name == "size" and {"m", "n", "k"} <= set(targets.numbers):
         least = np.minimum(np.minimum(targets.numbers["m"], targets.numbers["n"]), targets.numbers["k"])
-        return Column(codes=(least >= 512).astype(np.int64), values=("below 512", "m, n, k >= 512"))
+        return Coded(codes=(least >= 512).astype(np.int64), values=("below 512", "m, n, k >= 512"))
     if name in targets.numbers:
         values, codes = np.unique(targets.numbers[name], return_inverse=True)
-        return Column(codes=codes.astype(np.int64), values=tuple(values.tolist()))
-    return Column(codes=np.zeros(len(targets), dtype=np.int64), values=("",))
+        return Coded(codes=codes.astype(np.int64), values=tuple(values.tolist()))
+    return Coded(codes=np.zeros(len(targets), dtype=np.int64), values=("",))
 
 
 def _figures(predicted: Predicted, group: Index, groups: int) -> dict[str, Any]:

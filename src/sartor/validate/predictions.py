@@ -30,8 +30,8 @@ from sartor.operators import (
     OperatorGraph,
 )
 from sartor.records.devices import Devices, device_of
-from sartor.records.rows import Unexpressed, Work, outside, work_of
-from sartor.records.tables import Column, Floats64, Index
+from sartor.records.rows import RowWork, Unexpressed, outside, work_of
+from sartor.records.tables import Coded, Floats64, Index
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
 
@@ -55,7 +55,7 @@ class Predicted:
     reason: Index
     """Index into ``reasons``; 0 is expressed."""
     reasons: tuple[str, ...]
-    calibration: Column
+    calibration: Coded
     """Whose coefficients were used: ``own``, ``joint``, ``kin NAME`` or ``generation``."""
     clock: Clock
     own: Calibration | None = None
@@ -113,7 +113,7 @@ def predict(
         work=work,
         reason=out.reason,
         reasons=tuple(out.reasons),
-        calibration=Column(codes=out.owner, values=tuple(out.owners)),
+        calibration=Coded(codes=out.owner, values=tuple(out.owners)),
         clock=clock,
         own=own,
         devices=sheets,
@@ -155,7 +155,9 @@ def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> 
     return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
 
 
-def cost_of(op: Operator, work: Work, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True) -> Cost:
+def cost_of(
+    op: Operator, work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True
+) -> Cost:
     """Cost of one operator as its row was timed."""
     if isinstance(op, GroupedGemm):
         return grouped_cost(op, gpu, calibration, clock=clock)
@@ -219,11 +221,11 @@ def _parts(kind: str, rows: Index) -> list[Index]:
     return [rows] if rows.size else []
 
 
-def _work(kind: str, words: Mapping[str, Any], sizes: Mapping[str, Any], gpu: Gpu) -> Work:
+def _work(kind: str, words: Mapping[str, Any], sizes: Mapping[str, Any], gpu: Gpu) -> RowWork:
     return model_work(words, sizes) if kind == "layer_and_model" else work_of(kind, words, sizes, gpu)
 
 
-def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
+def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
     if len(work.operators) == 1:
         cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
         return cost.time_s, cost.log_sigma
@@ -236,7 +238,7 @@ def _seconds(work: Work, gpu: Gpu, calibration: Calibration, clock: Clock) -> tu
     return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
 
 
-def _bounds(work: Work, gpu: Gpu) -> tuple[Any, Any, Any]:
+def _bounds(work: RowWork, gpu: Gpu) -> tuple[Any, Any, Any]:
     """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
     that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
     datasheet's: a row's machine may have others), and the work."""
@@ -274,7 +276,7 @@ def _bus(op: Collective) -> Any:
     return (2 if op.kind is CollectiveKind.ALL_REDUCE else 1) * (n - 1) / n
 
 
-def _main(work: Work) -> Operator:
+def _main(work: RowWork) -> Operator:
     """The operator whose fit counts: a product where there is one."""
     return next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
 
@@ -282,7 +284,7 @@ def _main(work: Work) -> Operator:
 _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory_bound", "collectives": "collective"}
 
 
-def _owner(kind: str, work: Work, calibration: Calibration) -> str:
+def _owner(kind: str, work: RowWork, calibration: Calibration) -> str:
     """Whose fit the main operator's coefficients are."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16

@@ -10,7 +10,7 @@ from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import Family, QkNorm, assemble, attention, dense_ffn, read_decoder, read_sizes
 from sartor.read.families.parts import check_kv_heads, head_of, heads, layer_norm
-from sartor.read.families.patterns import Span
+from sartor.read.families.patterns import Reach
 from sartor.read.fields import Fields
 
 BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False, rotary=0)
@@ -99,7 +99,7 @@ def opt(f: Fields) -> TransformerShape:
         heads=full_heads,
     )
     sizes = read_sizes(f, family)
-    layer = Layer(mixers=(attention(f, sizes, family, Span()),), ffn=dense_ffn(f, sizes, family), norms=(norm, norm))
+    layer = Layer(mixers=(attention(f, sizes, family, Reach()),), ffn=dense_ffn(f, sizes, family), norms=(norm, norm))
     h, e = sizes.hidden, f.optional_size("word_embed_proj_dim") or sizes.hidden
     around = () if e == h else (parts.plain("project_in", e, h), parts.plain("project_out", h, e))
     rows = f.size("max_position_embeddings") + 2
@@ -139,12 +139,12 @@ def gpt_neo(f: Fields) -> TransformerShape:
     return read_decoder(f, family)
 
 
-def _gpt_neo_spans(f: Fields, layers: int) -> list[Span]:
+def _gpt_neo_spans(f: Fields, layers: int) -> list[Reach]:
     kinds = f.words("attention_layers") or _spelt_out(f)
     window = f.optional_size("window_size") or 256
     if len(kinds) < layers:
         raise f.refuse("attention_types", f"{len(kinds)} layers", f"must spell out {layers} layers")
-    return [Span(window) if kind == "local" else Span() for kind in kinds[:layers]]
+    return [Reach(window) if kind == "local" else Reach() for kind in kinds[:layers]]
 
 
 def _spelt_out(f: Fields) -> list[str]:
@@ -162,7 +162,7 @@ def gpt_neox_japanese(f: Fields) -> TransformerShape:
     family = Family(norm=layer_norm(), gated=False, ffn=(), ffn_factor=f.size("intermediate_multiple_size"))
     sizes = read_sizes(f, family)
     layer = Layer(
-        mixers=(attention(f, sizes, family, Span()),),
+        mixers=(attention(f, sizes, family, Reach()),),
         ffn=dense_ffn(f, sizes, family),
         norms=(family.norm, family.norm),
     )
@@ -175,7 +175,7 @@ def cpmant(f: Fields) -> TransformerShape:
     family = Family(heads=_cpmant_heads, ffn=("dim_ff",))
     sizes = read_sizes(f, family)
     norms = (family.norm, family.norm)
-    layer = Layer(mixers=(attention(f, sizes, family, Span()),), ffn=dense_ffn(f, sizes, family), norms=norms)
+    layer = Layer(mixers=(attention(f, sizes, family, Reach()),), ffn=dense_ffn(f, sizes, family), norms=norms)
     segments, prompts = f.size("segment_types"), f.size("prompt_types") * f.size("prompt_length")
     buckets = segments * segments + f.size("position_bias_num_buckets")
     tables = (
@@ -213,7 +213,7 @@ def modernbert_decoder(f: Fields) -> TransformerShape:
     ffn, h = dense_ffn(f, sizes, family), sizes.hidden
     made = {
         (is_local, first): Layer(
-            mixers=(attention(f, sizes, family, Span(window if is_local else 0)),),
+            mixers=(attention(f, sizes, family, Reach(window if is_local else 0)),),
             ffn=ffn,
             norms=(norm,) if first else (norm, norm),
         )

@@ -19,7 +19,7 @@ from sartor.read.families.decoder import (
     sparse_layers,
 )
 from sartor.read.families.latent import indexer
-from sartor.read.families.patterns import Span, all_sparse, dense_first
+from sartor.read.families.patterns import Reach, all_sparse, dense_first
 from sartor.read.fields import Fields
 
 
@@ -33,7 +33,7 @@ def hy_v4(f: Fields) -> TransformerShape:
     family = Family(latent=True, q_bias="attention_bias", experts=_shared(f))
     sizes = read_sizes(f, family)
     h, streams = sizes.hidden, f.size("hc_mult")
-    plain = latent_attention(f, sizes, family, Span())
+    plain = latent_attention(f, sizes, family, Reach())
     gate = Linear(name="gate", d_in=h, d_out=sizes.heads * int(plain.v_head_dim))
     linears, vectors = indexer(f, h)
     sink = Vectors(name="sinks", fixed=sizes.heads)
@@ -103,7 +103,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
     for kind in dict.fromkeys(kinds):
         one = _sliding_fields(f, kinds.index(kind)) if kind == "sliding_attention" else f
         own = read_sizes(one, family)
-        mixer = latent_attention(one, own, family, Span(window if kind == "sliding_attention" else 0))
+        mixer = latent_attention(one, own, family, Reach(window if kind == "sliding_attention" else 0))
         gate = parts.plain("gate", h, own.heads)
         rope = Vectors(name="rope_norm", fixed=int(mixer.qk_rope_head_dim))
         more = (linears, vectors) if kind == "indexed_attention" else ((), ())

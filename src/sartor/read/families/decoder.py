@@ -26,7 +26,7 @@ from sartor.model.layer import (
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
-from sartor.read.families.patterns import Span, Spans, Sparse, everywhere
+from sartor.read.families.patterns import Reach, Spans, Sparse, everywhere
 from sartor.read.fields import Fields
 
 Choice: TypeAlias = bool | str
@@ -132,7 +132,7 @@ def read_decoder(f: Fields, family: Family) -> TransformerShape:
     norms = tuple(family.norm for _ in range(family.norms))
     parallel = choose(f, family.parallel)
     vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
-    made: dict[tuple[Span, bool], Layer] = {}
+    made: dict[tuple[Reach, bool], Layer] = {}
     mixer: Mixer
     for key in dict.fromkeys(zip(spans, sparse, strict=True)):
         part: Ffn | None = moe if key[1] else dense
@@ -209,7 +209,7 @@ def max_positions(f: Fields) -> int:
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
-def attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> AttentionMixer:
+def attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> AttentionMixer:
     """The attention of one layer."""
     q_bias = choose(f, family.q_bias)
     return AttentionMixer(
@@ -253,7 +253,7 @@ def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
     return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim", least=0)
 
 
-def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Span) -> LatentAttentionMixer:
+def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> LatentAttentionMixer:
     """Multi-head latent attention of one layer (DeepSeek-V2); ``q_lora_rank`` null leaves queries undivided."""
     q_rank, kv_rank = f.optional_size("q_lora_rank", least=0) or 0, f.size("kv_lora_rank")
     return LatentAttentionMixer(

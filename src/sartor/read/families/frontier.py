@@ -24,7 +24,7 @@ from sartor.read.families.decoder import (
 from sartor.read.families.latent import indexer, indexer_kinds
 from sartor.read.families.linear_attention import delta_attention
 from sartor.read.families.parts import check_experts
-from sartor.read.families.patterns import Span, dense_first
+from sartor.read.families.patterns import Reach, dense_first
 from sartor.read.fields import Fields
 
 
@@ -41,7 +41,7 @@ def glm5_next_text(f: Fields) -> TransformerShape:
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f
     heads, d = inner.size("linear_num_heads", "num_heads"), inner.size("linear_head_dim", "head_dim")
     delta = delta_attention(h, heads, d, inner.size("linear_conv_kernel_dim", "short_conv_kernel_size"))
-    plain = latent_attention(f, sizes, family, Span())
+    plain = latent_attention(f, sizes, family, Reach())
     linears, vectors = indexer(f, h)
     narrow, pool = f.size("index_head_dim"), f.optional_size("index_kpool_compress_ratio", "index_kpool_ratio") or 16
     pooled = (*linears, parts.plain("index_pool_gate", h, narrow))
@@ -83,7 +83,7 @@ def inkling_text(f: Fields) -> TransformerShape:
     )
     mixers: dict[str, Mixer] = {}
     for kind, one, span in (("hybrid_sliding", narrow, window), ("hybrid", sizes, 0)):
-        mixer = attention(f, one, family, Span(span))
+        mixer = attention(f, one, family, Reach(span))
         extent = span or f.size("rel_extent")
         mixers[kind] = replace(
             mixer,
@@ -146,7 +146,7 @@ def mistral_large4_text(f: Fields) -> TransformerShape:
         Vectors(name="softmax_scaling", fixed=2 * sizes.heads),
     )
     quiet = replace(f, raw={**f.raw, "q_lora_rank": None})
-    with_rope = latent_attention(quiet, sizes, family, Span())
+    with_rope = latent_attention(quiet, sizes, family, Reach())
     whole = int(with_rope.qk_nope_head_dim) + int(with_rope.qk_rope_head_dim)
     without = replace(with_rope, qk_nope_head_dim=whole, qk_rope_head_dim=0)
     mixers = [replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors)) for mixer in (without, with_rope)]

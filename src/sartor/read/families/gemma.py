@@ -10,7 +10,7 @@ from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import Family, QkNorm, Sizes, assemble, attention, read_sizes
 from sartor.read.families.parts import check_experts, check_kv_heads
-from sartor.read.families.patterns import Span
+from sartor.read.families.patterns import Reach
 from sartor.read.fields import Fields
 
 GEMMA = Family(q_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm=QkNorm.HEAD)
@@ -63,7 +63,7 @@ def gemma3n_text(f: Fields) -> TransformerShape:
     vectors = (Vectors(name="altup_laurel_norms", per_hidden=3 + scale),)
     made: dict[Any, Layer] = {}
     for key in dict.fromkeys((local[i], i >= shared, widths[i]) for i in range(layers)):
-        mixer = attention(f, sizes, GEMMA, Span(window if key[0] else 0))
+        mixer = attention(f, sizes, GEMMA, Reach(window if key[0] else 0))
         made[key] = Layer(
             mixers=(without_kv(mixer) if key[1] else mixer,),
             ffn=DenseFfn(ffn_hidden_size=key[2], activation="gelu_pytorch_tanh"),
@@ -104,7 +104,7 @@ def per_layer_tables(f: Fields, hidden: int, layers: int, per_layer: int) -> tup
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GemmaLayer:
     """What distinguishes one Gemma 4 layer from the next."""
 
     local: bool
@@ -124,11 +124,11 @@ def gemma4_text(f: Fields) -> TransformerShape:
     same = f.flag("attention_k_eq_v", default=False)
     width, experts = f.size("intermediate_size"), gemma4_experts(f, h)
     norms = (GEMMA.norm,) * (4 + (3 if experts else 0) + (1 if per_layer else 0))
-    made: dict[Kind, Layer] = {}
+    made: dict[GemmaLayer, Layer] = {}
     for kind in dict.fromkeys(kinds):
         check_kv_heads(f, sizes.heads, kind.kv_heads)
         one = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
-        mixer = attention(f, one, GEMMA, Span(window if kind.local else 0))
+        mixer = attention(f, one, GEMMA, Reach(window if kind.local else 0))
         mixer = replace(mixer, shares_k_as_v=same and not kind.local)
         made[kind] = Layer(
             mixers=(without_kv(mixer) if kind.shared else mixer,),
@@ -148,7 +148,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
     )
 
 
-def gemma4_kinds(f: Fields, sizes: Sizes) -> list[Kind]:
+def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     """The kind of every layer: ``per_layer_config`` where the file has it, else the global sizes."""
     local = layer_kinds(f, sizes.layers, 6, last_is_full=True)
     shared = first_shared(f, sizes.layers)
@@ -165,7 +165,7 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[Kind]:
             inner = Fields(own if isinstance(own, dict) else {}, "", f"{f.path}per_layer_config.{i}.", f.ledger)
             head_dim = inner.optional_size("head_dim") or sizes.head_dim
             kv_heads = inner.optional_size("num_key_value_heads") or sizes.kv_heads
-        out.append(Kind(local[i], i >= shared, head_dim, kv_heads))
+        out.append(GemmaLayer(local[i], i >= shared, head_dim, kv_heads))
     return out
 
 

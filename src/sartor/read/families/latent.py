@@ -17,7 +17,7 @@ from sartor.read.families.decoder import (
     read_sizes,
     sparse_layers,
 )
-from sartor.read.families.patterns import Span, dense_first
+from sartor.read.families.patterns import Reach, dense_first
 from sartor.read.fields import Fields
 
 SPARSE = Family(
@@ -45,7 +45,7 @@ def indexer(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, 
 def sparse_latent(f: Fields) -> TransformerShape:
     """DeepSeek-V3.2 and GLM-5: latent attention over the keys an indexer chose; some layers reuse the choice."""
     sizes = read_sizes(f, SPARSE)
-    plain = latent_attention(f, sizes, SPARSE, Span())
+    plain = latent_attention(f, sizes, SPARSE, Reach())
     linears, vectors = indexer(f, sizes.hidden)
     choosing = replace(plain, projections=linears, vectors=(*plain.vectors, *vectors))
     kinds = indexer_kinds(f, sizes.layers)

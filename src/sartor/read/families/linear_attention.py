@@ -22,7 +22,7 @@ from sartor.read.families.decoder import (
     read_sizes,
     sparse_layers,
 )
-from sartor.read.families.patterns import Span, all_sparse, dense_first, sparse_steps
+from sartor.read.families.patterns import Reach, all_sparse, dense_first, sparse_steps
 from sartor.read.fields import Fields
 
 QWEN_NEXT = Family(
@@ -85,7 +85,7 @@ def _qwen(f: Fields, family: Family, sizes: Sizes, *, fused: bool) -> Transforme
     period = f.optional_size("full_attention_interval") or 4
     kinds = kinds_of(f, sizes.layers, period, last="full_attention", others="linear_attention")
     mixers: dict[str, Mixer] = {
-        "full_attention": attention(f, sizes, family, Span()),
+        "full_attention": attention(f, sizes, family, Reach()),
         "linear_attention": gated_delta_net(f, sizes.hidden, fused=fused),
     }
     return alternating(f, family, sizes, kinds, mixers)
@@ -152,7 +152,7 @@ def kimi_linear(f: Fields) -> TransformerShape:
     delta = delta_attention(h, heads, d, taps)
     mixers: dict[str, Mixer] = {
         "linear_attention": delta,
-        "full_attention": latent_attention(f, sizes, family, Span()),
+        "full_attention": latent_attention(f, sizes, family, Reach()),
     }
     return alternating(f, family, sizes, kinds, mixers)
 
@@ -168,7 +168,7 @@ def bailing_hybrid(f: Fields) -> TransformerShape:
     d, h = f.optional_size("linear_head_dim") or 128, sizes.hidden
     wide = (Linear(name="forget", d_in=h, d_out=heads * d), Linear(name="gate", d_in=h, d_out=heads * d))
     taps = f.optional_size("linear_conv_kernel_dim", "short_conv_kernel_size") or 4
-    mixer = latent_attention(f, sizes, family, Span())
+    mixer = latent_attention(f, sizes, family, Reach())
     mixers: dict[str, Mixer] = {
         "linear_attention": _delta_attention(h, heads, d, taps, wide),
         "full_attention": replace(mixer, projections=(parts.plain("gate", h, sizes.heads),)),
@@ -255,7 +255,7 @@ def minimax(f: Fields) -> TransformerShape:
     )
     mixers: dict[str, Mixer] = {
         "linear_attention": lightning,
-        "full_attention": attention(f, sizes, family, Span()),
+        "full_attention": attention(f, sizes, family, Reach()),
     }
     return alternating(f, family, sizes, kinds, mixers)
 
@@ -338,8 +338,8 @@ def _lfm_mixers(f: Fields, sizes: Sizes, family: Family) -> dict[str, Mixer]:
     window = f.optional_size("sliding_window", least=0) or 0
     return {
         "conv": conv,
-        "full_attention": attention(f, sizes, family, Span()),
-        "sliding_attention": attention(f, sizes, family, Span(window)),
+        "full_attention": attention(f, sizes, family, Reach()),
+        "sliding_attention": attention(f, sizes, family, Reach(window)),
     }
 
 

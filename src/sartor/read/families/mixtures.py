@@ -28,7 +28,7 @@ from sartor.read.families.decoder import (
 )
 from sartor.read.families.parts import check_experts, check_kv_heads, layer_norm
 from sartor.read.families.patterns import (
-    Span,
+    Reach,
     all_sparse,
     beam_spans,
     by_layer_types,
@@ -85,7 +85,7 @@ def _llama4_sparse(f: Fields, layers: int) -> list[bool]:
     return [bool(step) and (i + 1) % step == 0 for i in range(layers)]
 
 
-def _llama4_spans(f: Fields, layers: int) -> list[Span]:
+def _llama4_spans(f: Fields, layers: int) -> list[Reach]:
     if (said := by_layer_types(f, layers)) is not None:
         return said
     every = f.optional_size("no_rope_layer_interval") or 4
@@ -93,7 +93,7 @@ def _llama4_spans(f: Fields, layers: int) -> list[Span]:
     if len(rotary) != layers:
         raise f.refuse("no_rope_layers", f"{len(rotary)} entries", f"must have {layers} entries, one per layer")
     chunk = f.optional_size("attention_chunk_size") or 0
-    return [Span(chunk, chunked=True) if flag else Span() for flag in rotary]
+    return [Reach(chunk, chunked=True) if flag else Reach() for flag in rotary]
 
 
 def one_or_listed(f: Fields, name: str, *aliases: str) -> int:
@@ -114,7 +114,7 @@ def hunyuan_moe(f: Fields) -> TransformerShape:
     check_experts(f, num, top_k, "moe_topk")
     expert = DenseFfn(ffn_hidden_size=f.size("intermediate_size"))
     moe = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, shared=expert)
-    mixer = attention(f, sizes, family, Span())
+    mixer = attention(f, sizes, family, Reach())
     layer = Layer(mixers=(mixer,), ffn=moe, norms=(family.norm, family.norm))
     return assemble(f, family, sizes.hidden, [layer] * sizes.layers)
 
@@ -186,7 +186,7 @@ def longcat_flash(f: Fields) -> TransformerShape:
         vectors=() if whole else (Vectors(name="zero_experts", per_hidden=idle * 2 * width, idle=True),),
         projections=(parts.plain("zero_router", sizes.hidden, idle),) if idle else (),
     )
-    mixer, dense = latent_attention(f, sizes, family, Span()), dense_ffn(f, sizes, family)
+    mixer, dense = latent_attention(f, sizes, family, Reach()), dense_ffn(f, sizes, family)
     layer = Layer(mixers=(mixer, mixer), ffn=moe, ffns=(dense, dense), norms=(family.norm,) * 4)
     return assemble(f, family, sizes.hidden, [layer] * sizes.layers)
 
@@ -234,7 +234,7 @@ def laguna(f: Fields) -> TransformerShape:
     sizes = read_sizes(f, family)
     listed = f.sizes("num_attention_heads_per_layer", length=sizes.layers) or [sizes.heads] * sizes.layers
     gating = f.raw.get("gating", True)
-    spans = by_layer_types(f, sizes.layers) or [Span()] * sizes.layers
+    spans = by_layer_types(f, sizes.layers) or [Reach()] * sizes.layers
 
     def mixer(i: int) -> AttentionMixer:
         check_kv_heads(f, listed[i], sizes.kv_heads)
@@ -262,7 +262,7 @@ def mimo_v2_flash(f: Fields) -> TransformerShape:
         local = types[i] == "sliding_attention"
         one = replace(sizes, kv_heads=sizes.kv_heads * (2 if local else 1))
         check_kv_heads(f, one.heads, one.kv_heads)
-        made = attention(f, one, family, Span(window if local else 0))
+        made = attention(f, one, family, Reach(window if local else 0))
         return replace(made, v_head_dim=values, vectors=sinks(f, one) if local else ())
 
     kinds = f.words("mlp_layer_types", length=sizes.layers)
@@ -285,7 +285,7 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
     indexed = [t == "minimax_m3_sparse" for t in types] if types else [bool(x) for x in freq or [0] * sizes.layers]
     num = inner.optional_size("sparse_num_index_heads", "index_n_heads") or 4
     d = inner.optional_size("sparse_index_dim", "index_head_dim") or 128
-    plain = attention(f, sizes, family, Span())
+    plain = attention(f, sizes, family, Reach())
     indexer = replace(
         plain,
         vectors=(*plain.vectors, Vectors(name="index_norms", fixed=2 * d)),

@@ -39,7 +39,7 @@ Projector = Callable[[Bridge], Parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class FurtherTower:
     """A further tower: its field, its type where the file does not say, its projector."""
 
     tower_field: str
@@ -57,7 +57,7 @@ class Multimodal:
     tower_field: str = "vision_config"
     towers: int = 1
     projector: Projector | None = None
-    also: tuple[Beside, ...] = ()
+    also: tuple[FurtherTower, ...] = ()
     text_says_tied: bool = False
     """Whether the head is tied is said by the text's config, not by the whole model's."""
     flat: bool = False
@@ -72,14 +72,14 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
             f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
         return read_text(f, t)
     shape = read_text(f, t, text_says_tied=family.text_says_tied)
-    first = Beside(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
+    first = FurtherTower(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
     for beside in (first, *family.also):
         stacks = tower_stacks(f, t, beside, int(shape.hidden_size), family.towers)
         shape = replace(shape, stacks=(*shape.stacks, *stacks))
     return shape
 
 
-def tower_stacks(f: Fields, t: Fields, beside: Beside, text: int, copies: int) -> tuple[Stack, ...]:
+def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
     """A tower and its projector as stacks; none where the tower is unknown, which is said."""
     if f.raw.get(beside.tower_field) is None:
         f.ledger.guess(
@@ -365,13 +365,13 @@ _ROWS: dict[str, Multimodal] = {
         text="qwen2_5_omni_text",
         tower="qwen2_5_omni_vision_encoder",
         projector=nothing,
-        also=(Beside(tower_field="audio_config", tower="qwen2_5_omni_audio_encoder", projector=nothing),),
+        also=(FurtherTower(tower_field="audio_config", tower="qwen2_5_omni_audio_encoder", projector=nothing),),
     ),
     "qwen3_omni_moe_thinker": Multimodal(
         text="qwen3_omni_moe_text",
         tower="qwen3_omni_moe_vision_encoder",
         projector=nothing,
-        also=(Beside(tower_field="audio_config", tower="qwen3_omni_moe_audio_encoder", projector=nothing),),
+        also=(FurtherTower(tower_field="audio_config", tower="qwen3_omni_moe_audio_encoder", projector=nothing),),
     ),
     "video_llama_3": Multimodal(text="qwen2", tower="video_llama_3_vision", projector=aligned),
     "paddleocr_vl": Multimodal(text="paddleocr_vl_text", tower="paddleocr_vl_vision", projector=normed_merge),

@@ -10,26 +10,26 @@ from sartor.read.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Reach:
     """How far a layer's attention sees: everything (``window`` 0), a sliding window, or its own chunk."""
 
     window: int = 0
     chunked: bool = False
 
 
-Spans: TypeAlias = Callable[[Fields, int], list[Span]]
+Spans: TypeAlias = Callable[[Fields, int], list[Reach]]
 Sparse: TypeAlias = Callable[[Fields, int], list[bool]]
 
 
 # -- spans ----------------------------------------------------------------------------------------------------
 
 
-def everywhere(f: Fields, layers: int) -> list[Span]:
+def everywhere(f: Fields, layers: int) -> list[Reach]:
     """Full attention in every layer, unless ``layer_types`` says otherwise."""
-    return by_layer_types(f, layers) or [Span()] * layers
+    return by_layer_types(f, layers) or [Reach()] * layers
 
 
-def by_layer_types(f: Fields, layers: int) -> list[Span] | None:
+def by_layer_types(f: Fields, layers: int) -> list[Reach] | None:
     """Spans from an explicit ``layer_types`` list, None where there is none."""
     types = f.words("layer_types", length=layers)
     if types is None:
@@ -37,10 +37,10 @@ def by_layer_types(f: Fields, layers: int) -> list[Span] | None:
     window = f.optional_size("sliding_window", least=0) or 0
     chunk = f.optional_size("attention_chunk_size", least=0) or 0
     kinds = {
-        "full_attention": Span(),
-        "attention": Span(),
-        "sliding_attention": Span(window),
-        "chunked_attention": Span(chunk, chunked=True),
+        "full_attention": Reach(),
+        "attention": Reach(),
+        "sliding_attention": Reach(window),
+        "chunked_attention": Reach(chunk, chunked=True),
     }
     unknown = next((t for t in types if t not in kinds), None)
     if unknown is not None:
@@ -48,58 +48,58 @@ def by_layer_types(f: Fields, layers: int) -> list[Span] | None:
     return [kinds[t] for t in types]
 
 
-def window_everywhere(f: Fields, layers: int) -> list[Span]:
+def window_everywhere(f: Fields, layers: int) -> list[Reach]:
     """``sliding_window`` in every layer when it is given (Mistral)."""
     window = f.optional_size("sliding_window", least=0) or 0
-    return by_layer_types(f, layers) or [Span(window)] * layers
+    return by_layer_types(f, layers) or [Reach(window)] * layers
 
 
-def window_where_used(f: Fields, layers: int) -> list[Span]:
+def window_where_used(f: Fields, layers: int) -> list[Reach]:
     """Qwen2: windows from ``max_window_layers`` on, and only with ``use_sliding_window``."""
     if (said := by_layer_types(f, layers)) is not None:
         return said
     window = f.optional_size("sliding_window", least=0) if f.flag("use_sliding_window", default=False) else 0
     first = f.optional_size("max_window_layers", least=0) or 0
-    return [Span(window or 0) if i >= first else Span() for i in range(layers)]
+    return [Reach(window or 0) if i >= first else Reach() for i in range(layers)]
 
 
 def window_pattern(every: int, *names: str) -> Spans:
     """Windows in all layers but each ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6); a field may say another."""
 
-    def spans(f: Fields, layers: int) -> list[Span]:
+    def spans(f: Fields, layers: int) -> list[Reach]:
         if (said := by_layer_types(f, layers)) is not None:
             return said
         window = f.optional_size("sliding_window", least=0) or 0
         given = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
         period = f.size(given) if given else every
-        return [Span() if (i + 1) % period == 0 else Span(window) for i in range(layers)]
+        return [Reach() if (i + 1) % period == 0 else Reach(window) for i in range(layers)]
 
     return spans
 
 
-def flint_spans(f: Fields, layers: int) -> list[Span]:
+def flint_spans(f: Fields, layers: int) -> list[Reach]:
     """Flint: full attention in the first two layers, in every fourth and in the last."""
     if (said := by_layer_types(f, layers)) is not None:
         return said
     window = f.optional_size("sliding_window", least=0) or 0
     full = [i < 2 or i % 4 == 1 or i == layers - 1 for i in range(layers)]
-    return [Span() if x else Span(window) for x in full]
+    return [Reach() if x else Reach(window) for x in full]
 
 
-def beam_spans(f: Fields, layers: int) -> list[Span]:
+def beam_spans(f: Fields, layers: int) -> list[Reach]:
     """Beam: full attention in every sixth layer and in the last."""
     if (said := by_layer_types(f, layers)) is not None:
         return said
     window = f.optional_size("sliding_window", least=0) or 0
-    return [Span() if (i + 1) % 6 == 0 or i == layers - 1 else Span(window) for i in range(layers)]
+    return [Reach() if (i + 1) % 6 == 0 or i == layers - 1 else Reach(window) for i in range(layers)]
 
 
-def full_first_of_four(f: Fields, layers: int) -> list[Span]:
+def full_first_of_four(f: Fields, layers: int) -> list[Reach]:
     """Full attention in layers 0, 4, 8 ... and windows between (Granite with sliding windows)."""
     if (said := by_layer_types(f, layers)) is not None:
         return said
     window = f.optional_size("sliding_window", least=0) or 0
-    return [Span() if i % 4 == 0 else Span(window) for i in range(layers)]
+    return [Reach() if i % 4 == 0 else Reach(window) for i in range(layers)]
 
 
 # -- which layers have experts --------------------------------------------------------------------------------

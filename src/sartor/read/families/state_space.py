@@ -22,7 +22,7 @@ from sartor.read.families.decoder import (
     read_sizes,
 )
 from sartor.read.families.parts import check_experts, layer_norm, plain, rms
-from sartor.read.families.patterns import Span
+from sartor.read.families.patterns import Reach
 from sartor.read.fields import Fields
 from sartor.units import ceil_div
 
@@ -201,7 +201,7 @@ def read_jamba(f: Fields) -> TransformerShape:
     every, first = f.size("expert_layer_period"), f.size("expert_layer_offset", least=0)
     num = f.size("num_experts", "num_local_experts")
     parts_of: dict[bool, Mixer] = {
-        True: attention(f, sizes, family, Span()),
+        True: attention(f, sizes, family, Reach()),
         False: mamba(f, sizes.hidden, bias=f.flag("mamba_proj_bias", default=False), normed=True),
     }
     dense, moe = dense_ffn(f, sizes, family), moe_ffn(f, sizes, family) if num > 1 else None
@@ -221,7 +221,7 @@ def read_bamba(f: Fields) -> TransformerShape:
     at = set(f.sizes("attn_layer_indices", least=0) or ())
     bias = f.flag("mamba_proj_bias", default=False)
     ssm = expanded_mamba2(f, sizes.hidden, in_bias=bias, out_bias=bias)
-    attends, ffn = attention(f, sizes, BAMBA, Span()), dense_ffn(f, sizes, BAMBA)
+    attends, ffn = attention(f, sizes, BAMBA, Reach()), dense_ffn(f, sizes, BAMBA)
     layers = [Layer(mixers=(attends if i in at else ssm,), ffn=ffn, norms=(rms(), rms())) for i in range(sizes.layers)]
     return assemble(f, BAMBA, sizes.hidden, layers)
 
@@ -239,7 +239,7 @@ def read_falcon_h1(f: Fields) -> TransformerShape:
         out_bias=f.flag("projectors_bias", default=False),
         normed=f.flag("mamba_rms_norm", default=False),
     )
-    mixers = (attention(f, sizes, BAMBA, Span()), ssm)
+    mixers = (attention(f, sizes, BAMBA, Reach()), ssm)
     layer = Layer(mixers=mixers, ffn=dense_ffn(f, sizes, BAMBA), norms=(rms(), rms()))
     return assemble(f, BAMBA, sizes.hidden, [layer] * sizes.layers)
 
@@ -251,7 +251,7 @@ def read_granite_hybrid(f: Fields) -> TransformerShape:
     kinds = f.words("layer_types", "layers_block_type", length=sizes.layers) or ["linear_attention"] * sizes.layers
     bias = f.flag("mamba_proj_bias", default=False)
     ssm = expanded_mamba2(f, sizes.hidden, in_bias=bias, out_bias=bias) if any(is_ssm(k) for k in kinds) else None
-    attends = attention(f, sizes, family, Span())
+    attends = attention(f, sizes, family, Reach())
     num = f.optional_size("num_local_experts", least=0) or 0
     shared = dense_ffn(f, sizes, family)
     top_k = f.size("num_experts_per_tok") if num else 0
@@ -286,7 +286,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
     made: dict[str, Layer] = {}
     for kind in dict.fromkeys(kinds):
         if kind == "attention":
-            layer = Layer(mixers=(attention(f, sizes, family, Span()),), norms=(rms(),))
+            layer = Layer(mixers=(attention(f, sizes, family, Reach()),), norms=(rms(),))
         elif kind == "mlp":
             layer = Layer(ffn=dense_ffn(f, sizes, family), norms=(rms(),))
         elif kind == "moe":
@@ -344,7 +344,7 @@ def read_griffin(f: Fields) -> TransformerShape:
     window = f.optional_size("attention_window_size", least=0) or 0
     mixers: dict[str, Mixer] = {
         "recurrent": gated_recurrence(f, sizes, width),
-        "attention": attention(f, sizes, family, Span(window)),
+        "attention": attention(f, sizes, family, Reach(window)),
     }
     half = DenseFfn(
         ffn_hidden_size=f.size("intermediate_size") // 2, up_bias=True, down_bias=True, activation="gelu_pytorch_tanh"

@@ -22,7 +22,7 @@ from sartor.read.families.decoder import (
 from sartor.read.families.mixtures import layered
 from sartor.read.families.parts import check_kv_heads
 from sartor.read.families.patterns import (
-    Span,
+    Reach,
     all_sparse,
     by_layer_types,
     dense_first,
@@ -64,7 +64,7 @@ def step3(f: Fields) -> TransformerShape:
     said = other.get("num_attention_heads") if isinstance(other, dict) else None
     wide = f.optional_size("num_sliding_attention_heads") or (said if isinstance(said, int) else None) or sizes.heads
     trimmed = replace(f, raw={k: v[:n] if isinstance(v, list) and len(v) > n else v for k, v in f.raw.items()})
-    spans = by_layer_types(trimmed, n) or [Span()] * n
+    spans = by_layer_types(trimmed, n) or [Reach()] * n
     kinds = trimmed.words("mlp_layer_types", length=n)
     listed = f.raw.get("moe_layers_enum")
     chosen = range(3, n) if not isinstance(listed, str) else {int(x) for x in listed.split(",") if x.strip().isdigit()}
@@ -94,11 +94,11 @@ def voxtral_realtime(f: Fields) -> TransformerShape:
     return replace(shape, stacks=(replace(main, runs=runs),))
 
 
-def reference_window(f: Fields, layers: int) -> list[Span]:
+def reference_window(f: Fields, layers: int) -> list[Reach]:
     """Unlimited-OCR: windows that always see the reference tokens as well."""
     window = f.optional_size("sliding_window", least=0) or 0
     kinds = f.words("layer_types", length=layers) or ["reference_sliding_attention"] * layers
-    return [Span(window) if "sliding" in kind else Span() for kind in kinds]
+    return [Reach(window) if "sliding" in kind else Reach() for kind in kinds]
 
 
 _ROWS: dict[str, Family] = {

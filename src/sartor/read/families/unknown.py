@@ -14,7 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
 from sartor.read.families.patterns import (
-    Span,
+    Reach,
     Sparse,
     all_sparse,
     dense_first,
@@ -176,14 +176,14 @@ def _bias_fields(f: Fields, rms: bool) -> tuple[Choice, Choice, Choice]:
     return qkv or everywhere_, out, mlp
 
 
-def _guess_spans(f: Fields, layers: int) -> list[Span]:
+def _guess_spans(f: Fields, layers: int) -> list[Reach]:
     types = f.words("layer_types", length=layers)
     if types is not None and any("attention" not in t for t in types):
         other = next(t for t in types if "attention" not in t)
         raise f.refuse("layer_types", other, f"cannot be built without knowing model_type {_said(f)}")
     if types is not None:
         window = f.optional_size("sliding_window", least=0) or 0
-        return [Span(window) if "sliding" in t or "local" in t else Span() for t in types]
+        return [Reach(window) if "sliding" in t or "local" in t else Reach() for t in types]
     used = f.flag("use_sliding_window", default=True)
     return window_everywhere(f, layers) if used else everywhere(f, layers)
 

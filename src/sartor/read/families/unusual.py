@@ -33,7 +33,7 @@ from sartor.read.families.gemma import gemma4_kinds, per_layer_linears
 from sartor.read.families.linear_attention import alternating, kinds_of
 from sartor.read.families.own_heads import summary_head
 from sartor.read.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
-from sartor.read.families.patterns import Span, by_layer_types, window_pattern
+from sartor.read.families.patterns import Reach, by_layer_types, window_pattern
 from sartor.read.fields import Fields
 
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
@@ -141,7 +141,7 @@ def olmo_hybrid(f: Fields) -> TransformerShape:
         variant="gated_delta_net",
         name="linear_attention",
     )
-    mixers: dict[str, Mixer] = {"linear_attention": delta, "full_attention": attention(f, sizes, family, Span())}
+    mixers: dict[str, Mixer] = {"linear_attention": delta, "full_attention": attention(f, sizes, family, Reach())}
     return alternating(f, family, sizes, kinds, mixers)
 
 
@@ -157,7 +157,7 @@ def hrm_text(f: Fields) -> TransformerShape:
     slow, fast = f.size("H_cycles"), f.size("L_cycles")
     own = f.optional_size("num_layers_per_stack") or f.layers()
     sizes = replace(read_sizes(f, family), layers=own)
-    layer = Layer(mixers=(attention(f, sizes, family, Span()),), ffn=dense_ffn(f, sizes, family))
+    layer = Layer(mixers=(attention(f, sizes, family, Reach()),), ffn=dense_ffn(f, sizes, family))
     vectors = (Vectors(name="fast_start", per_hidden=1),)
     shape = assemble(f, family, sizes.hidden, [layer] * own, vectors=vectors)
     run = Run(layer=layer, count=own * slow * fast, weight_sets=own)
@@ -218,7 +218,7 @@ def embedding_gemma2_text(f: Fields) -> TransformerShape:
     for kind in kinds:
         check_kv_heads(f, sizes.heads, kind.kv_heads)
         one = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
-        mixer = replace(attention(f, one, family, Span(window if kind.local else 0)), causal=False)
+        mixer = replace(attention(f, one, family, Reach(window if kind.local else 0)), causal=False)
         layers.append(
             Layer(
                 mixers=(mixer,),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sartor.bench.cases import Case, StackRun
+from sartor.bench.cases import BenchCase, StackRun
 from sartor.bench.device import DeviceFacts, Loaded, OutOfMemoryOnDevice, Reading, UnsupportedCase
 
 FACTS = DeviceFacts(
@@ -27,10 +27,10 @@ FACTS = DeviceFacts(
 )
 
 
-def roofline_of(rate: float = 1e13, bandwidth: float = 4e11, launch_s: float = 3e-6) -> Callable[[Case], float]:
+def roofline_of(rate: float = 1e13, bandwidth: float = 4e11, launch_s: float = 3e-6) -> Callable[[BenchCase], float]:
     """Seconds of a case on a device that is nothing but a roofline with a launch."""
 
-    def seconds(case: Case) -> float:
+    def seconds(case: BenchCase) -> float:
         bytes_moved = 0.0 if isinstance(case.work, StackRun) else float(case.work.bytes_moved)
         return max(float(case.work.flops) / rate, bytes_moved / bandwidth) + launch_s
 
@@ -42,22 +42,22 @@ class FakeDevice:
     """A ``Device`` on a fake clock."""
 
     facts: DeviceFacts = FACTS
-    seconds: Callable[[Case], float] = field(default_factory=roofline_of)
+    seconds: Callable[[BenchCase], float] = field(default_factory=roofline_of)
     noise: float = 0.0
     seed: int = 0
     disturb: Callable[[int], float] = lambda launches: 0.0
     """Seconds that others take from a call, by how many calls there were."""
-    too_large: Callable[[Case], bool] = lambda case: False
-    unsupported: Callable[[Case], str] = lambda case: ""
+    too_large: Callable[[BenchCase], bool] = lambda case: False
+    unsupported: Callable[[BenchCase], str] = lambda case: ""
     interrupt_at: int = -1
     now: float = 0.0
     waited: float = 0.0
     calls: int = 0
-    loads: list[Case] = field(default_factory=list)
+    loads: list[BenchCase] = field(default_factory=list)
     freed: int = 0
     rested_s: float = 0.0
 
-    def load(self, case: Case) -> Loaded:
+    def load(self, case: BenchCase) -> Loaded:
         self.loads.append(case)
         if len(self.loads) - 1 == self.interrupt_at:
             raise KeyboardInterrupt
