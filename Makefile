@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench docs clean
+.PHONY: help demo test test-torch check format lint types bench lab docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ check: .venv/dev.stamp ## format, lint, types and every test: what CI runs
 
 bench: .venv/dev.stamp ## speed as ratios against the naive way, in one run
 	@for f in benchmarks/bench_*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200_sxm.fp8 runs one on ../shared/data
+	@$(BIN)/python lab/run.py $(FIT) $(ARGS)
 
 docs: .venv/dev.stamp ## regenerate the generated pages of docs/
 	@for f in tools/*_docs.py; do $(BIN)/python $$f || exit 1; done

@@ -1,6 +1,6 @@
 """A gate on what ``sartor validate`` finds: errors of a fixed sample of measured rows may not grow.
 
-The sample and its marks lie in tests/golden, so it holds in any clone. ``python tools/accuracy_gate.py`` writes the
+The sample and its marks lie in tests/golden, so it holds in any clone. ``python lab/accuracy_gate.py`` writes the
 marks anew where predictions improved or a loss is meant.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "tools"))
+sys.path.insert(0, str(REPO / "lab"))
 
 import accuracy_gate as gate  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_findings_over_the_zoo_are_those_on_file(repo_dir: Path) -> None:
-    spec = importlib.util.spec_from_file_location("zoo_findings", repo_dir / "tools" / "zoo_findings.py")
+    spec = importlib.util.spec_from_file_location("zoo_findings", repo_dir / "lab" / "zoo_findings.py")
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
@@ -19,4 +19,4 @@ def test_the_findings_over_the_zoo_are_those_on_file(repo_dir: Path) -> None:
     on_file = json.loads(tool.FILE.read_text("utf-8"))["findings"]
     now = tool.findings()
     changed = {q: (on_file.get(q), now.get(q)) for q in on_file | now if on_file.get(q) != now.get(q)}
-    assert not changed, "rules or cost model have changed: run python tools/zoo_findings.py and show its diff"
+    assert not changed, "rules or cost model have changed: run python lab/zoo_findings.py and show its diff"

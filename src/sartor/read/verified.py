@@ -1,7 +1,7 @@
 """What is known to be exact: model types whose counts were compared to the unit with their published classes.
 
 ``verified.json`` holds, for every model type of the golden conformance set, the classes compared, the columns that
-differ or are not settled, and the model types met inside composite configs. ``tools/conformance.py golden`` writes
+differ or are not settled, and the model types met inside composite configs. ``lab/conformance.py golden`` writes
 it, so a reading is called exact only where the golden tests hold it.
 """
 

@@ -1,7 +1,7 @@
 """Write tests/golden/zoo_findings.json: what the rules find over the model zoo. ``--check`` only compares.
 
 A refactor leaves the file as it is. A change of rules or of the cost model rewrites it, and the diff shows which
-findings appear, vanish, or change their grade, fix or gain (to three digits). Run: ``python tools/zoo_findings.py``.
+findings appear, vanish, or change their grade, fix or gain (to three digits). Run: ``python lab/zoo_findings.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the sample and the marks of the accuracy gate: ``python tools/accuracy_gate.py [--sample DATA]``.
+"""Write the sample and the marks of the accuracy gate: ``python lab/accuracy_gate.py [--sample DATA]``.
 
 ``tests/golden/measured/*.csv`` are some shapes of every group of the measured tables, all rows of each, with their
 source; ``tests/golden/accuracy_marks.csv`` is what ``sartor validate operators`` finds on them. Without ``--sample``

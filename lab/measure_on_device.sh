@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measure a machine in parts of at most ten minutes each:  tools/measure_on_device.sh PARTS [DIR] [DEVICE]
+# Measure a machine in parts of at most ten minutes each:  lab/measure_on_device.sh PARTS [DIR] [DEVICE]
 #
 #   1  quick and alignment      2  waves      3  full      4  studies heads swiglu vocabulary head_dim
 #   5  studies waves decode models            6  layer, one whole model, parity
@@ -11,7 +11,7 @@
 # not installed; no network; no setting of the device is changed.
 # Afterwards: move DIR to src/sartor/bench/records/NAME and run  python tools/records_docs.py
 set -u
-parts=${1:?"usage: tools/measure_on_device.sh PARTS [DIR] [DEVICE]"}
+parts=${1:?"usage: lab/measure_on_device.sh PARTS [DIR] [DEVICE]"}
 root=$(cd "$(dirname "$0")/.." && pwd)
 dir=${2:-$root/src/sartor/bench/records/new}
 device=${3:-cuda}

@@ -1,0 +1,77 @@
+"""Run one script of the lab on the shared data, or check that all of them load: ``python lab/run.py [NAME [ARGS...]]``.
+
+``make lab`` checks; ``make lab FIT=fit_gemm ARGS=h200_sxm.fp8`` fits one calibration of ../shared/data. A fit writes
+its result into src/sartor, where ``git diff`` shows what moved.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+LAB = Path(__file__).resolve().parent
+SHARED = Path(os.environ.get("SARTOR_SHARED", LAB.parent.parent / "shared"))
+
+SCRIPTS: dict[str, tuple[Path | str, ...]] = {
+    "fit_gemm": (SHARED,),
+    "fit_kernels": (SHARED,),
+    "fit_memory": (SHARED,),
+    "fit_grouped": (SHARED,),
+    "fit_collectives": (SHARED,),
+    "fit_joint": (SHARED,),
+    "fit_fp32_residual": (SHARED,),
+    "fit_residual": (SHARED,),
+    "fit_moe_residual": (SHARED,),
+    "fit_intervals": (SHARED / "data",),
+    "fit_training": (SHARED / "data" / "end_to_end",),
+    "kin_docs": (SHARED / "data",),
+    "interval_docs": (SHARED / "data",),
+    "calibration_curve": (SHARED,),
+    "accuracy_gate": ("--check",),
+    "zoo_findings": ("--check",),
+    "class_defaults": (),
+    "tensor_tables": (),
+    "transformers_truth": ("check", SHARED / "data" / "configs"),
+    "conformance": ("page",),
+}
+"""What each is given where nothing is said, in the order of a whole refit; the last four are about config.json."""
+
+
+def main(words: list[str]) -> int:
+    """Run what is named with its words, or its default ones; check all where nothing is named."""
+    if not words:
+        return check()
+    name, *given = words
+    if name not in SCRIPTS:
+        print(f"no script of the lab is called {name}; there are {', '.join(SCRIPTS)}", file=sys.stderr)
+        return 2
+    return subprocess.call([sys.executable, str(LAB / f"{name}.py"), *map(str, SCRIPTS[name]), *given])
+
+
+def check() -> int:
+    """Load every script without running it, and say what it is for and whether it could run here."""
+    missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run"}
+    assert not missing, f"lab/run.py does not know {sorted(missing)}"
+    sys.path.insert(0, str(LAB))
+    failed = 0
+    for name in SCRIPTS:
+        path = LAB / f"{name}.py"
+        summary = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+        try:
+            runpy.run_path(str(path), run_name=name)
+            state = "loads"
+        except ModuleNotFoundError as error:
+            state = f"needs {error.name}"
+            failed += error.name not in ("torch", "transformers")
+        print(f"{name:18} {state:18} {summary}")
+    if not SHARED.is_dir():
+        print(f"{SHARED} is not there: no fit can run (SARTOR_SHARED names another folder)")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
