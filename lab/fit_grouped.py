@@ -219,7 +219,7 @@ def _fit(train: Layers, starts: Sequence[Mapping[str, float]]) -> GroupedCoeffic
 
 
 _LAYER_SIGMA = 0.87
-"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/price.py: RHO)."""
+"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/intervals.py: RHO)."""
 
 
 def _sigma(missed: Any, otherwise: Any) -> float:

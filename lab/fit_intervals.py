@@ -29,7 +29,7 @@ from sartor.cost.correction import network_data as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.cost.correction.kinship import DIE
 from sartor.cost.correction.tables import table_of
-from sartor.cost.cost import Z80
+from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import read_tables
 from sartor.records.targets import Targets, targets_of

@@ -46,7 +46,7 @@ KIN = 2.0
 LEAST_GAIN = 0.95
 """Of the formula's error on shapes held out: what is not below is not worth a network."""
 _LAYER_SIGMA = 0.87
-"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/price.py: RHO)."""
+"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/intervals.py: RHO)."""
 
 
 @dataclass(frozen=True, kw_only=True)

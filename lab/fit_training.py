@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.cost import Z80
+from sartor.cost.intervals import Z80
 from sartor.step import tables as tables_module
 from sartor.step.block_times import row_times
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from accelerators import accelerators
 from sartor.cost.chip.operator_latency import one_core, operator_time_s
 from sartor.cost.collective.ring import link_time_s
+from sartor.cost.compare import compare
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.cost import Z80, Bound, Source
-from sartor.cost.price import PASS_LOG_SIGMA, RHO, compare, price
+from sartor.cost.cost import Bound, Source
+from sartor.cost.intervals import PASS_LOG_SIGMA, RHO, Z80
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from records.made_tables import SHAPES, gemm_rows, write_csv, write_parquet
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware import catalog
 from sartor.hardware.catalog import load_gpu

@@ -26,8 +26,8 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable
 from sartor.cost.correction.network_data import fingerprint
 from sartor.cost.correction.own_rows_data import OwnRows
-from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu

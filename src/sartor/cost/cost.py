@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
+from sartor.cost.intervals import interval_80
 from sartor.units import Floats
 
 
@@ -47,11 +46,11 @@ class Cost:
 
     @property
     def low_s(self) -> Floats:
-        return self.time_s * np.exp(-Z80 * self.log_sigma)
+        return interval_80(self.time_s, self.log_sigma)[0]
 
     @property
     def high_s(self) -> Floats:
-        return self.time_s * np.exp(Z80 * self.log_sigma)
+        return interval_80(self.time_s, self.log_sigma)[1]
 
     @property
     def learned(self) -> Floats:
@@ -69,7 +68,3 @@ class Cost:
             Bound.OVERHEAD: float(self.overhead_s),
         }
         return max(terms, key=lambda bound: terms[bound])
-
-
-Z80 = 1.2815515655446004
-"""Half-width of a standard normal's central 80%."""

@@ -1,30 +1,21 @@
-"""One door: what every operator of a graph costs on a GPU or on an accelerator, and what they cost together.
-
-Errors of operators of one family on one device are correlated (the same coefficients, the same clock): with
-correlation ``RHO`` between any two of a family and none between families, a total's variance is
-``sum over families of rho (sum of t sigma)^2 + (1 - rho) sum of (t sigma)^2``. A pass of a model is more than the
-kernels a graph lists, so its total deviates by ``PASS_LOG_SIGMA`` beyond them. docs/concepts/intervals.md.
-"""
+"""One door: what every operator of a graph costs on a GPU or on an accelerator, and what they cost together."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
 
 import numpy as np
 
 from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
-from sartor.cost.cost import Z80, Cost, Source
+from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.intervals import BACKWARD_PASS_LOG_SIGMA, PASS_LOG_SIGMA, add, interval_80, total_deviation
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
@@ -42,18 +33,6 @@ from sartor.operators import (
 )
 from sartor.units import Floats
 
-RHO = 0.5
-"""Correlation of ln errors between two operators of one family on one device."""
-
-PASS_LOG_SIGMA = 0.07
-"""Standard deviation of ln(measured / predicted) of a model's forward pass beyond its operators': with it 80% of whole
-models lie inside, 78% of each GPU's when chosen without that GPU (data/measured/layer_and_model.parquet, 59 passes of
-nine GPUs, which need 0.065; decoding steps of data/end_to_end need 0.09; 2026-11-21)."""
-
-BACKWARD_PASS_LOG_SIGMA = 0.2
-"""The same of forward and backward together, whose kernels no table holds apart (24 steps of six GPUs;
-chosen without one of them it holds 67% of its steps)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -70,15 +49,18 @@ class Estimate:
     @property
     def log_sigma(self) -> Floats:
         """Standard deviation of ln(measured/predicted) of the total, correlation within families included."""
-        return _total_sigma(self)
+        parts = zip(self.graph.operators, self.costs, strict=True)
+        of_operators = total_deviation((op, cost.time_s * op.count * cost.log_sigma) for op, cost in parts)
+        beyond = _beyond_operators(self.graph) * self.sigma_factor
+        return np.hypot(of_operators / self.time_s, beyond)  # type: ignore[no-any-return]
 
     @property
     def low_s(self) -> Floats:
-        return self.time_s * np.exp(-Z80 * self.log_sigma)
+        return interval_80(self.time_s, self.log_sigma)[0]
 
     @property
     def high_s(self) -> Floats:
-        return self.time_s * np.exp(Z80 * self.log_sigma)
+        return interval_80(self.time_s, self.log_sigma)[1]
 
     @property
     def formula_time_s(self) -> Floats:
@@ -229,31 +211,8 @@ def _widen(cost: Cost, factor: float) -> Cost:
 
 def total_s(operators: Sequence[Operator], costs: Sequence[Cost]) -> Floats:
     """Seconds of all operators, each as often as it runs."""
-    total: Floats = _add([cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)])
+    total: Floats = add([cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)])
     return total
-
-
-def _add(parts: list[Any]) -> Any:
-    """Sum of arrays of different shapes, smallest first so that few additions are of full size."""
-    return reduce(lambda a, b: a + b, sorted(parts, key=np.size), 0.0)
-
-
-def _family(op: Operator) -> str:
-    if isinstance(op, (Gemm, GroupedGemm)):
-        return "gemm"
-    return type(op).__name__.lower()
-
-
-def _total_sigma(of: Estimate) -> Floats:
-    total = 0.0
-    deviations = [
-        (_family(op), cost.time_s * op.count * cost.log_sigma)
-        for op, cost in zip(of.graph.operators, of.costs, strict=True)
-    ]
-    for family in dict.fromkeys(name for name, _ in deviations):
-        parts = [d for name, d in deviations if name == family]
-        total = total + RHO * _add(parts) ** 2 + (1 - RHO) * _add([d * d for d in parts])
-    return np.hypot(np.sqrt(total) / of.time_s, _beyond_operators(of.graph) * of.sigma_factor)  # type: ignore[no-any-return]
 
 
 def _beyond_operators(graph: OperatorGraph) -> float:
@@ -270,56 +229,3 @@ def _main_dtype(graph: OperatorGraph) -> DType:
         if isinstance(op, (Gemm, GroupedGemm, Attention)):
             flops[op.dtype] = flops.get(op.dtype, 0.0) + float(np.max(op.flops * op.count))
     return max(flops, key=lambda dtype: flops[dtype]) if flops else DType.BF16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How much faster ``after`` is than ``before``: factor, its 80% interval, and the probability that it is faster."""
-
-    speedup: Floats
-    low: Floats
-    high: Floats
-    probability: Floats
-
-
-def compare(before: Estimate, after: Estimate) -> Comparison:
-    """Speedup of ``after`` over ``before`` on one device, errors shared.
-
-    A family's common error moves both totals alike, so only the change of its share counts; operators that stay as
-    they are cancel; what changed carries its own error on both sides.
-    """
-    speedup = before.time_s / after.time_s
-    sigma = np.sqrt(_ratio_variance(before, after))
-    spread = np.exp(Z80 * sigma)
-    z = np.log(speedup) / np.maximum(sigma, 1e-12)
-    return Comparison(speedup=speedup, low=speedup / spread, high=speedup * spread, probability=_normal_cdf(z))
-
-
-def _ratio_variance(before: Estimate, after: Estimate) -> Any:
-    ours, theirs = _shares(before), _shares(after)
-    variance: Any = 0.0
-    for family in dict.fromkeys([key[0] for key in (*ours, *theirs)]):
-        mine = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == family)
-        pairs = [(ours.get(key, (0.0, 0.0)), theirs.get(key, (0.0, 0.0))) for key in mine]
-        common = _add([b[1] - a[1] for a, b in pairs])
-        own = _add([np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs])
-        variance = variance + RHO * common**2 + (1 - RHO) * own
-    return variance
-
-
-def _shares(of: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
-    """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models are the
-    same where family, block, role and pass are, the first of them with the first."""
-    out: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-    seen: Counter[tuple[Any, ...]] = Counter()
-    for op, cost in zip(of.graph.operators, of.costs, strict=True):
-        kind = (_family(op), op.block, op.role, op.pass_)
-        out[*kind, seen[kind]] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
-        seen[kind] += 1
-    return out
-
-
-def _normal_cdf(z: Any) -> Any:
-    if np.ndim(z) == 0:
-        return 0.5 * (1 + math.erf(float(z) / math.sqrt(2)))
-    return 0.5 * (1 + np.vectorize(math.erf)(np.asarray(z) / math.sqrt(2)))

@@ -10,7 +10,8 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_parts
 from sartor.cost.chip.energy import power
-from sartor.cost.cost import Z80, Cost, Source
+from sartor.cost.cost import Cost, Source
+from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.parts import ModelPart, ModelParts
 from sartor.designs.point import SCHEDULE_LIMIT_S, Evaluation, ModelOutcome, Point, parts_of, placement_problem
@@ -81,8 +82,8 @@ class ModelDetail:
 
 def interval_s(seconds: float) -> tuple[float, float]:
     """The 80% interval of a predicted time."""
-    spread = float(np.exp(Z80 * LOG_SIGMA))
-    return seconds / spread, seconds * spread
+    low_s, high_s = interval_80(seconds, LOG_SIGMA)
+    return float(low_s), float(high_s)
 
 
 def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> ModelDetail | None:

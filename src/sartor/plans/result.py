@@ -8,13 +8,11 @@ from enum import Enum
 
 import numpy as np
 
+from sartor.cost.intervals import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.space import Rows
 from sartor.step.results import Footprint, StepEstimate
-
-Z_80 = 1.2815515655446004
-"""Standard deviations either side that hold 80% of a normal distribution."""
 
 
 class PlanStatus(Enum):
@@ -38,11 +36,11 @@ class PricedPlan:
 
     @property
     def low_s(self) -> float:
-        return self.step_s * float(np.exp(-Z_80 * self.step.log_sigma))
+        return float(interval_80(self.step_s, self.step.log_sigma)[0])
 
     @property
     def high_s(self) -> float:
-        return self.step_s * float(np.exp(Z_80 * self.step.log_sigma))
+        return float(interval_80(self.step_s, self.step.log_sigma)[1])
 
     @property
     def peak_bytes(self) -> float:

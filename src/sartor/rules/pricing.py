@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.price import Estimate, compare
+from sartor.cost.compare import compare
+from sartor.cost.price import Estimate
 from sartor.cost.together import estimates
 from sartor.errors import InputError
 from sartor.model.editing import edit

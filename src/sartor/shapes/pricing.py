@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.price import Estimate, compare
+from sartor.cost.compare import compare
+from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.cost import Cost
-from sartor.cost.price import RHO, price
+from sartor.cost.intervals import total_deviation
+from sartor.cost.price import price
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
@@ -141,7 +142,8 @@ def _times(priced: list[_Priced], dims: ParallelDims, exchange: ContextParallel)
     out["selective_s"] = _sum(core) + (out["cp_forward_s"] if core else 0.0)
     out["full_s"] = _recomputed(priced, dims)
     out["kernels"] = sum((_launches(x) for x in priced), 0.0)
-    out["log_sigma"] = _log_sigma(priced)
+    deviation = total_deviation((x.operator, x.time_s * x.cost.log_sigma) for x in priced)
+    out["log_sigma"] = deviation / np.maximum(_sum(priced), 1e-30)
     products = (x for x in compute if isinstance(x.operator, (Gemm, GroupedGemm, Attention)))
     out["flops"] = sum((x.operator.flops * x.count for x in products), 0.0)
     return out
@@ -210,15 +212,3 @@ def _launches(x: _Priced) -> Any:
     if isinstance(operator, Collective):
         return np.where(np.asarray(operator.group_size) > 1, 1.0, 0.0) * x.count
     return (3.0 if isinstance(operator, Attention) and operator.pass_ is Pass.BACKWARD else 1.0) * x.count
-
-
-def _log_sigma(priced: list[_Priced]) -> Any:
-    """Of the whole block, errors within a family correlated (docs/concepts/intervals.md)."""
-    families: dict[str, list[Any]] = {}
-    for x in priced:
-        family = "gemm" if isinstance(x.operator, (Gemm, GroupedGemm)) else type(x.operator).__name__
-        families.setdefault(family, []).append(x.time_s * x.cost.log_sigma)
-    variance: Any = 0.0
-    for parts in families.values():
-        variance = variance + RHO * sum(parts) ** 2 + (1 - RHO) * sum(part * part for part in parts)
-    return np.sqrt(variance) / np.maximum(_sum(priced), 1e-30)

@@ -17,7 +17,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
-from sartor.cost.cost import Z80
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.records.devices import Devices

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.cost import Z80
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
 from sartor.validate.suspicion import suspected, suspicion

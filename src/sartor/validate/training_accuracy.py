@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.training_calibration import read_training_table
-from sartor.cost.cost import Z80
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.validate.suspicion import suspected, suspicion
 from sartor.validate.training_predictions import TrainingOutcome, predict_training

@@ -7,7 +7,7 @@ from typing import Any
 
 from sartor import api
 from sartor.answers import ModelEstimate
-from sartor.cost.price import compare
+from sartor.cost.compare import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.report import contract
@@ -19,7 +19,7 @@ def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
 
     Errors are shared: what a family of operators is off by moves both times alike, so that two shapes can be told
-    apart more surely than either can be told in seconds (``cost.price.compare``). A calibration is
+    apart more surely than either can be told in seconds (``cost.compare.compare``). A calibration is
     of the first device. Raises ``InputError``.
     """
     shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]

@@ -1,0 +1,67 @@
+"""Two estimates side by side: how much faster one is, and how surely, when most of their errors are shared."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.intervals import correlated, family, interval_80
+from sartor.cost.price import Estimate
+from sartor.units import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How much faster ``after`` is than ``before``: factor, its 80% interval, and the probability that it is faster."""
+
+    speedup: Floats
+    low: Floats
+    high: Floats
+    probability: Floats
+
+
+def compare(before: Estimate, after: Estimate) -> Comparison:
+    """Speedup of ``after`` over ``before`` on one device, errors shared.
+
+    A family's common error moves both totals alike, so only the change of its share counts; operators that stay as
+    they are cancel; what changed carries its own error on both sides.
+    """
+    speedup = before.time_s / after.time_s
+    sigma = np.sqrt(_ratio_variance(before, after))
+    low, high = interval_80(speedup, sigma)
+    z = np.log(speedup) / np.maximum(sigma, 1e-12)
+    return Comparison(speedup=speedup, low=low, high=high, probability=_normal_cdf(z))
+
+
+def _ratio_variance(before: Estimate, after: Estimate) -> Any:
+    ours, theirs = _shares(before), _shares(after)
+    variance: Any = 0.0
+    for alike in dict.fromkeys([key[0] for key in (*ours, *theirs)]):
+        names = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == alike)
+        pairs = [(ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))) for name in names]
+        common = [b[1] - a[1] for a, b in pairs]
+        own = [np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs]
+        variance = variance + correlated(common, own)
+    return variance
+
+
+def _shares(of: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
+    """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models are the
+    same where family, block, role and pass are, the first of them with the first."""
+    out: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for op, cost in zip(of.graph.operators, of.costs, strict=True):
+        kind = (family(op), op.block, op.role, op.pass_)
+        out[*kind, seen[kind]] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
+        seen[kind] += 1
+    return out
+
+
+def _normal_cdf(z: Any) -> Any:
+    if np.ndim(z) == 0:
+        return 0.5 * (1 + math.erf(float(z) / math.sqrt(2)))
+    return 0.5 * (1 + np.vectorize(math.erf)(np.asarray(z) / math.sqrt(2)))
