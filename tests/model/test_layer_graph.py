@@ -131,6 +131,14 @@ def test_unfused_attentions_gradients_branch() -> None:
 def test_the_gathered_input_is_for_weight_gradients_alone() -> None:
     graph = lower_layer(Workload(shape=load_model("llama-3.1-8b")), ParallelDims(tp=2)).backward
     assert reachable(graph, "attention.input_all_gather") == {"qkv.wgrad"}
+    latent = lower_layer(Workload(shape=padded("deepseek-v3")), ParallelDims(tp=2)).backward
+    assert reachable(latent, "attention.input_all_gather") == {"q_up.wgrad"}
+
+
+def test_a_shared_expert_shares_nothing_with_the_routed_ones_but_input_and_sum() -> None:
+    layer = lower_layer(Workload(shape=padded("deepseek-v3")), ParallelDims(tp=2), run=1)
+    assert independent(layer.forward, "shared_expert.reduce_scatter", "moe.reduce_scatter")
+    assert independent(layer.backward, "shared_expert.grad_all_gather", "moe.grad_all_gather")
 
 
 def test_separate_projections_and_branches_are_independent() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Linear
 from sartor.model.lower.context import exchange, share
 from sartor.model.lower.linear import linear_group, linears, product, region
+from sartor.model.lower.piece import Flow, Fork, Piece, beside, chain, repeat
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
-from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.lower.setting import Setting
 from sartor.operators import Attention, DType, Gemm, Layout, Pass, Role
 from sartor.units import Ints, ceil_div
 
@@ -89,12 +90,12 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     decoding they are in the cache."""
     named = named_inputs(setting, mixer)
     if not mixer.cross:
-        return linears(setting, named, mixer.num_kv_heads)
+        return beside(*linears(setting, named, mixer.num_kv_heads))
     queries = [pair for pair in named if pair[1].name not in ("k", "v")]
     encoded = [] if setting.decoding else [pair for pair in named if pair[1].name in ("k", "v")]
     rows = setting.batch * setting.encoder_len
-    return chain(
-        linears(setting, queries, mixer.num_kv_heads), linears(setting, encoded, mixer.num_kv_heads, rows=rows)
+    return beside(
+        *linears(setting, queries, mixer.num_kv_heads), *linears(setting, encoded, mixer.num_kv_heads, rows=rows)
     )
 
 
@@ -196,14 +197,18 @@ def _unfused(setting: Setting, core: Attention) -> Piece:
         *middle.forward,
         gemm("attn_over_value", over_value, packed, dv, kv, Layout.NN, Pass.FORWARD),
     )
-    backward = (
-        gemm("attn_over_value.dv", over_value, kv, dv, packed, Layout.NT),
+    scores: Flow = (
         gemm("attn_over_value.dp", over_value, packed, kv, dv, Layout.TN),
         *middle.backward,
-        gemm("attn_score.dq", score, packed, d, kv, Layout.NN),
-        gemm("attn_score.dk", score, kv, d, packed, Layout.NT),
+        Fork(
+            (
+                (gemm("attn_score.dq", score, packed, d, kv, Layout.NN),),
+                (gemm("attn_score.dk", score, kv, d, packed, Layout.NT),),
+            )
+        ),
     )
-    return repeat(Piece(forward=forward, backward=backward if setting.training else ()), core.count)
+    values = (gemm("attn_over_value.dv", over_value, kv, dv, packed, Layout.NT),)
+    return repeat(Piece(forward=forward, backward=(Fork((values, scores)),) if setting.training else ()), core.count)
 
 
 def _starts_ragged(setting: Setting, core: Attention) -> bool:
@@ -243,7 +248,7 @@ def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
 
 
 def _per_head(piece: Piece, heads: Ints) -> Piece:
-    return Piece(forward=tuple(replace(op, batch=heads) if isinstance(op, Gemm) else op for op in piece.forward))
+    return piece.mapped(lambda op: replace(op, batch=heads) if isinstance(op, Gemm) else op)
 
 
 def _is_zero(size: Ints) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from sartor.model.lower.piece import Piece, chain
 from sartor.model.lower.pointwise import streamed
-from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.lower.setting import Setting
 from sartor.model.training import ContextParallel
 from sartor.operators import Attention, Axis, Collective, CollectiveKind, MemoryBoundKind, Pass, Role
 from sartor.units import Floats, Ints, ceil_div

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sartor.model.lower.linear import linear_group, product, region
+from sartor.model.lower.piece import Piece, chain, repeat
 from sartor.model.lower.pointwise import norm, streamed
-from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.lower.setting import Setting
 from sartor.model.shape import Stack, TransformerShape
 from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Pass, Role
 from sartor.units import Ints, ceil_div

@@ -9,8 +9,9 @@ import numpy as np
 
 from sartor.model.layer import DenseFfn, Linear, MoeFfn
 from sartor.model.lower.linear import casts, linear_group, linears, region
+from sartor.model.lower.piece import Fork, Piece, beside, chain
 from sartor.model.lower.pointwise import activation, residual, streamed
-from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.lower.setting import Setting
 from sartor.operators import (
     Axis,
     Collective,
@@ -32,7 +33,7 @@ def dense_ffn(setting: Setting, part: DenseFfn, shared: bool = False) -> Piece:
     *ups, down = part.linears(setting.hidden_size)
     width = ceil_div(part.ffn_hidden_size, setting.tp)
     return chain(
-        linears(setting, named_ups(ups, prefix), role=up_role),
+        beside(*linears(setting, named_ups(ups, prefix), role=up_role)),
         activation(setting, setting.tokens, width, part.gated, f"{prefix}_activation", part.activation),
         linear_group(setting, f"{prefix}_down", [down], role=down_role),
     )
@@ -44,15 +45,15 @@ def named_ups(ups: list[Linear], prefix: str) -> list[tuple[str, Linear]]:
 
 def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
     """Router, top-k, permutation, (all-to-all,) the experts as grouped GEMMs, and back; shared experts beside them."""
-    pieces = [
+    routed = chain(
         *(linear_group(setting, linear.name, [linear]) for linear in outer_linears(setting, part)),
         _top_k(setting, part),
         _routed(setting, part),
-    ]
-    if part.shared is not None:
-        pieces.append(region(setting, "shared_expert", dense_ffn(setting, part.shared, shared=True)))
-        pieces.append(residual(setting, setting.outer_tokens, setting.hidden_size, "shared_add"))
-    return chain(*pieces)
+    )
+    if part.shared is None:
+        return routed
+    shared = region(setting, "shared_expert", dense_ffn(setting, part.shared, shared=True))
+    return chain(beside(routed, shared), residual(setting, setting.outer_tokens, setting.hidden_size, "shared_add"))
 
 
 def _routed(setting: Setting, part: MoeFfn) -> Piece:
@@ -208,7 +209,7 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
         ups = _grouped(setting, part, "expert_gate_up", up, 2 * width, h)
     else:
         names = ("expert_gate", "expert_up") if expert.gated else ("expert_up",)
-        ups = chain(*(_grouped(setting, part, name, up, width, h) for name in names))
+        ups = beside(*(_grouped(setting, part, name, up, width, h) for name in names))
     rows = expert_rows(setting, part)
     return chain(
         ups,
@@ -254,4 +255,5 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints,
         accumulates=habits.accumulates,
     )
     grad_casts = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights)
-    return Piece(forward=forward, backward=(*grad_casts, dgrad, *((wgrad,) if habits.weight_gradients else ())))
+    kept = ((wgrad,),) if habits.weight_gradients else ()
+    return Piece(forward=forward, backward=(*grad_casts, Fork(((dgrad,),), kept)))

@@ -12,8 +12,9 @@ from sartor.model.lower.kernels import Kernels, usual_narrowing
 from sartor.model.lower.layer import layer
 from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
+from sartor.model.lower.piece import Piece, chain, laid_out, repeat
 from sartor.model.lower.pointwise import norm
-from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.lower.setting import Setting
 from sartor.model.lower.split import check, check_sizes
 from sartor.model.lower.traced import lower_traced
 from sartor.model.parallel import ParallelDims
@@ -48,7 +49,7 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
         return lower_traced(shape.traced, workload, dims)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
-    end = _setting(workload, dims, shape.main, kernels)
+    end = setting_of(workload, dims, shape.main, kernels)
     pieces = [_stack(site, shape) for site in sites]
     last = len(blocks(shape)) - 1
     pieces += [
@@ -57,7 +58,9 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
     ]
     whole = chain(*pieces)
     steps = _optimizer(sites, end, shape) if end.training else ()
-    return OperatorGraph(operators=_unique((*whole.forward, *whole.backward, *steps)), tokens=workload.tokens)
+    return OperatorGraph(
+        operators=unique((*laid_out(whole.forward), *laid_out(whole.backward), *steps)), tokens=workload.tokens
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator
     first, decoding = 1, workload.phase is Phase.DECODE
     for stack, prefix in text_stacks(workload.shape):
         if not decoding or stack is workload.shape.main:
-            yield _Site(stack, _setting(workload, dims, stack, kernels), "" if decoding else prefix, first)
+            yield _Site(stack, setting_of(workload, dims, stack, kernels), "" if decoding else prefix, first)
         first += len(stack.runs)
 
 
@@ -93,7 +96,7 @@ def _tokens(workload: Workload, stack: Stack) -> Ints | None:
     return workload.seq_len if stack.is_text or stack is workload.shape.main else None
 
 
-def _setting(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
+def setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
     """Encoder and decoder both see ``seq_len`` tokens, unless the encoder has a length of its own."""
     shape = workload.shape
     length = workload.seq_len if stack.tokens is None else stack.tokens
@@ -166,10 +169,10 @@ def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, par
     def placed(op: Operator) -> Operator:
         return replace(op, name=prefix + op.name, count=op.count * count, block=block, part=part)
 
-    return Piece(forward=tuple(map(placed, piece.forward)), backward=tuple(map(placed, piece.backward)))
+    return piece.mapped(placed)
 
 
-def _unique(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+def unique(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """Names made unique: a second part of the same name in a layer gets a number."""
     seen: dict[str, int] = {}
     out = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -15,22 +17,62 @@ from sartor.model.layer import (
 from sartor.model.lower.attention import attention, attention_core, latent_attention, named_inputs, output
 from sartor.model.lower.ffn import dense_ffn, moe_ffn
 from sartor.model.lower.linear import linear_group, local_inner, product, region
+from sartor.model.lower.piece import Piece, around, beside, chain, repeat
 from sartor.model.lower.pointwise import activation, norm, residual
-from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.lower.setting import Setting
 from sartor.model.lower.state_space import state_space
 from sartor.operators import Role
 from sartor.units import ceil_div
 
 
 def layer(setting: Setting, part: Layer) -> Piece:
-    """A residual layer. Norms of one width are one row whose count says how many there are; so are residual sums: one
-    per part, or one in all where mixer and feed-forward are parallel."""
-    rows, h = setting.outer_tokens, setting.hidden_size
-    blocks = _parallel(setting, part) if part.parallel else [_block(setting, x) for x in _parts(part)]
-    own = [linear_group(setting, linear.name, [linear]) for linear in part.linears]
-    norms = repeat(norm(setting, rows, h, kind=part.norms[0].kind), len(part.norms)) if part.norms else Piece()
-    sums = 1 if part.parallel else len(blocks)
-    return chain(norms, *blocks, *own, repeat(residual(setting, rows, h), sums) if blocks else Piece())
+    """A residual layer as `lower` counts it: norms of one width are one row whose count says how many there are; so are
+    residual sums, one for each block."""
+    inside = [block.inside for block in blocks_of(setting, part)]
+    sums = len(inside) if part.mixers or part.all_ffns else 0
+    counted = [repeat(_norm(setting, part), len(part.norms))] if part.norms else []
+    return chain(*counted, *inside, *([repeat(_sum(setting), sums)] if sums else []))
+
+
+def whole_layer(setting: Setting, part: Layer) -> Piece:
+    """The same with each norm and each sum in its place."""
+    one = _sum(setting) if part.mixers or part.all_ffns else Piece()
+    return chain(*(around(chain(*block.before, block.inside, *block.after), one) for block in blocks_of(setting, part)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualBlock:
+    """A part of a layer between two points of the residual stream, with the norms before and after it."""
+
+    before: tuple[Piece, ...]
+    inside: Piece
+    after: tuple[Piece, ...]
+
+
+def blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
+    """A layer's residual blocks: one for each mixer and feed-forward part, or one for all where they are parallel. The
+    layer's norms are dealt over them, one each before a block, a second set after."""
+    if part.parallel:
+        insides = [beside(*_parallel(setting, part))]
+    else:
+        insides = [_block(setting, x) for x in _parts(part)] or [Piece()]
+    own = (linear_group(setting, linear.name, [linear]) for linear in part.linears)
+    insides[-1] = chain(insides[-1], *own)
+    each, more = divmod(len(part.norms), len(insides))
+    out = []
+    for i, inside in enumerate(insides):
+        mine = [_norm(setting, part)] * (each + (i < more))
+        before = len(mine) if part.parallel else 1
+        out.append(ResidualBlock(before=tuple(mine[:before]), inside=inside, after=tuple(mine[before:])))
+    return out
+
+
+def _norm(setting: Setting, part: Layer) -> Piece:
+    return norm(setting, setting.outer_tokens, setting.hidden_size, kind=part.norms[0].kind)
+
+
+def _sum(setting: Setting) -> Piece:
+    return residual(setting, setting.outer_tokens, setting.hidden_size)
 
 
 def _parts(part: Layer) -> tuple[Mixer | Ffn, ...]:
@@ -64,7 +106,7 @@ def _parallel(setting: Setting, part: Layer) -> list[Piece]:
         case []:
             return apart
         case _:
-            return [region(setting, "parallel", chain(*(_inner(setting, x) for x in inside))), *apart]
+            return [region(setting, "parallel", beside(*(_inner(setting, x) for x in inside))), *apart]
 
 
 def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
@@ -76,8 +118,10 @@ def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
     width = ceil_div(ffn.ffn_hidden_size, setting.tp)
     return chain(
         linear_group(setting, "parallel_in", inputs, mixer.num_kv_heads, role=Role.PARALLEL_IN),
-        attention_core(setting, mixer),
-        activation(setting, setting.tokens, width, ffn.gated, f"{ffn.name}_activation"),
+        beside(
+            attention_core(setting, mixer),
+            activation(setting, setting.tokens, width, ffn.gated, f"{ffn.name}_activation"),
+        ),
         product(
             setting,
             "parallel_out",

@@ -20,7 +20,8 @@ from functools import partial
 
 from sartor.model.layer import Linear, Split
 from sartor.model.lower.kernels import Narrowing
-from sartor.model.lower.setting import Piece, Setting, chain, repeat
+from sartor.model.lower.piece import Flow, Fork, Gathered, Piece, repeat
+from sartor.model.lower.setting import Setting
 from sartor.operators import (
     Collective,
     CollectiveKind,
@@ -30,7 +31,6 @@ from sartor.operators import (
     Layout,
     MemoryBound,
     MemoryBoundKind,
-    Operator,
     Pass,
     Role,
 )
@@ -43,12 +43,12 @@ def linears(
     kv_heads: Ints = 1,
     rows: Ints | None = None,
     role: Role | None = None,
-) -> Piece:
-    """Named linear layers, each equal non-empty ``fused`` run once as one GEMM (named ``name`` of its first member)."""
+) -> list[Piece]:
+    """Named linear layers; those of one name are one GEMM."""
     groups: dict[str, list[Linear]] = {}
     for name, linear in parts:
         groups.setdefault(name, []).append(linear)
-    return chain(*(linear_group(setting, name, group, kv_heads, rows, role) for name, group in groups.items()))
+    return [linear_group(setting, name, group, kv_heads, rows, role) for name, group in groups.items()]
 
 
 def linear_group(
@@ -132,8 +132,8 @@ def product(
         accumulates=habits.accumulates,
     )
     grad_cast = casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights)
-    kept: tuple[Operator, ...] = (wgrad, *accumulation(setting, name, d_out, d_in)) if habits.weight_gradients else ()
-    return Piece(forward=(*cast, forward), backward=(*grad_cast, dgrad, *kept))
+    kept: tuple[Flow, ...] = ((wgrad, *accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
+    return Piece(forward=(*cast, forward), backward=(*grad_cast, Fork(((dgrad,),), kept)))
 
 
 def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
@@ -224,7 +224,7 @@ def region(
     grad_scatter = sent("grad_reduce_scatter", Role.GRAD_REDUCE, kinds.REDUCE_SCATTER, entering, Pass.BACKWARD)
     return Piece(
         forward=(gather, *inside.forward, *((scatter,) if reduced else ())),
-        backward=(*((grad_gather,) if reduced else ()), regather, *inside.backward, grad_scatter),
+        backward=(*((grad_gather,) if reduced else ()), Gathered(regather, inside.backward), grad_scatter),
     )
 
 

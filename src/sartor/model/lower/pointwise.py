@@ -7,7 +7,8 @@ the sizes that matter, and the cost model knows the device's L2.
 from __future__ import annotations
 
 from sartor.model.layer import NormKind
-from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.lower.piece import Piece, chain
+from sartor.model.lower.setting import Setting
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role, kernel_role
 from sartor.units import Floats, Ints
 

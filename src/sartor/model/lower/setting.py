@@ -1,39 +1,14 @@
-"""What every part of a model needs to know to be lowered, and what it gives back."""
+"""What every part of a model needs to know to be lowered."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Phase, Workload
-from sartor.operators import DType, Operator
+from sartor.operators import DType
 from sartor.units import Ints, ceil_div
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Operators of one part of a model: ``forward`` in order, ``backward`` in the order gradients flow (empty unless
-    training)."""
-
-    forward: tuple[Operator, ...] = ()
-    backward: tuple[Operator, ...] = ()
-
-
-def chain(*pieces: Piece) -> Piece:
-    """Pieces one after the other: forward in the order given, backward in the reverse."""
-    return Piece(
-        forward=tuple(op for piece in pieces for op in piece.forward),
-        backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
-    )
-
-
-def repeat(piece: Piece, count: Ints) -> Piece:
-    """The piece ``count`` times over (once more for each layer that has it)."""
-    return Piece(
-        forward=tuple(replace(op, count=op.count * count) for op in piece.forward),
-        backward=tuple(replace(op, count=op.count * count) for op in piece.backward),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

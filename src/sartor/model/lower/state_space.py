@@ -5,8 +5,9 @@ from __future__ import annotations
 from sartor.model.layer import Split, StateSpaceMixer
 from sartor.model.lower.context import swapped
 from sartor.model.lower.linear import linears, local_width
+from sartor.model.lower.piece import Piece, chain
 from sartor.model.lower.pointwise import streamed
-from sartor.model.lower.setting import Piece, Setting, chain
+from sartor.model.lower.setting import Setting
 from sartor.operators import MemoryBoundKind, Role
 from sartor.units import Ints, ceil_div
 
@@ -22,7 +23,7 @@ def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     entering: Ints = sum((local_width(x, setting.tp) for _, x in before if x.split is Split.COLUMN), 0)
     whole = swapped(setting, chain(_conv(setting, mixer), _scan(setting, mixer)), entering, inner, mixer.name)
     ins, outs = linears(setting, before, role=Role.STATE_SPACE_IN), linears(setting, after, role=Role.STATE_SPACE_OUT)
-    return chain(ins, whole, outs)
+    return chain(*ins, whole, *outs)
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:
