@@ -85,7 +85,7 @@ def test_the_terminal_fits_100_columns_and_says_plan_reason_and_cost(sartor: Cal
     ran = sartor(*small, "--tokens", "2T")
     assert ran.code == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 100
-    for words in ("Best of", "Where the step goes", "Memory by stage", "Struck out", "2T tokens take", "device-hours"):
+    for words in ("Best of", "Where the time goes", "Memory by stage", "Rejected", "2T tokens take", "device-hours"):
         assert words in ran.out
     assert ran.err == ""
 

@@ -65,7 +65,7 @@ def test_every_png_and_svg_is_made_without_a_browser(records: dict[str, Any]) ->
 
 
 def test_export_writes_one_whole_png_for_each_figure(advice: Advice, tmp_path: Path) -> None:
-    paths = export_pngs(advice, tmp_path / "figures")
+    paths = export_pngs(advice_points(advice), tmp_path / "figures")
     assert {p.stem for p in paths} == set(advice_points(advice))
     assert all(p.read_bytes().startswith(PNG) for p in paths)
     assert len(list((tmp_path / "figures").iterdir())) == len(paths)
@@ -74,7 +74,7 @@ def test_export_writes_one_whole_png_for_each_figure(advice: Advice, tmp_path: P
 def test_export_into_a_file_is_refused_with_a_sentence(advice: Advice, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("x")
     with pytest.raises(InputError, match="must be writable"):
-        export_pngs(advice, tmp_path / "taken")
+        export_pngs(advice_points(advice), tmp_path / "taken")
 
 
 def test_no_product_lies_above_the_roofline(advice: Advice) -> None:

@@ -21,7 +21,8 @@ from sartor.report.charts import draw
 from sartor.report.design_points import CoreBars, design_points
 from sartor.report.design_words import headline, memory_text, notes_of
 from sartor.report.die_points import FloorPlan, squarified
-from sartor.report.page_design import design_page, design_pngs
+from sartor.report.figures import export_pngs
+from sartor.report.page_design import design_page
 from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import Convergence
 
@@ -62,7 +63,7 @@ def test_a_page_says_why_nothing_fits(answer: DesignAnswer) -> None:
         answer.result, status=DesignStatus.INFEASIBLE, best=None, ranked=(), baselines=(), tightest="area_mm2=1: small"
     )
     page = design_page(replace(answer, result=nothing))
-    assert "No point of the space fits. Tightest: area_mm2=1: small." in page
+    assert "No point of the space fits. Tightest constraint: area_mm2=1: small." in page
 
 
 def test_figures_hold_the_answers_numbers(answer: DesignAnswer) -> None:
@@ -102,7 +103,7 @@ def test_parts_of_the_die_add_up_by_either_model(answer: DesignAnswer) -> None:
 
 
 def test_every_figure_is_drawn_and_is_a_png(answer: DesignAnswer, tmp_path: Path) -> None:
-    paths = design_pngs(answer, tmp_path)
+    paths = export_pngs(design_points(answer), tmp_path)
     assert {path.stem for path in paths} == set(design_points(answer))
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     for points in design_points(answer).values():
@@ -111,7 +112,7 @@ def test_every_figure_is_drawn_and_is_a_png(answer: DesignAnswer, tmp_path: Path
 
 def test_an_unproved_answer_says_how_much_better_there_could_be(answer: DesignAnswer) -> None:
     open_ = replace(answer.result, status=DesignStatus.FEASIBLE, gap=0.0123)
-    assert "better by more than 1.2%" in headline(replace(answer, result=open_))
+    assert "more than 1.2% better" in headline(replace(answer, result=open_))
     assert "Proved" in headline(answer)
 
 

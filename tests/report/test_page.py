@@ -133,7 +133,7 @@ def test_provenance_is_printed(advice: Advice, html: str) -> None:
 def test_without_a_date_the_page_states_none(advice: Advice) -> None:
     from sartor import __version__
 
-    assert f"Made by sartor {__version__}. Predictions" in advice_page(advice)
+    assert f"Made by sartor {__version__}. Numbers are" in advice_page(advice)
 
 
 def test_every_finding_assumption_and_candidate_is_on_the_page(advice: Advice, html: str) -> None:

@@ -15,7 +15,8 @@ from sartor import api
 from sartor.answers import PlanAnswer
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingPlan
-from sartor.report.page_plan import plan_page, plan_pngs
+from sartor.report.figures import export_pngs
+from sartor.report.page_plan import plan_page
 from sartor.report.plan_points import MemoryFall, PipelineBars, StepBars, drawable, plan_points
 from sartor.report.plan_trace import plan_trace
 
@@ -60,7 +61,7 @@ def test_figures_hold_the_predictions_numbers(answer: PlanAnswer) -> None:
 
 
 def test_every_figure_is_a_png(answer: PlanAnswer, tmp_path: Path) -> None:
-    paths = plan_pngs(answer, tmp_path)
+    paths = export_pngs(plan_points(answer), tmp_path)
     assert {path.stem for path in paths} == set(plan_points(answer))
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 

@@ -56,9 +56,9 @@ def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
 @pytest.mark.parametrize(
     ("gpu", "words"),
     [
-        ("h200", "Coefficients: measurements of the device itself."),
-        ("h100", "Coefficients: lent by h200_sxm."),
-        ("l40s", "Coefficients: a joint fit of generations measured, nothing of this device."),
+        ("h200", "Calibration: measured on this GPU."),
+        ("h100", "Calibration: borrowed from h200_sxm."),
+        ("l40s", "Calibration: joint fit of several generations, not measured on this GPU."),
     ],
 )
 def test_a_gemm_says_whose_coefficients_it_is_priced_with(gpu: str, words: str) -> None:
@@ -102,7 +102,7 @@ def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_chang
 
 def test_the_verdict_keeps_the_shape_when_nothing_is_faster(advice: Advice) -> None:
     nothing = replace(advice.search, candidates=(), smallest_edit=None)
-    assert "keep this one" in verdict(replace(advice, search=nothing))
+    assert "No shape of the same size" in verdict(replace(advice, search=nothing))
 
 
 def test_the_verdict_recommends_nothing_that_is_not_clearly_faster(advice: Advice) -> None:

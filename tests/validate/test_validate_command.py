@@ -67,8 +67,8 @@ def test_people_are_told_what_was_lent_and_by_whom(tmp_path: Path, call: Callabl
     path, html = write_parquet(tmp_path / "x.parquet", rows), tmp_path / "x.html"
     _, out, _ = call("validate", "operators", "--data", path, "--html", html)
     for text in (" ".join(out.split()), html.read_text()):
-        assert "lent by h200_sxm: h100_sxm (gemm bfloat16)" in text
-        assert "nothing of this device: l40s (gemm bfloat16)" in text
+        assert "borrowed from h200_sxm: h100_sxm (gemm bfloat16)" in text
+        assert "not measured on this GPU: l40s (gemm bfloat16)" in text
     _, own, _ = call("validate", "operators", "--data", write_parquet(tmp_path / "y.parquet", gemm_rows()))
     assert "Predicted with" not in own
 

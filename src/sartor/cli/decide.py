@@ -83,9 +83,9 @@ def advise(
         write_atomic(html, advice_page(found).encode())
         c.say(f"wrote {html}")
     if png is not None:
-        from sartor.report.figures import export_pngs
+        from sartor.report.figures import advice_points, export_pngs
 
-        for path in export_pngs(found, png):
+        for path in export_pngs(advice_points(found), png):
             c.say(f"wrote {path}")
     c.answer("advise", contract.advise_body(found), as_json=json, out=out)
     if not json:

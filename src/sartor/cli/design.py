@@ -177,9 +177,10 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
 
         write_atomic(html, design_page(found).encode())
     if png and found.best is not None:
-        from sartor.report.page_design import design_pngs
+        from sartor.report.design_points import design_points
+        from sartor.report.figures import export_pngs
 
-        design_pngs(found, png)
+        export_pngs(design_points(found), png)
 
 
 def shapes_asked(shapes: int | None, fleet: str | None, models: list[str]) -> int:

@@ -58,9 +58,10 @@ def write_files(
         write_atomic(html, plan_page(answer).encode())
         c.say(f"wrote {html}")
     if png is not None:
-        from sartor.report.page_plan import plan_pngs
+        from sartor.report.figures import export_pngs
+        from sartor.report.plan_points import plan_points
 
-        for path in plan_pngs(answer, png):
+        for path in export_pngs(plan_points(answer), png):
             c.say(f"wrote {path}")
 
 

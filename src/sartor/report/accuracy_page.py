@@ -1,4 +1,4 @@
-"""One offline HTML page of ``sartor validate``: figures as SVG, the table, the worst targets, what was left out."""
+"""The offline HTML page of ``sartor validate``: figures, tables, worst targets, rows left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FIGURES = (
     "figure{overflow-x:auto}figure svg{max-width:100%;height:auto}"
     "@media screen and (prefers-color-scheme:dark){figure svg{filter:invert(.92) hue-rotate(180deg)}}"
 )
-"""Drawn figures no wider than the page, and dark where it is."""
+"""Figures no wider than the page, dark in dark mode."""
 
 
 def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> str:
@@ -46,8 +46,8 @@ def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) 
     main += _bullets("Remarks", body["remarks"])
     for chart in charts:
         main += _section(chart, [group for group in body["groups"] if group["table"] == chart["table"]])
-    main += _bullets("Predicted with", origins(body["groups"]))
-    for words, field in (("Not expressed", "not_expressed"), ("Left out", "left_out")):
+    main += _bullets("Calibration", origins(body["groups"]))
+    for words, field in (("Not predicted", "not_expressed"), ("Left out", "left_out")):
         main += _bullets(words, counted(body[field]))
     main += _bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()])
     head = join(

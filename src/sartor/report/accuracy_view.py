@@ -1,4 +1,4 @@
-"""How far off the predictions are, for the terminal. Takes the JSON body of ``sartor validate``: plain data."""
+"""Errors of predictions for the terminal, from the JSON body of ``sartor validate``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.report.table_estimate import notes
-from sartor.report.words import owner_words, printable
+from sartor.report.words import count_text, owner_words, printable
 from sartor.units import format_seconds
 
 WORST_GROUPS = 6
-"""With more groups than this, the worst targets are shown per table."""
+"""With more groups than this, the worst targets are listed per table."""
 
 _FIGURES = {
     "mape": "MAPE",
@@ -45,25 +45,25 @@ _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
     "bias: median of predicted / measured - 1. in 80%: measurements inside the predicted interval. "
-    "tau: rank agreement (-1..1) among shapes of near-equal work. noise: how far rows of one shape lie apart. "
+    "tau: rank agreement (-1..1) among shapes of near-equal work. noise: spread of the rows of one shape. "
     "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth)."
 )
-HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same products."
-NO_HEURISTICS = " A column of nvidia-matmul-heuristics on 16-bit products comes with pip install 'sartor[heuristics]'."
+HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same GEMMs."
+NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: pip install 'sartor[heuristics]'."
 
 TRAINING_LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1| of step times, every row once; bias: median of predicted / "
     "measured - 1. in 80%: runs inside the predicted interval. tau: rank agreement of throughput per device. naive: "
     "MAPE of model FLOPs (a third more with full recomputation) over half of the dense peak. after shots: errors of "
-    "runs not looked at, after a few others of the same source, device and precision were. "
-    "memory: MAPE of peak memory. fits right: share of rows said to fit that ran, or not to that ran out. pairs: "
-    "pairs of plans of one model, cluster and batch more than 2% apart that are ordered as measured; regret: "
-    "measured time of the plan predicted fastest over the fastest, less 1."
+    "other runs after a few of the same source, device and precision were used to calibrate. "
+    "memory: MAPE of peak memory. fits right: share of rows whose fit in memory was predicted correctly. pairs: "
+    "share of plan pairs (same model, cluster and batch, more than 2% apart) in measured order. regret: "
+    "measured time of the plan predicted fastest over the fastest, minus 1."
 )
 
 
 def legend_of(body: Mapping[str, Any]) -> str:
-    """What the figures mean, for the tables that are shown."""
+    """The meaning of the columns."""
     groups = body["groups"]
     if any(group["table"] == "training" for group in groups):
         return TRAINING_LEGEND
@@ -74,7 +74,7 @@ def legend_of(body: Mapping[str, Any]) -> str:
 
 
 def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
-    """Per group its figures, then the worst targets with their reasons, then what could not be compared and why."""
+    """Errors per group, the worst targets with reasons, and the rows that could not be compared."""
     groups = body["groups"]
     rows = sum(group["rows"] for group in groups)
     head = f"{body['expressed']:,} of {rows:,} measured rows have a prediction"
@@ -82,8 +82,8 @@ def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
         Text(head + f" ({printable(str(body['data']))})", style="bold"),
         *notes("Remarks", list(body["remarks"])),
         *(each for table in dict.fromkeys(g["table"] for g in groups) for each in _table_view(table, groups)),
-        *notes("Predicted with", origins(groups)),
-        *notes("Not expressed", counted(body["not_expressed"])),
+        *notes("Calibration", origins(groups)),
+        *notes("Not predicted", counted(body["not_expressed"])),
         *notes("Left out", counted(body["left_out"])),
         *notes("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
         Padding(Text(legend_of(body), style="dim"), (1, 0, 0, 0), expand=False),
@@ -91,8 +91,8 @@ def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
 
 
 def counted(reasons: Mapping[str, int]) -> list[str]:
-    """A line per reason, with how many rows it holds for."""
-    return [f"{_many(count, 'row')}: {reason}" for reason, count in reasons.items()]
+    """One line per reason, with its number of rows."""
+    return [f"{count_text(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
 def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
@@ -105,7 +105,7 @@ def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[Renderab
 
 
 def _figures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Errors of single predictions, then, where there are any, what was found of choices, memory and calibration."""
+    """Errors of single predictions, then, if present, of choices, memory and calibration."""
     shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
     for part in (shown.keys() - _OF_RUNS, shown.keys() & _OF_RUNS):
         if words := {key: word for key, word in shown.items() if key in part}:
@@ -123,12 +123,12 @@ def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -
 
 
 def name_of(group: Mapping[str, Any]) -> str:
-    """A group's keys in words, without its table."""
+    """A group's keys as text, without its table."""
     return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
 
 
 def _keys(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a group is grouped by: all that stands before its figures."""
+    """The keys of a group: everything before its figures."""
     keys = dict(takewhile(lambda entry: entry[0] != "rows", group.items()))
     return {key: value for key, value in keys.items() if key != "table"}
 
@@ -154,8 +154,7 @@ def _worst_view(name: str, cases: Sequence[Mapping[str, Any]]) -> list[Renderabl
 
 
 def case_text(case: Mapping[str, Any]) -> str:
-    """One target in words: what it is, measured and predicted time, the terms that makes, and whether its like are off
-    as far."""
+    """One target in words: sizes, measured and predicted time, the predicted terms, and the error of similar shapes."""
     what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
     times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
     reasons = "".join(f"; {reason}" for reason in (_bound(case), _alike(case)) if reason)
@@ -170,16 +169,16 @@ _NOT_WHAT = {
 
 
 def _bound(case: Mapping[str, Any]) -> str:
-    """What the prediction is made of."""
+    """The terms of the prediction."""
     if "bound_by" not in case:
-        return f"made of {case['largest_parts']}" if case.get("largest_parts") else ""
+        return f"largest parts {case['largest_parts']}" if case.get("largest_parts") else ""
     terms = [f"{word} {format_seconds(case[key])}" for key, word in _WORDS.items() if case.get(key)]
     if "residual" in case:
         terms.append(f"residual x{case['residual']:.2f}")
     if "largest" in case:
         terms.insert(0, f"largest part {case['largest']}")
     tile = (
-        f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {_many(max(case['waves'], 1), 'wave')}"
+        f", tile {case['tile_m']:.0f}x{case['tile_n']:.0f}, {count_text(max(case['waves'], 1), 'wave')}"
         if "tile_m" in case
         else ""
     )
@@ -189,37 +188,35 @@ def _bound(case: Mapping[str, Any]) -> str:
 
 
 def _alike(case: Mapping[str, Any]) -> str:
-    """Whether its rows agree among themselves, and whether shapes of near-equal work are off too."""
+    """How far its rows spread, and how far shapes of similar work are off."""
     said = []
     if case.get("measured_spread") is not None:
-        said.append(f"its {_many(case['num_rows'], 'row')} lie {100 * case['measured_spread']:.0f}% off their median")
+        said.append(
+            f"its {count_text(case['num_rows'], 'row')} spread {100 * case['measured_spread']:.0f}% around their median"
+        )
     if near := case.get("near_targets"):
-        alone = ": it stands alone" if _alone(case) else ""
-        off = f"median {100 * case['near_median_error']:.0f}% off"
-        said.append(f"{_many(near, 'other')} of near-equal work, {off}{alone}")
+        alone = ", so this row may be an outlier" if _alone(case) else ""
+        off = f"median error {100 * case['near_median_error']:.0f}%"
+        said.append(f"{count_text(near, 'shape')} of similar work: {off}{alone}")
     return ", ".join(said)
 
 
 def _alone(case: Mapping[str, Any]) -> bool:
-    """A miss that its like do not share is the row's as likely as the model's."""
+    """An error that similar shapes do not share may be the row's own."""
     return bool(case["near_targets"] >= 5 and case["near_median_error"] < abs(case["ratio"] - 1) / 4)
 
 
-def _many(count: float, word: str) -> str:
-    return f"{count:,.0f} {word}" + ("" if count == 1 else "s")
-
-
 def origins(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Whose coefficients which devices were predicted with, where any were not their own."""
+    """Which calibrations the devices use, if any uses another device's."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     for group in groups:
         what = f"gemm {group['dtype']}" if group["table"] == "gemm" and "dtype" in group else str(group["table"])
         for owner in str(group.get("calibration") or "").split(", "):
             found.setdefault(owner, {}).setdefault(str(group.get("gpu", "")), {})[what] = None
-    lent = sorted(found.keys() - {"own", ""})
-    if not lent:
+    others = sorted(found.keys() - {"own", ""})
+    if not others:
         return []
-    lines = [printable(f"{owner_words(owner)}: {', '.join(_holders(found[owner]))}") for owner in lent]
+    lines = [printable(f"{owner_words(owner)}: {', '.join(_holders(found[owner]))}") for owner in others]
     return lines + [f"{owner_words('own')}: all others"] * ("own" in found)
 
 

@@ -1,4 +1,4 @@
-"""A calibration for people: its errors, and what changed since another. Made from the bodies of the JSON."""
+"""A calibration in the terminal: errors, and changes against another one, from the JSON body."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.table import Table
 
 
 def calibration_view(body: Mapping[str, Any]) -> Group:
-    """What was fitted and how well it does, seen and unseen."""
+    """The fit and its errors on fitted and held-out shapes."""
     table = Table(title=f"{body['gpu']} {body['dtype']}: {body['source']}", title_justify="left")
     for name in ("errors of", "shapes", "mean", "median", "p90", "bias"):
         table.add_column(name, justify="left" if name == "errors of" else "right")
-    start = "what was known" if body["start"] == body["gpu"] else body["start"]
+    start = "catalogue" if body["start"] == body["gpu"] else body["start"]
     kinds = {
-        "catalogue": "without a file",
+        "catalogue": "without this file",
         "before": f"start ({start})",
         "fit": "shapes fitted on",
         "held_out": "held-out regions",
@@ -31,8 +31,8 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
         for each in body.get("streams", ())
     ]
     lines += [f"{body['rows']:,} rows, {body['shapes']:,} shapes, {body['samples']:,} fitted on"]
-    base = "the package's prediction" if body["over"] == "package" else "fitted coefficients"
-    lines += [f"predicts by {base}" + (" times a factor these products draw" if body["own_rows"] else "")]
+    base = "the package's own" if body["over"] == "package" else "fitted coefficients"
+    lines += [f"predictions: {base}" + (" times a factor from these measurements" if body["own_rows"] else "")]
     lines += [f"80% intervals cover {body['coverage_80']:.0%} of held-out shapes"]
     lines += [f"left out {each['rows']:,} rows: {each['reason']}" for each in body["left_out"]]
     lines += [*body["remarks"], *([f"wrote {body['file']}"] if body["file"] else [])]
@@ -40,13 +40,13 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
 
 
 def change_view(change: Mapping[str, Any]) -> Group:
-    """Predicted times after over before, by region; coefficients that moved."""
+    """Ratio of predicted times after and before, by region; changed coefficients."""
     table = Table(title=f"{change['after']} against {change['before']}", title_justify="left")
-    for name in ("rows (m)", "weights", "products", "time x", "p10", "p90"):
+    for name in ("rows (m)", "weights", "GEMMs", "time ratio", "p10", "p90"):
         table.add_column(name, justify="left" if name in ("rows (m)", "weights") else "right")
     for each in change["regions"]:
         ratios = (f"{each[name]:.3f}" for name in ("ratio", "least", "greatest"))
         table.add_row(each["rows"], each["weights"], f"{each['products']:,}", *ratios)
     upgraded = [f"{each['name']}: {each['before'] or '-'} -> {each['after'] or '-'}" for each in change["made_with"]]
     moved = [f"{each['name']}: {each['before']:.4g} -> {each['after']:.4g}" for each in change["coefficients"]]
-    return Group(*upgraded, table, "\n".join(moved) if moved else "no coefficient moved by more than 2%")
+    return Group(*upgraded, table, "\n".join(moved) if moved else "no coefficient changed by more than 2%")

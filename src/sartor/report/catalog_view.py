@@ -1,4 +1,4 @@
-"""The catalogues for people: one line per entry, or one entry whole with its sources."""
+"""Catalogues as tables: one line per entry, or all fields of one entry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sartor.units import GIB, format_count
 
 
 def catalog_view(what: str, entries: Sequence[dict[str, Any]], *, whole: bool) -> Any:
-    """A table of what a catalogue holds (``gpus``, ``models``, ...), or the fields of the only entry (``whole``)."""
+    """A table of a catalogue (``gpus``, ``models``, ...), or all fields of its only entry (``whole``)."""
     if whole:
         return _rule_page(entries[0]) if what == "rules" else _entry(entries[0])
     return _TABLES[what](entries)
@@ -58,7 +58,7 @@ def _models(entries: Sequence[dict[str, Any]]) -> Any:
 
 def _clusters(entries: Sequence[dict[str, Any]]) -> Any:
     numbers = ("per node", "devices")
-    table = _table("name", "device", *numbers, "links, GB/s of one device and direction", right=numbers)
+    table = _table("name", "device", *numbers, "links [GB/s per device and direction]", right=numbers)
     for entry in entries:
         tiers = (
             f"{tier['name']} {tier['bytes_per_s'] / 1e9:.4g}" + (f" among {tier['span']}" if tier["span"] else "")
@@ -94,7 +94,7 @@ def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
 
 
 def _spaces(entries: Sequence[dict[str, Any]]) -> Any:
-    table = _table("name", "points", "kept", "area", "what it is", right=("points", "kept"))
+    table = _table("name", "points", "kept", "area", "description", right=("points", "kept"))
     for entry in entries:
         points, kept = (f"{entry[key]:,}" for key in ("num_points", "num_candidates"))
         table.add_row(entry["name"], points, kept, entry["area_model"], entry.get("title", ""))
@@ -121,7 +121,7 @@ _TABLES = {
 
 
 def _flat(value: Any) -> Iterator[tuple[str, Any]]:
-    """A field's rows: those of a table by key, those of a list of tables by position and key."""
+    """A field as rows: tables by key, lists of tables by position and key."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, (list, tuple)) and any(isinstance(each, dict) for each in value):

@@ -1,4 +1,4 @@
-"""Answers as the contract's JSON: glossary words, SI units with the unit in the key, plain Python numbers."""
+"""Answers as JSON: glossary words, SI units with the unit in the key, plain Python numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def totals_body(answer: ModelEstimate) -> dict[str, Any]:
 
 
 def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
-    """One operator: what it is, its sizes as the product it amounts to, its time and terms (of one execution)."""
+    """One operator: kind, size, and the time and terms of one execution."""
     batch, m, n, k = problem_size(op)
     details = cost.details
     return {
@@ -104,7 +104,7 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
 
 
 def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
-    """(batch, m, n, k) of a product; attention as its score product; rows and columns of a memory-bound kernel."""
+    """(batch, m, n, k) of a GEMM; attention as its score GEMM; rows and columns of a memory-bound kernel."""
     if isinstance(op, Gemm):
         return plain(op.batch), plain(op.m), plain(op.n), plain(op.k)
     if isinstance(op, GroupedGemm):
@@ -118,7 +118,7 @@ def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
 
 
 def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
-    """``gemm``: one operator, with every tile considered, best first."""
+    """``gemm``: one operator, and all tiles considered, best first."""
     return {
         "gpu": answer.gpu.name,
         "dtype": answer.gemm.dtype.value,
@@ -131,7 +131,7 @@ def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
 
 
 def collective_body(answer: CollectiveAnswer) -> dict[str, Any]:
-    """``collective``: one operator, with the tiers of links that its group crosses."""
+    """``collective``: one operator, and the link tiers that its group crosses."""
     op, cost = answer.collective, answer.cost
     return {
         "cluster": answer.cluster.name,
@@ -151,25 +151,25 @@ def collective_body(answer: CollectiveAnswer) -> dict[str, Any]:
 
 
 def bus_bytes_per_s(op: Collective, cost: Cost) -> Floats:
-    """Bus bandwidth as nccl-tests states it: bytes that leave a device of a ring, over the time."""
+    """Bus bandwidth as in nccl-tests: bytes that leave a device in a ring, over the time."""
     shares: Floats = volume(op.kind, np.asarray(op.group_size, dtype=np.float64))
     return shares * op.message_bytes / np.maximum(cost.time_s, 1e-30)
 
 
 def lint_body(answer: Lint) -> dict[str, Any]:
-    """``lint``: findings, worst first."""
-    from sartor.report.lint_formats import finding_body, worst_grade
+    """``lint``: findings, most severe first."""
+    from sartor.report.lint_formats import worst_grade
 
     return {
         "model": model_body(answer.base),
         "workload": workload_body(answer.base),
-        "findings": [finding_body(finding) for finding in answer.findings],
+        "findings": [finding.to_dict() for finding in answer.findings],
         "worst_grade": worst_grade(answer.findings),
     }
 
 
 def advise_body(answer: Advice) -> dict[str, Any]:
-    """``advise``: the baseline, what is wasteful, and candidates best first."""
+    """``advise``: the baseline, findings, and candidates, best first."""
     found = answer.search
     lint = Lint(base=answer.base, findings=answer.findings)
     return {
@@ -218,7 +218,7 @@ def record(noun: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """NumPy and enum values as Python's own; infinities and NaN, which JSON lacks, as null."""
+    """NumPy and enum values as Python's own; infinities and NaN as null, because JSON lacks them."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The numbers behind a design's figures: each by its name; here steps, a layer's cores and pipelines."""
+"""The records of a design's figures by name: steps, cores of a layer, pipelines."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from sartor.units import format_seconds, format_share
 Numbers = npt.NDArray[np.float64]
 
 MOST_TASKS = 1200
-"""Tasks of a pipeline that are drawn."""
+"""Most tasks of a pipeline drawn."""
 MOST_LAYERS = 3
-"""Models whose layers and pipelines are drawn, in the order given."""
+"""Most models whose layers and pipelines are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreBars:
-    """When which cores work on which operator of a layer [s]; cores that do the same share a line."""
+    """Operators of a layer by core and time [s]; cores with the same work share a line."""
 
     title: str
     lines: tuple[str, ...]
@@ -50,7 +50,7 @@ class CoreBars:
 
 
 def design_points(answer: DesignAnswer) -> dict[str, Any]:
-    """Records by the name of their figure, in the order they are read; empty where there is no best point."""
+    """Records by figure name, in reading order; empty without a best point."""
     best, asked = answer.best, answer.question
     if best is None:
         return {}
@@ -75,14 +75,14 @@ def _details(asked: DesignQuestion, ranked: Ranked) -> list[ModelDetail]:
 
 
 def step_bars(details: Sequence[ModelDetail]) -> StepBars:
-    """Every model's step by part."""
+    """The step of each model by part."""
     table = np.array([[float(getattr(each.time, name)) for name in STEP_WORDS] for each in details])
     keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.001
     busy = table[:, 0] / table.sum(axis=1)
     slow = details[int(busy.argmin())]
     of = "" if len(details) == 1 else f" of {printable(slow.outcome.name)}"
     return StepBars(
-        title=f"{format_share(float(busy.min()))} of the step{of} is work on microbatches",
+        title=f"{format_share(float(busy.min()))} of the step{of} is spent on microbatches",
         plans=tuple(printable(each.outcome.name) for each in details),
         parts=tuple(words for words, kept in zip(STEP_WORDS.values(), keep, strict=True) if kept),
         time_s=table[:, keep],
@@ -92,7 +92,7 @@ def step_bars(details: Sequence[ModelDetail]) -> StepBars:
 
 
 def layer_bars(asked: DesignQuestion, ranked: Ranked, detail: ModelDetail) -> Iterator[tuple[str, CoreBars]]:
-    """The schedule of the commonest layer, forward and backward."""
+    """The schedule of the most frequent layer, forward and backward."""
     found = layer_schedule(asked, ranked.evaluation.point, detail.outcome)
     of = f"one of {found.count} layers of {printable(detail.outcome.name)}"
     for way, result in (("forward", found.forward), ("backward", found.backward)):
@@ -100,7 +100,7 @@ def layer_bars(asked: DesignQuestion, ranked: Ranked, detail: ModelDetail) -> It
 
 
 def core_bars(result: ScheduleResult, what: str) -> CoreBars:
-    """Cores by what they do, those that do the same as one line."""
+    """Cores by their work; equal ones share a line."""
     work: dict[str, list[tuple[str, str, float, float]]] = {}
     problem = result.problem
     for kind, total in (("TC", problem.num_tc), ("VC", problem.num_vc)):
@@ -117,7 +117,7 @@ def core_bars(result: ScheduleResult, what: str) -> CoreBars:
                 for name, mode, start, end in same
             ]
     flat = [(line, *bar) for line, bars in work.items() for bar in bars]
-    gap = f", within {100 * result.gap:.2g}% of the best possible" if result.gap else ", proved shortest"
+    gap = f", within {100 * result.gap:.2g}% of the best possible" if result.gap else ", proved optimal"
     return CoreBars(
         title=f"{what}: {format_seconds(result.makespan * UNIT_S)}{gap}",
         lines=tuple(work),
@@ -144,7 +144,7 @@ def _span(cores: Sequence[int]) -> str:
 
 
 def pipeline_bars(detail: ModelDetail) -> PipelineBars:
-    """One copy's step in time from an event simulation of its stages, with the end of the step as one box a stage."""
+    """Timeline of one replica from an event simulation, with the end of the step as one box per stage."""
     stages, count = detail.stages, detail.num_microbatches
     drawn = min(count, max(MOST_TASKS // (2 * len(stages)), len(stages) + 2))
     forward = np.array([[stage.forward_s] for stage in stages])
@@ -164,9 +164,9 @@ def pipeline_bars(detail: ModelDetail) -> PipelineBars:
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
     idle = detail.time.fill_s / detail.time.total_s
     name = printable(detail.outcome.name)
-    said = f"{name}: {format_share(idle)} of the step fills and drains the pipeline" if len(stages) > 1 else ""
+    bubble = f"{name}: the pipeline bubble takes {format_share(idle)} of the step" if len(stages) > 1 else ""
     return PipelineBars(
-        title=(said or f"{name}: {plan_text(detail)}") + few,
+        title=(bubble or f"{name}: {plan_text(detail)}") + few,
         stage=np.array([row[0] for row in rows]),
         kind=tuple(row[1] for row in rows),
         microbatch=np.array([row[2] for row in rows]),

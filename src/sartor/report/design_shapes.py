@@ -1,4 +1,4 @@
-"""Shapes, chips and plans against each other: the JSON, the tables and the figure of ``sartor design --shapes``."""
+"""``sartor design --shapes``: shapes and chips against each other as JSON, tables and a figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,14 +19,14 @@ from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
 from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_chart
 from sartor.report.html import Column, Markup, element, join, table
-from sartor.report.table_estimate import plain_table
+from sartor.report.table_estimate import plain_table, section_title
 from sartor.report.words import printable
 from sartor.units import format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegretMatrix:
-    """What every shape loses on every chip against its own best chip [shapes, chips], shares of throughput."""
+    """Share of throughput each shape loses on each chip against its own best chip [shapes, chips]."""
 
     title: str
     shapes: tuple[str, ...]
@@ -37,7 +36,7 @@ class RegretMatrix:
 
 
 def shapes_body(found: ShapeDesign) -> dict[str, Any]:
-    """``shapes`` of the contract: variants, chips, what each reaches on each, and the regrets."""
+    """The ``shapes`` object of the JSON: variants, chips, throughput and regret of each pair."""
     index, most = found.best
     robust, worst = found.fleet_shape
     return {
@@ -90,13 +89,13 @@ def _variant(found: ShapeDesign, i: int) -> dict[str, Any]:
 
 
 def shapes_view(found: ShapeDesign) -> RenderableType:
-    """What was found in a sentence a line, and the matrix of regrets."""
-    head = Padding(Text("Shapes of the same size", style="bold underline"), (1, 0, 0, 0), expand=False)
+    """The results as sentences, and the regret matrix."""
+    head = section_title("Shapes of the same size")
     return Group(head, *(Text(printable(line)) for line in shapes_lines(found)), Text(), regret_table(found))
 
 
 def shapes_lines(found: ShapeDesign) -> list[str]:
-    """The best pair, the best chip for all shapes, the best shape for the chips there are."""
+    """The best pair, the best chip for all shapes, the best shape for all chips."""
     index, most = found.best
     own = next((i for i, each in enumerate(found.variants) if not each.changed), 0)
     chip, (robust, worst) = found.chips[found.chip_for_family], found.fleet_shape
@@ -105,7 +104,7 @@ def shapes_lines(found: ShapeDesign) -> list[str]:
     where = "the fleet" if any(found.fleet) else "all of these chips"
     return [
         f"Best pair: {found.variants[index].name} on its own best chip, {rate(most)} sequences/s "
-        f"({gain:.2f}x the model as it is on its best chip).",
+        f"({gain:.2f}x the unchanged model on its best chip).",
         f"Best chip for all shapes: {chip_label(chip)}; no shape loses more than {format_share(worst_of_chip)} on it.",
         f"Best shape for {where}: {found.variants[robust].name}; it loses at most {format_share(worst)} against the "
         "best shape of each.",
@@ -113,7 +112,7 @@ def shapes_lines(found: ShapeDesign) -> list[str]:
 
 
 def regret_table(found: ShapeDesign) -> Table:
-    """What a shape loses on a chip against its own best chip."""
+    """Throughput lost on a chip against the shape's own best chip."""
     out = plain_table("chip", *(f"shape {i + 1}" for i in range(len(found.variants))))
     for c, chip in enumerate(found.chips):
         cells = (
@@ -134,11 +133,11 @@ def chip_label(chip: NamedChip) -> str:
 
 
 def regret_points(found: ShapeDesign) -> RegretMatrix:
-    """The matrix as a figure's record."""
+    """The regret matrix as the record of its figure."""
     fits = found.reached > 0
     least = float(found.chip_regret[:, found.chip_for_family].max())
     return RegretMatrix(
-        title=f"On the best chip for all shapes none loses more than {format_share(least)}",
+        title=f"On the best chip for all shapes, no shape loses more than {format_share(least)}",
         shapes=tuple(f"{i + 1}: {printable(each.name)}" for i, each in enumerate(found.variants)),
         chips=tuple(chip_label(each) for each in found.chips),
         regret=np.where(fits, found.chip_regret, np.nan),
@@ -147,7 +146,7 @@ def regret_points(found: ShapeDesign) -> RegretMatrix:
 
 
 def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
-    """Cells by shape and chip; the darker, the more is lost; crossed out: does not fit."""
+    """Cells by shape and chip; darker cells lose more throughput."""
     alt, theme = altair(), frame.theme
     rows = [
         {"shape": f"shape {i + 1}", "what": shape, "chip": chip,
@@ -173,7 +172,7 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
 
 
 def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
-    """The page's section: sentences, the matrix drawn and as a table."""
+    """The section of the page: sentences, figure and table."""
     columns = [Column(head="chip", number=False), Column(head="memory")]
     columns += [Column(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
     rows = [
@@ -184,7 +183,7 @@ def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
         )
         for c, chip in enumerate(found.chips)
     ]
-    caption = "Sequences per second of every shape on every chip, placement searched"
+    caption = "Sequences per second of every shape on every chip, with searched placement"
     lines = (element("p", line) for line in shapes_lines(found))
     head = element("h2", "Shapes of the same size", id="shapes")
     return join([head, *lines, figure, table(columns, rows, caption=caption)])

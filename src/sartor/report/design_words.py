@@ -1,4 +1,4 @@
-"""An accelerator, its plans and what is proved of them in words, alike in the terminal and on the page."""
+"""Text for an accelerator, its plans and their proof, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
+from sartor.report.plan_words import microbatches_text
 from sartor.report.words import printable
 from sartor.units import GIB, GIGA, MIB, format_share
 
 STEP_WORDS = {
-    "microbatches_s": "work on microbatches",
-    "fill_s": "pipeline fills, drains",
-    "resync_s": "gradients agreed on",
+    "microbatches_s": "microbatches",
+    "fill_s": "pipeline fill and drain",
+    "resync_s": "gradient reduction",
     "optimizer_s": "optimizer step",
 }
 AREA_WORDS = {
@@ -29,7 +30,7 @@ AREA_WORDS = {
     "links_mm2": "links",
     "network_mm2": "on-chip network",
     "control_mm2": "control",
-    "uncore_mm2": "host, clock, white space",
+    "uncore_mm2": "host interface, clock, unused",
 }
 POWER_WORDS = {
     "static_w": "idle",
@@ -49,12 +50,12 @@ UNITS = {
 
 
 def heading_text(answer: DesignAnswer) -> str:
-    """``GPT-3 175B on 1,024 devices: 4,096 sequences a step, space published, throughput``."""
+    """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
     asked = answer.question
-    names = ", ".join(f"{printable(model.name)} (seq {model.seq_len:,})" for model in asked.models)
+    names = ", ".join(f"{printable(model.name)} (sequence length {model.seq_len:,})" for model in asked.models)
     return (
-        f"{names} on {asked.num_devices:,} devices: {asked.global_batch_size:,} sequences a step, "
-        f"space {printable(answer.space.name)}"
+        f"{names} on {asked.num_devices:,} devices: global batch {asked.global_batch_size:,}, "
+        f"design space {printable(answer.space.name)}"
     )
 
 
@@ -79,17 +80,17 @@ def count(number: object, noun: str) -> str:
 
 
 def memory_text(size_bytes: float) -> str:
-    """``64 GB`` where that is whole, else ``32 GiB``."""
+    """``64 GB`` if that is a round number, else ``32 GiB``."""
     whole = abs(size_bytes / GIGA - round(size_bytes / GIGA, 2)) < 1e-9
     return f"{size_bytes / GIGA:g} GB" if whole else f"{size_bytes / GIB:.4g} GiB"
 
 
 def objective_text(question: DesignQuestion, value: float) -> str:
-    """``1.91k sequences/s``, with what it is a mean of where there are several models."""
+    """``1.91k sequences/s``, and over how many models it is a mean."""
     words = f"{rate(value)} {UNITS[question.objective]}"
     if len(question.models) == 1:
         return words
-    kind = "geometric" if question.mean is Mean.GEOMETRIC else "plain"
+    kind = "geometric" if question.mean is Mean.GEOMETRIC else "arithmetic"
     return f"{words} ({kind} mean of {len(question.models)} models)"
 
 
@@ -98,42 +99,43 @@ def rate(value: float) -> str:
 
 
 def headline(answer: DesignAnswer) -> str:
-    """The best point, what it reaches and what is proved: one paragraph."""
+    """One paragraph: the best point, its objective, and the proof."""
     best, asked = answer.best, answer.question
     if best is None:
         if answer.result.interrupted:
-            return "Interrupted before a point was evaluated; with --study, the same command goes on from here."
-        return "The time was too short to evaluate one point: give more with --time-limit."
+            return "Interrupted before a point was evaluated. With --study, the same command continues from here."
+        return "Out of time before a point was evaluated: increase --time-limit."
     point = best.evaluation.point
-    at = "at 22 nm, as published" if asked.costs.area is AreaModel.PUBLISHED else f"at {point.accelerator.node_nm} nm"
+    at = "at 22 nm (published model)" if asked.costs.area is AreaModel.PUBLISHED else "at"
+    " {point.accelerator.node_nm} nm"
     return (
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
-        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W at most. {proof_text(answer)}"
+        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak. {proof_text(answer)}"
     )
 
 
 def proof_text(answer: DesignAnswer) -> str:
-    """What is known about all other points."""
+    """The proof about all other points."""
     found = answer.result
-    looked = f"{found.evaluated:,} points evaluated, {found.pruned:,} ruled out by their bounds alone"
+    how = f"{found.evaluated:,} points evaluated, {found.pruned:,} ruled out by their upper bounds"
     size = f"{found.space_size:,} combinations"
     if found.status is DesignStatus.OPTIMAL:
-        return f"Proved: none of {size} is better ({looked})."
+        return f"Proved optimal: none of {size} is better ({how})."
     why = "interrupted" if found.interrupted else "out of time"
-    return f"Not proved ({why}): of {size} none is better by more than {format_share(found.gap)} ({looked})."
+    return f"Not proved optimal ({why}): none of {size} is more than {format_share(found.gap)} better ({how})."
 
 
 def plan_text(detail: ModelDetail) -> str:
-    """``tp 4, pp 2, dp 128, 16 x 2 sequences, nothing recomputed``."""
-    said = plan_fields(detail)
-    words = [f"{name} {said[name]}" for name in ("tp", "pp", "dp", "ep") if said[name] > 1]
-    words.append(f"{said['num_microbatches']} x {said['microbatch_size']} sequences")
-    words.append("every layer recomputed" if said["recompute"] == "full" else "nothing recomputed")
+    """``tp 4, pp 2, dp 128, 16 microbatches of 2 sequences, no recomputation``."""
+    plan = plan_fields(detail)
+    words = [f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "ep") if plan[name] > 1]
+    words.append(microbatches_text(plan["num_microbatches"], plan["microbatch_size"]))
+    words.append("every layer recomputed" if plan["recompute"] == "full" else "no recomputation")
     return ", ".join(words)
 
 
 def step_parts(time: StepTime) -> list[tuple[str, float]]:
-    """Parts of a step in words; those under a thousandth left out."""
+    """Parts of a step with their seconds; those below 0.1% left out."""
     parts = [(words, float(getattr(time, name))) for name, words in STEP_WORDS.items()]
     return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * time.total_s]
 
@@ -161,21 +163,21 @@ def against_text(best: Ranked, other: Ranked) -> str:
 
 
 def notes_of(answer: DesignAnswer) -> list[str]:
-    """What is to be known of the other ways, each said once for all ways it is about."""
+    """Notes on the alternatives, each once with all alternatives it applies to."""
     ways: dict[str, list[str]] = {}
     limit = answer.space.area_limit_mm2
     for each in answer.result.baselines:
-        said = [part.strip() for part in each.note.split(";") if part.strip()]
+        notes = [part.strip() for part in each.note.split(";") if part.strip()]
         if limit and each.ranked is not None and each.ranked.area_mm2 > limit * 1.000001:
-            said.append(f"beyond the space's {limit:,.0f} mm2")
-        for part in said:
+            notes.append(f"larger than the space's {limit:,.0f} mm2")
+        for part in notes:
             ways.setdefault(part, []).append(each.name)
     plain = {part: names for part, names in ways.items() if not PLAN.match(part)}
     return [f"{_together(names)}: {part}" for part, names in plain.items()]
 
 
 def why_texts(answer: DesignAnswer) -> list[str]:
-    """Per model, how many times as fast as the TPUv4-like point the best is and what makes it so."""
+    """Per model: the speedup of the best chip over the TPUv4-like one, and its causes."""
     known = {each.name: each.ranked for each in answer.result.baselines}
     there = next((ranked for name, ranked in known.items() if ranked and name.startswith(f"{AGAINST},")), None)
     if answer.best is None or there is None:
@@ -187,21 +189,21 @@ def why_texts(answer: DesignAnswer) -> list[str]:
 def _why(reason: Reason, here: Accelerator, there: Accelerator) -> str:
     if reason.factor is not None:
         split = (
-            f": {reason.placement:.2f}x by searching its placement, {reason.chip:.2f}x by the chip"
+            f" ({reason.placement:.2f}x from searched placement, {reason.chip:.2f}x from the chip)"
             if reason.chip
             else ""
         )
-        text = f"{reason.factor:.2f}x {AGAINST} with expert placement{split}"
+        text = f"{reason.factor:.2f}x as fast as {AGAINST} with expert placement{split}"
     elif reason.chip is not None:
-        text = f"{reason.chip:.2f}x {AGAINST} with searched placement; the expert's does not fit there"
+        text = f"{reason.chip:.2f}x as fast as {AGAINST} with searched placement (expert placement does not fit)"
     else:
-        text = f"{AGAINST} holds no placement of it"
+        text = f"no placement fits on {AGAINST}"
     lost = [f"{_swap(part, here, there)} {_kept(share)}" for part, share in reason.left if share < 1 - SAME]
     more = [f"{_swap(part, here, there)} {share:.2f}x" for part, share in reason.left if share > 1 + SAME]
     same = [SWAP_WORDS[part] for part, share in reason.left if abs(share - 1) <= SAME]
-    words = [f"alone, {', '.join(lost)} of the throughput" if lost else ""]
-    words += [f"{', '.join(more)}, were there room for it" if more else ""]
-    words += [f"the {' and '.join(same)} make no difference" if same else ""]
+    words = [f"with a single part replaced, throughput falls: {', '.join(lost)}" if lost else ""]
+    words += [f"or rises, without the area limit: {', '.join(more)}" if more else ""]
+    words += [f"no effect: {' and '.join(same)}" if same else ""]
     return "; ".join([text, *(each for each in words if each)])
 
 
@@ -211,20 +213,20 @@ SWAP_WORDS = {
     "arrays": "multiply arrays",
     "lanes": "vector lanes",
     "buffer": "buffer",
-    "memory": "memory's rate",
+    "memory": "memory bandwidth",
     "links": "links",
     "clock": "clock",
 }
 
 
 def _kept(share: float) -> str:
-    return f"would leave {format_share(share)}" if share else "would leave nothing"
+    return f"to {format_share(share)}" if share else "to 0%"
 
 
 def _swap(part: str, here: Accelerator, there: Accelerator) -> str:
-    """``its 256 vector lanes in place of 16,384``."""
+    """``256 vector lanes instead of 16,384``."""
     say, unit = SWAPPED[part]
-    return f"its {say(there)}{unit} in place of {say(here)}"
+    return f"{say(there)}{unit} instead of {say(here)}"
 
 
 SWAPPED: dict[str, tuple[Callable[[Accelerator], str], str]] = {
@@ -235,7 +237,7 @@ SWAPPED: dict[str, tuple[Callable[[Accelerator], str], str]] = {
     "links": (lambda a: f"{float(a.network_bytes_per_s) / GIGA:,.0f} GB/s", " of links"),
     "clock": (lambda a: f"{float(a.clock_hz) / GIGA:g} GHz", ""),
 }
-"""How a part is told, and its unit."""
+"""The text of each part, and its unit."""
 
 
 def _macs(a: Accelerator) -> float:
@@ -243,11 +245,11 @@ def _macs(a: Accelerator) -> float:
 
 
 PLAN = re.compile(r"^t\d+ p\d+ d\d+|^placement alone$")
-"""Notes that the table shows otherwise."""
+"""Notes that the table shows already."""
 
 
 def _together(names: list[str]) -> str:
-    """Chips once, whatever their placement: ``A100-like``."""
+    """Chip names without placement, each once: ``A100-like``."""
     return printable(", ".join(dict.fromkeys(PLACEMENT.sub("", name) for name in names)))
 
 

@@ -1,4 +1,4 @@
-"""The numbers behind a die's figure: rectangles of its parts' areas, packed near to squares."""
+"""The floor plan record: rectangles with the areas of a die's parts, packed nearly square."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sartor.units import format_share
 Numbers = npt.NDArray[np.float64]
 
 MOST_CELLS = 64
-"""Arrays that are drawn one by one on a die."""
+"""Most arrays drawn one by one on a die."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorPlan:
-    """Dies side by side at one scale, parts as rectangles of their area [mm]; a sketch, not a layout."""
+    """Dies side by side to scale, parts as rectangles of their area [mm]; a sketch, not a layout."""
 
     title: str
     die: tuple[str, ...]
@@ -67,7 +67,7 @@ def floor_plan(answer: DesignAnswer) -> FloorPlan:
     columns = list(zip(*rows, strict=True))
     largest = max((row for row in rows if row[0] == "best"), key=lambda row: row[3])
     return FloorPlan(
-        title=f"{format_share(largest[3])} of the best die's {best.area_mm2:,.0f} mm2 are its {largest[1]}",
+        title=f"{format_share(largest[3])} of the best die's {best.area_mm2:,.0f} mm2 are {largest[1]}",
         die=columns[0],
         part=columns[1],
         area_mm2=np.array(columns[2]),
@@ -84,7 +84,7 @@ Box = tuple[float, float, float, float]
 
 
 def _cells(box: Box, count: int) -> list[Box]:
-    """A rectangle in ``count`` equal ones, as square as whole rows allow."""
+    """A rectangle divided into ``count`` equal ones, as square as whole rows allow."""
     left, top, right, bottom = box
     width, height = right - left, bottom - top
     shapes = [(n, count // n) for n in range(1, count + 1) if count % n == 0]

@@ -1,4 +1,4 @@
-"""Figures with one line an operator, finding or case: where time goes, what fixes gain, predicted beside published."""
+"""Bar figures: time by operator, gain by finding, predicted and published values by case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Published
 
 
 def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
-    """Stacked bars, longest operator first; the rule at a bar's end is the 80% interval of its total."""
+    """Stacked bars, longest operator first; the line at the end is the 80% interval of the total."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(np.max(points.high_s, initial=0.0)))
     shares = points.time_s.sum(axis=1) / points.step_s if points.step_s else np.zeros(len(points.names))
@@ -86,7 +86,7 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
 
 
 def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
-    """One bar for each finding: the share of the step its fix would save, as predicted."""
+    """One bar per finding: predicted share of the step that its fix saves."""
     alt = altair()
     theme = frame.theme
     colours = {"error": theme.vermillion, "warn": theme.orange, "info": theme.sky}
@@ -103,7 +103,7 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
         .mark_bar(height=bar_height(len(labels)))
         .encode(
             y=alt.Y("finding:N", sort=labels, title=None, axis=names_axis(alt)),
-            x=alt.X("share:Q", title="share of the step its fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
+            x=alt.X("share:Q", title="share of the step that the fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
             color=colour(alt, "grade", used, [colours[grade] for grade in used]),
             tooltip=[
                 alt.Tooltip("finding:N"),
@@ -118,7 +118,7 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
 
 
 def draw_published(points: Published, frame: Frame = FILE) -> Any:
-    """Predicted (disc, with its 80% interval) beside published (diamond), one line a case."""
+    """Predicted values (discs, with 80% interval) and published ones (diamonds), one line per case."""
     alt = altair()
     theme = frame.theme
     labels = unique(points.cases)

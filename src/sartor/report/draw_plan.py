@@ -1,4 +1,4 @@
-"""Figures of a plan: its step in parts, memory by stage, plans beside each other, the pipeline in time."""
+"""Figures of a plan: step by part, memory by stage, plans by time and memory, pipeline timeline."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sartor.report.plan_points import PARTS, MemoryBars, MemoryFall, MemoryTrack
 from sartor.units import GIB
 
 LABELLED = 260
-"""Tasks up to which each carries its microbatch's number."""
+"""Most tasks that are labelled with their microbatch."""
 
 
 def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Any:
-    """Stacked bars, the best plan first; the rule is the 80% interval of its step."""
+    """Stacked bars, the best plan first; the line is the 80% interval of the step."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.high_s.max()))
     labels = unique(points.plans)
@@ -55,7 +55,7 @@ def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Any:
         .mark_bar(height=bar_height(len(labels)))
         .encode(
             y=y,
-            x=alt.X("time:Q", title=f"time of a step [{unit}]", axis=alt.Axis(tickCount=7)),
+            x=alt.X("time:Q", title=f"step time [{unit}]", axis=alt.Axis(tickCount=7)),
             color=colour(alt, "part", list(points.parts), _colours(theme, len(points.parts))),
             order=alt.Order("order:Q"),
             tooltip=tips,
@@ -72,13 +72,13 @@ WHOLE = (("time", "step"), ("low", "80% low"), ("high", "80% high"))
 
 
 def _colours(theme: Theme, count: int) -> list[str]:
-    """Compute in blue, the rest told apart; more parts than colours share grey."""
+    """Compute in blue, the rest in other colours; parts beyond the last colour share grey."""
     order = (theme.blue, theme.orange, theme.vermillion, theme.purple, theme.green, theme.sky, theme.grey)
     return [*order, *([theme.muted] * count)][:count]
 
 
 def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Any:
-    """Stacked bars, one a stage (or a run of stages alike), and the line of what a device can hold."""
+    """Stacked bars, one per stage (or run of equal stages), and the limit of a device."""
     alt = altair()
     theme = frame.theme
     rows = [
@@ -115,7 +115,7 @@ def _memory_colours(theme: Theme, names: tuple[str, ...]) -> list[str]:
 
 
 def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> Any:
-    """A dashed rule where a device is full."""
+    """A dashed line at the limit of a device."""
     rows = [{"limit": limit_bytes / GIB, "what": "usable memory of a device"}]
     at = alt.X("limit:Q") if across == "x" else alt.Y("limit:Q")
     tips = [alt.Tooltip("what:N", title=" "), alt.Tooltip("limit:Q", title="[GiB]", format=".4g")]
@@ -124,7 +124,7 @@ def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> 
 
 
 def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
-    """A waterfall: each part stands on the sum of those before it."""
+    """A waterfall: each part starts at the sum of those before it."""
     alt = altair()
     theme = frame.theme
     ends = np.cumsum(points.bytes) / GIB
@@ -172,7 +172,7 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
 
 
 def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
-    """Step time against memory; the front is joined, the best plan named, the device's memory ruled."""
+    """Step time against memory, with Pareto front, best plan and memory limit."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.step_s.max()))
     words = [f"tp {n}" for n in sorted(set(points.tp.tolist()))]
@@ -224,7 +224,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
 
 
 def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
-    """Stages as rows, tasks as boxes; a number is the microbatch."""
+    """Stages as rows, tasks as boxes with their microbatch."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.end_s.max()))
     stages = [f"stage {k}" for k in range(points.num_stages)]
@@ -273,7 +273,7 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
 
 
 def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Any:
-    """Bytes held over the step, stepwise, against what a device can hold."""
+    """Memory over the step, and the limit of a device."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(max(float(t[-1]) for t in points.times_s))
     words = [f"stage {s}" for s in points.stages]

@@ -1,8 +1,8 @@
-"""Which figures an answer of ``advise`` has: their records, in the order they are read, and their files."""
+"""The figures of ``advise`` as records, and figures of any answer as PNG files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def advice_points(advice: Advice) -> dict[str, Any]:
-    """Records by the name of their figure; a figure with nothing to show is left out."""
+    """Records by figure name; empty figures are left out."""
     after = None if advice.after is None else advice.after.estimate
     matters, width = sawtooth_points(advice)
     found: dict[str, Any] = {
@@ -37,12 +37,12 @@ def advice_points(advice: Advice) -> dict[str, Any]:
 
 
 def gains_points(findings: Iterable[Finding]) -> Gains | None:
-    """Findings whose fix saves time, costliest first; None where none does."""
+    """Findings whose fix saves time, most expensive first; None if there are none."""
     costly = sorted((f for f in findings if (f.gain_fraction or 0.0) > 0), key=lambda f: -(f.gain_fraction or 0.0))
     if not costly:
         return None
     first = costly[0]
-    title = f"{first.rule} costs most: its fix saves {format_share(first.gain_fraction or 0.0)} of the step"
+    title = f"{first.rule} costs most; its fix saves {format_share(first.gain_fraction or 0.0)} of the step"
     return Gains(
         title=title,
         rules=tuple(f.rule for f in costly),
@@ -54,9 +54,9 @@ def gains_points(findings: Iterable[Finding]) -> Gains | None:
 
 
 def pareto_points(search: ShapeSearch) -> Pareto | None:
-    """The candidates shown and the whole Pareto front as points, the best first; None where nothing is faster.
+    """The candidates and the whole Pareto front, the best first; None if nothing is faster.
 
-    A point of the front that is no candidate has no interval of its own (NaN).
+    Points of the front that are not candidates have no interval (NaN).
     """
     candidates = list(search.candidates)
     edit = search.smallest_edit
@@ -97,10 +97,10 @@ def _column(candidates: Sequence[Any], name: str) -> Any:
     return np.asarray([float(getattr(c, name)) for c in candidates])
 
 
-def export_pngs(advice: Advice, folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
-    """Every figure of an answer as ``folder/NAME.png``, drawn without a browser; each file whole or not at all.
+def export_pngs(records: Mapping[str, Any], folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
+    """Every record as ``folder/NAME.png``, drawn without a browser; each file whole or not at all.
 
-    Raises ``MissingExtraError`` without the extra ``report``, ``InputError`` where the folder cannot be written.
+    Raises ``MissingExtraError`` without the extra ``report``, ``InputError`` if the folder cannot be written.
     """
-    drawn = {name: to_png(draw(points, frame)) for name, points in advice_points(advice).items()}
+    drawn = {name: to_png(draw(points, frame)) for name, points in records.items()}
     return tuple(write_atomic(Path(folder) / f"{name}.png", data) for name, data in drawn.items())

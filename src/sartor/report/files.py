@@ -10,10 +10,10 @@ from sartor.errors import InputError
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write ``data`` to ``path``: whoever looks sees the old file or the new one, never a part of it.
+    """Write ``data`` to ``path``: a reader sees the old file or the new one, never a part of it.
 
-    The bytes go to a temporary file beside the target, reach the disk, and take its name in one step. Parent
-    folders are made. A target that cannot be written is an :class:`~sartor.errors.InputError`.
+    The bytes go to a temporary file next to the target, which is then renamed. Parent folders are created.
+    A target that cannot be written is an :class:`~sartor.errors.InputError`.
     """
     target = Path(path)
     try:
@@ -36,7 +36,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
 
 
 def _umask() -> int:
-    """The process's file mode mask: mkstemp makes files 0600, a report is read by others too."""
+    """The process's file mode mask, because mkstemp makes files that only the owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

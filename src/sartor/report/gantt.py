@@ -1,4 +1,4 @@
-"""Schedules as pictures: a line per core, time to the right, for the terminal and as a figure."""
+"""Gantt charts of schedules, one line per core, for the terminal and as a figure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from sartor.schedule.problem import OperatorId
 from sartor.schedule.result import Mode, ScheduleResult
 
 COLUMNS = 84
-"""Characters of the time axis; with the names of the cores a line fits 100 columns."""
+"""Characters of the time axis; with core names a line fits in 100 columns."""
 MAX_LINES = 16
-"""Cores of a kind that are drawn; the others are counted."""
+"""Cores drawn of each kind; the others are only counted."""
 FILLS = {Mode.SINGLE: "=", Mode.INTRA_OP: "#"}
 WORDS = {Mode.SINGLE: "on one core", Mode.INTRA_OP: "split over all cores, alone"}
 FORMATS = (".svg", ".png", ".html")
@@ -50,7 +50,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gantt:
-    """The numbers of the picture: bars by start, the cores drawn from top to bottom, those left out."""
+    """Bars by start time, the drawn cores from top to bottom, and the number left out."""
 
     title: str
     cores: tuple[str, ...]
@@ -81,7 +81,7 @@ def gantt(result: ScheduleResult) -> Gantt:
 
 
 def gantt_text(points: Gantt) -> Text:
-    """The picture in characters: ``=`` one core, ``#`` split over all, ``.`` idle; names where they fit."""
+    """The chart in characters: ``=`` one core, ``#`` split over all, ``.`` idle; names where they fit."""
     text, width = Text(), max((len(core) for core in points.cores), default=0)
     for core in points.cores if points.makespan else ():
         text.append(f"{core:<{width}} ", style="bold")
@@ -94,14 +94,14 @@ def gantt_text(points: Gantt) -> Text:
             text.append(char, style=style)
         text.append("\n")
     if points.left_out:
-        text.append(f"{points.left_out} more cores are not drawn\n", style="dim")
+        text.append(f"{points.left_out} more cores not drawn\n", style="dim")
     text.append(f"{'':<{width}} 0{points.makespan:>{COLUMNS - 1},}\n", style="dim")
     text.append(f"{'':<{width}} = one core   # all cores, alone   . idle", style="dim")
     return text
 
 
 def _cells(bar: Bar, room: int) -> str:
-    """A bar in as many characters as there is room for: where it begins, its name if that fits, its mode."""
+    """A bar in ``room`` characters: its start, its name if that fits, its mode."""
     fill = FILLS[bar.mode]
     mark = "|" if room > 1 else ""
     inside = room - len(mark)
@@ -109,7 +109,7 @@ def _cells(bar: Bar, room: int) -> str:
 
 
 def draw_gantt(points: Gantt, frame: Frame = FILE) -> Any:
-    """Bars by core; colour tells the mode, a hover the operator and its times (altair, extra ``report``)."""
+    """Bars by core, coloured by mode (altair, extra ``report``)."""
     alt, theme = altair(), frame.theme
     rows: list[dict[str, Any]] = [
         {
@@ -154,12 +154,12 @@ def write_gantt(result: ScheduleResult, path: Path) -> Path:
 
 
 def check_figure_name(path: Path) -> None:
-    """Raise `InputError` on a name that ends in no format figures are written in."""
+    """Raise `InputError` if the name does not end in a figure format."""
     if path.suffix.lower() not in FORMATS:
         raise InputError("--figure", str(path), f"must end in {', '.join(FORMATS)}", f"{path.stem}.svg")
 
 
 def label(id_: OperatorId) -> str:
-    """An operator's id as it may be shown: nothing that moves a cursor, at most 30 characters."""
+    """An operator's id, safe to print and at most 30 characters."""
     text = printable(str(id_))
     return text if len(text) <= 30 else text[:27] + "..."

@@ -1,4 +1,4 @@
-"""An existing launch for the terminal and as JSON: its predicted step and memory, what is wasteful, what is unknown."""
+"""An existing launch for the terminal and as JSON: predicted step and memory, findings, unknown arguments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.text import Text
 from sartor.report.contract import plain
 from sartor.report.plan_body import cluster_body, priced_body
 from sartor.report.plan_words import bound_text, devices_text, plan_words, step_parts
-from sartor.report.table_estimate import notes, plain_table
-from sartor.report.words import interval_text, printable
+from sartor.report.table_estimate import notes, plain_table, section_title
+from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
 from sartor.step.waterfall import StageMemory
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -26,7 +26,7 @@ STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
 
 
 def launch_body(answer: LaunchAnswer) -> dict[str, Any]:
-    """``plan --launch``: what was read, its price, findings gravest first, and the best plan beside it."""
+    """``plan --launch``: the launch, its predicted step, findings (most severe first), and the best plan."""
     best = answer.search.best if answer.search else None
     return {
         "status": "feasible" if answer.fits else "infeasible",
@@ -68,26 +68,22 @@ def stage_body(stage: StageMemory) -> dict[str, Any]:
 
 
 def launch_view(answer: LaunchAnswer) -> RenderableType:
-    """The launch in words, where its step goes, memory by stage, findings, and what was not understood."""
+    """The launch, where its step goes, memory by stage, findings, and unknown arguments."""
     parts: list[RenderableType] = [Text(_heading(answer), style="bold"), Text(_headline(answer))]
-    parts += [_title("Where the step goes"), _parts_table(answer)]
-    parts += [_title("Memory by stage"), _memory_table(answer), _title("Findings"), *_findings(answer)]
+    parts += [section_title("Where the time goes"), _parts_table(answer)]
+    parts += [section_title("Memory by stage"), _memory_table(answer), section_title("Findings"), *_findings(answer)]
     if answer.unknown:
-        parts += notes("Not understood, and so not priced", [printable(line) for line in answer.unknown])
+        parts += notes("Unknown arguments, not priced", [printable(line) for line in answer.unknown])
     if answer.ignored:
         parts.append(Padding(Text(_ignored(answer), style="dim"), (1, 0, 0, 0)))
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
-
-
-def _title(words: str) -> RenderableType:
-    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
 
 
 def _heading(answer: LaunchAnswer) -> str:
     job, plan = answer.job, answer.priced.plan
     return (
         f"{printable(answer.path)}: {answer.framework} on {devices_text(answer.cluster, int(plan.num_devices))} "
-        f"({printable(answer.cluster.name)}), {job.global_batch_size:,} x {job.seq_len:,} tokens a step, "
+        f"({printable(answer.cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
         f"{job.recipe.value}"
     )
 
@@ -95,11 +91,12 @@ def _heading(answer: LaunchAnswer) -> str:
 def _headline(answer: LaunchAnswer) -> str:
     priced = answer.priced
     memory = f"{format_bytes(priced.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
-    fits = f"The fullest device holds {memory}." if answer.fits else f"IT DOES NOT FIT: a device would need {memory}."
+    fits = f"The fullest device needs {memory}." if answer.fits else f"IT DOES NOT FIT: a device would need {memory}."
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     return (
-        f"{plan_words(priced.plan)}. A step takes {interval_text(priced.step_s, priced.low_s, priced.high_s)}: "
-        f"{rate} tokens/s per device, {format_share(float(priced.step.mfu))} of dense peak (mfu). "
+        f"{plan_words(priced.plan)}. A training step takes"
+        f" {interval_text(priced.step_s, priced.low_s, priced.high_s)}: "
+        f"{rate} tokens/s per device, {format_share(float(priced.step.mfu))} of dense peak (MFU). "
         f"{fits} {bound_text(priced)}"
     )
 
@@ -112,12 +109,12 @@ def _parts_table(answer: LaunchAnswer) -> Table:
 
 
 def _memory_table(answer: LaunchAnswer) -> Table:
-    """Stages with their parts; at most eight, the fullest always among them."""
+    """Stages with their parts; at most eight, always with the fullest."""
     stages = list(answer.memory.stages)
     names = list(dict.fromkeys(part.name for stage in stages for part in stage.parts))
     big = [n for n in names if max(_size(s, n) for s in stages) >= 0.02 * answer.usable_bytes]
     big = sorted(sorted(big, key=lambda n: -max(_size(s, n) for s in stages))[:4], key=names.index)
-    table = plain_table("stage", *big, "other", "device", "of")
+    table = plain_table("stage", *big, "other", "total", "full")
     fullest = answer.memory.fullest.stage
     for stage in [s for s in stages if s.stage < 7 or s.stage in (fullest, len(stages) - 1)]:
         total = stage.total_bytes()
@@ -138,15 +135,15 @@ def _size(stage: StageMemory, name: str) -> float:
 
 def _findings(answer: LaunchAnswer) -> list[RenderableType]:
     if not answer.findings:
-        return [Text("None: no rule of plans has anything to say.")]
+        return [Text("No findings.")]
     lines: list[RenderableType] = []
     for finding in answer.findings:
         line = Text()
         line.append(f"{finding.grade.value:5} ", style=STYLES[finding.grade])
         line.append(f"{finding.rule} ({finding.code}): ", style="bold")
         line.append(printable(finding.message))
-        if said := gain_text(finding):
-            line.append(f"\n      {said}")
+        if gain := gain_text(finding):
+            line.append(f"\n      {gain}")
         lines.append(line)
     return lines
 
@@ -178,4 +175,4 @@ def _ignored(answer: LaunchAnswer) -> str:
     count = len(answer.ignored)
     shown = ", ".join(printable(name) for name in answer.ignored[:6])
     more = f" and {count - 6} more" if count > 6 else ""
-    return f"{count} without bearing on time and memory: {shown}{more}"
+    return f"{count_text(count, 'argument')} without effect on time and memory: {shown}{more}"

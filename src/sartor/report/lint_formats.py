@@ -1,4 +1,4 @@
-"""Findings for people, scripts and continuous integration: text, JSON, SARIF 2.1.0, GitHub annotations.
+"""Findings as text, JSON, SARIF 2.1.0 and GitHub annotations.
 
 SARIF: OASIS Standard "Static Analysis Results Interchange Format 2.1.0" (2020-03). GitHub annotations: "Workflow
 commands for GitHub Actions" (escapes as in actions/toolkit, ``packages/core/src/command.ts``).
@@ -40,7 +40,7 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "experts_per_token": ("num_experts_per_tok", "moe_topk", "top_k"),
     "expert_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
 }
-"""Keys that published config.json files use for a field, the most telling first; a derived size by what it follows
+"""Keys of a field in published config.json files, the most specific first; a derived size by the keys it is derived
 from (a head dimension by the heads)."""
 
 _LEVELS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
@@ -48,13 +48,8 @@ _ANNOTATIONS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "notice
 _STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
 
 
-def finding_body(finding: Finding) -> dict[str, Any]:
-    """One finding by the contract's keys."""
-    return finding.to_dict()
-
-
 def worst_grade(findings: Iterable[Finding]) -> str | None:
-    """``"error"``, ``"warn"``, ``"info"``, or None where nothing was found."""
+    """``"error"``, ``"warn"``, ``"info"``, or None without findings."""
     worst = rules.worst_grade(findings)
     return None if worst is None else worst.value
 
@@ -71,7 +66,7 @@ def text(findings: Sequence[Finding]) -> Text:
 
 
 def plain(findings: Sequence[Finding]) -> str:
-    """The same without colours: what ``text`` shows, line by line."""
+    """The same as ``text``, without colours."""
     return "\n".join([*(line for line, _ in _lines(findings)), _tally(findings)])
 
 
@@ -83,13 +78,15 @@ def _lines(findings: Iterable[Finding]) -> Iterable[tuple[str, str]]:
             yield from ((line, "green") for line in wrap(f"fix: {_fix(each)}", WIDTH, **_INDENT))
 
 
+LEAST_SHOWN = 5e-5
+"""Least share of the step that is not rounded to 0.0%."""
 _INDENT: dict[str, Any] = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
 
 
 def _gain(finding: Finding) -> str:
     if finding.gain_s is None:
-        return "cannot run as asked"
-    if not finding.gain_s:
+        return "cannot run"
+    if (finding.gain_fraction or 0.0) < LEAST_SHOWN:
         return "no gain predicted"
     return f"{format_share(finding.gain_fraction or 0.0)} of the step ({format_seconds(finding.gain_s)})"
 
@@ -100,27 +97,27 @@ def _fix(finding: Finding) -> str:
 
 def _tally(findings: Sequence[Finding]) -> str:
     if not findings:
-        return "No rule is broken."
-    words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "remark"}
+        return "No findings."
+    words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
     counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
     return ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
 
 
 def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
-    """A SARIF 2.1.0 log with one run: the rules that spoke with their pages, and a result for each finding.
+    """A SARIF 2.1.0 log with one run: the violated rules with their pages, and a result per finding.
 
-    ``path`` is the model as it was given. A result points into its config.json, at the line where the field stands;
-    a model that is no file (a zoo name) is named as a logical location instead.
+    ``path`` is the model as given. A result points to the line of the field in its config.json; a model that is not a
+    file (a zoo name) becomes a logical location.
     """
-    spoke = [find_rule(code) for code in dict.fromkeys(each.code for each in findings)]
-    index = {rule.code: i for i, rule in enumerate(spoke)}
+    violated = [find_rule(code) for code in dict.fromkeys(each.code for each in findings)]
+    index = {rule.code: i for i, rule in enumerate(violated)}
     source = _Source.of(path)
     run = {
         "tool": {
             "driver": {
                 "name": "sartor",
                 "semanticVersion": __version__,
-                "rules": [_sarif_rule(rule) for rule in spoke],
+                "rules": [_sarif_rule(rule) for rule in violated],
             }
         },
         "columnKind": "unicodeCodePoints",
@@ -155,7 +152,7 @@ def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> dict[st
         "message": {"text": printable(message)},
         "locations": [_location(finding, source)],
         "partialFingerprints": {"sartor/1": f"{finding.rule}/{finding.field}"},
-        "properties": finding_body(finding),
+        "properties": finding.to_dict(),
     }
 
 
@@ -195,7 +192,7 @@ def _property(value: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Where a model came from: a file with its lines, or only a name."""
+    """The source of a model: a file with its lines, or only a name."""
 
     name: str
     path: str | None = None
@@ -216,7 +213,7 @@ class _Source:
         return Path(self.path).as_uri() if Path(self.path).is_absolute() else quote(self.path)
 
     def line_of(self, field: str) -> int | None:
-        """The line (from 1) on which the file states the field, or what it follows from; None where it does not."""
+        """The line (from 1) with the field, or with a key it is derived from; None if absent."""
         for key in CONFIG_KEYS.get(field, ()):
             found = re.search(rf'"{re.escape(key)}"\s*:', self.text)
             if found:

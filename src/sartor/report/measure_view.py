@@ -1,4 +1,4 @@
-"""A measurement for people: what was timed and skipped, and predicted beside measured. Made from the JSON's body."""
+"""A measurement in the terminal: timed and skipped cases, predicted and measured times, from the JSON body."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MOST_ROWS = 40
 
 
 def measured_view(body: Mapping[str, Any]) -> Group:
-    """The device, the counts, the skipped, and comparisons where a suite has them."""
+    """Device, counts, skipped cases, and comparisons if the suite has them."""
     device = body["device"]
     software = f"torch {device['torch']}, driver {device['driver'] or 'unknown'}"
     lines: list[Any] = [
         f"{printable(device['device'])} as {device['gpu']} ({device['backend']}, {software})",
         f"suite {body['suite']}: {body['measured']} of {body['cases']} cases timed in {body['spent_s']:.0f} s"
-        + (f", {body['kept']} were in the file" if body["kept"] else "")
-        + (f", {body['again']} further visits" if body["again"] else "")
+        + (f", {body['kept']} already in the file" if body["kept"] else "")
+        + (f", {body['again']} repeated" if body["again"] else "")
         + f"; {body['stopped']}"
-        + (f", {body['left']} left (--resume goes on)" if body["left"] else ""),
+        + (f", {body['left']} left (continue with --resume)" if body["left"] else ""),
     ]
     for skipped in body["skipped"]:
         lines.append(f"skipped {skipped['count']}: {printable(skipped['reason'])} ({printable(skipped['cases'][0])})")
@@ -36,9 +36,9 @@ def measured_view(body: Mapping[str, Any]) -> Group:
 
 
 def compared_table(body: Mapping[str, Any]) -> Table:
-    """Predicted beside measured, longest first."""
+    """Predicted and measured times, longest first."""
     every = body["errors"]["all"]
-    title = f"Predicted and measured: {every['mape']:.0%} apart on average over {every['cases']} cases"
+    title = f"Mean error of predictions: {every['mape']:.0%} over {every['cases']} cases"
     table = Table(title=title, title_justify="left")
     for name in ("case", "pass", "predicted", "80%", "measured", "ratio"):
         table.add_column(name, justify="left" if name in ("case", "pass") else "right")
@@ -54,19 +54,19 @@ def compared_table(body: Mapping[str, Any]) -> Table:
             f"{row['ratio']:.2f}",
         )
     if len(ordered) > MOST_ROWS:
-        table.caption = f"and {len(ordered) - MOST_ROWS} shorter"
+        table.caption = f"and {len(ordered) - MOST_ROWS} shorter ones"
     return table
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A case in a few words: its name where it has one, else table and sizes."""
+    """A case in a few words: its name, or table and sizes."""
     first = str(row.get("name") or row.get("model") or row.get("op") or row["table"])
     sizes = [str(row[name]) for name in ("m", "n", "k", "rows", "cols", "heads", "seq_q", "seq_kv") if name in row]
     return f"{first} {' x '.join(sizes)} {row.get('layout', '')}".strip()
 
 
 def study_view(body: Mapping[str, Any]) -> Group:
-    """A case study: arms side by side, predicted and measured."""
+    """A case study: predicted and measured times of its arms."""
     study = body["study"]
     table = Table(title=printable(study["question"]), title_justify="left")
     columns = ("group", "arm", "predicted", "measured", "speedup predicted", "measured", "points apart")
@@ -83,8 +83,8 @@ def study_view(body: Mapping[str, Any]) -> Group:
     lines: list[Any] = [f"{printable(body['device']['device'])}: study {study['name']}, {study['size']} sizes", table]
     if study["median_points_apart"] is not None:
         lines.append(
-            f"speedups {study['median_points_apart']:.1f} points apart in the middle, {study['most_points_apart']:.1f} "
-            f"at most; {study['within_5_points']} of {study['compared']} within 5 points"
+            f"predicted and measured speedups differ by {study['median_points_apart']:.1f} points (median), at most "
+            f"{study['most_points_apart']:.1f}; {study['within_5_points']} of {study['compared']} within 5 points"
         )
     for skipped in body["skipped"]:
         lines.append(f"skipped {skipped['count']}: {printable(skipped['reason'])} ({printable(skipped['cases'][0])})")
@@ -92,9 +92,9 @@ def study_view(body: Mapping[str, Any]) -> Group:
 
 
 def parity_view(body: Mapping[str, Any]) -> Group:
-    """Parity of two shapes: their losses by seed, the difference with its interval, and at equal time."""
+    """Loss of two shapes by seed, the difference with its interval, and the difference at equal time."""
     parity = body["parity"]
-    table = Table(title="Loss on held-out text, nats a byte", title_justify="left")
+    table = Table(title="Loss on held-out text [nats per byte]", title_justify="left")
     for name in ("shape", "parameters", "step", *(f"seed {seed}" for seed in parity["seeds"]), "mean"):
         table.add_column(name, justify="left" if name == "shape" else "right")
     for shape in parity["shapes"]:
@@ -106,14 +106,13 @@ def parity_view(body: Mapping[str, Any]) -> Group:
             *(f"{loss:.4f}" for loss in final),
             f"{sum(final) / len(final):.4f}",
         )
-    verdict = "they differ" if parity["differs"] else "no difference can be told"
+    verdict = "significant" if parity["differs"] else "not significant"
     return Group(
         table,
-        f"second less first: {parity['loss_difference']:+.4f} (95%: {parity['low']:+.4f} to {parity['high']:+.4f}), "
+        f"second minus first: {parity['loss_difference']:+.4f} (95%: {parity['low']:+.4f} to {parity['high']:+.4f}), "
         f"{verdict} with {len(parity['seeds'])} seeds of {parity['tokens_per_run']:,} tokens",
-        f"a step of the second is {parity['speedup']:.2f}x as fast; at equal time its loss is "
-        f"{parity['equal_time_difference']:+.4f} against the first's "
-        f"(a doubling of its steps is worth {parity['loss_per_doubling']:.4f})",
+        f"a step of the second is {parity['speedup']:.2f}x as fast; at equal time the loss difference is "
+        f"{parity['equal_time_difference']:+.4f} (doubling the steps gains {parity['loss_per_doubling']:.4f})",
     )
 
 

@@ -1,7 +1,7 @@
-"""One offline HTML page of an answer of ``advise``: verdict, figures, findings, shapes, notes, provenance.
+"""The offline HTML page of ``advise``: verdict, figures, findings, shapes, notes, sources.
 
-Everything the page needs is in it (the Vega libraries once, for all figures); a content security policy forbids the
-browser to fetch anything. The same answer gives the same bytes.
+The page contains everything it needs (the Vega libraries once, for all figures), and a content security policy keeps
+the browser from fetching anything. The same answer gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""The browser may run and style what is in the file, and fetch nothing."""
+"""The browser may run scripts and styles of the file, and fetch nothing."""
 
 
 def advice_page(advice: Advice, *, date: str = "") -> str:
-    """The whole page as a string (UTF-8, under 1.5 MB). ``date`` is printed as given; the page knows no clock.
+    """The whole page as a string (UTF-8, under 1.5 MB). ``date`` is printed as given.
 
     Raises ``MissingExtraError`` without the extra ``report``.
     """
@@ -45,7 +45,7 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
 
 
 def whole_page(title: str, body: tuple[Markup, ...], records: Mapping[str, Any]) -> str:
-    """One offline page: ``body`` with its figures' specifications, the libraries that draw them, and the styles."""
+    """One offline page: ``body``, the specifications of its figures, the libraries that draw them, and styles."""
     specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
     inner = join(
         [*body, json_block("figures", specs), _script(_bundle()), _script(_asset("page.js"))],
@@ -113,8 +113,8 @@ def _sections(advice: Advice, records: Mapping[str, Any]) -> list[Markup]:
         element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)), class_="verdict"),
         _numbers(advice),
         element("h2", "Where the time goes", id="time"),
-        figure(records, "time_by_operator", "Bars: all executions of an operator in one step. Rules: 80% interval."),
-        figure(records, "roofline", "Discs: as it is. Open diamonds: after the change named first."),
+        figure(records, "time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
+        figure(records, "roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
         findings_section(advice, records),
         shapes_section(advice, records),
         element("h2", "Every operator", id="operators"),
@@ -126,15 +126,15 @@ def _sections(advice: Advice, records: Mapping[str, Any]) -> list[Markup]:
 
 
 def _numbers(advice: Advice) -> Markup:
-    """The four figures to take away."""
+    """The four key figures."""
     estimate, search = advice.base.estimate, advice.search
     grades = [finding.grade.value for finding in advice.findings]
     counted = ", ".join(f"{grades.count(g)} {g}" for g in ("error", "warn", "info") if g in grades) or "none"
     step = f"80%: {format_seconds(float(estimate.low_s))} to {format_seconds(float(estimate.high_s))}"
     cards = [
-        ("Time of a step", format_seconds(float(estimate.time_s)), step),
+        ("Step time", format_seconds(float(estimate.time_s)), step),
         (
-            "Share of dense peak",
+            "Share of dense peak (MFU)",
             format_share(float(estimate.mfu)),
             f"{format_count(float(estimate.tokens_per_s))} tokens per second",
         ),
@@ -145,23 +145,23 @@ def _numbers(advice: Advice) -> Markup:
         low, high = speedup_text(best.speedup_low), speedup_text(best.speedup_high)
         cards.append(("Best shape of this size", speedup_text(best.speedup), f"80%: {low} to {high}"))
     else:
-        cards.append(("Best shape of this size", "this one", f"{search.evaluated:,} compared"))
+        cards.append(("Best shape of this size", "this one", f"of {search.evaluated:,} compared"))
     return cards_list(cards)
 
 
 def cards_list(cards: list[tuple[str, str, str]]) -> Markup:
-    """Figures to take away: name, value, and a line below it."""
+    """Key figures: name, value, and a line below it."""
     items = (element("div", element("dt", n), element("dd", v, element("small", d))) for n, v, d in cards)
     return element("dl", *items, class_="numbers")
 
 
 def footer(date: str) -> Markup:
-    """What made the page, and when."""
+    """Version and date."""
     from sartor import __version__
 
     made = f"sartor {__version__}" + (f", {date}" if date else "")
     return element(
         "footer",
-        element("p", f"Made by {made}. Predictions, not measurements, unless a source says so."),
-        element("p", "Figures are drawn by Vega, Vega-Lite and vega-embed (BSD-3-Clause), contained in this file."),
+        element("p", f"Made by {made}. Numbers are predictions unless marked as measured."),
+        element("p", "Figures are drawn by Vega, Vega-Lite and vega-embed (BSD-3-Clause), included in this file."),
     )

@@ -1,15 +1,13 @@
-"""One offline HTML page of an answer of ``design``: the best chip with its proof, what it is made of, the others."""
+"""The offline HTML page of ``design``: the best chip and its proof, its plans, its parts, the alternatives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, area_parts, model_detail, power_parts
 from sartor.designs.result import DesignStatus, Ranked
-from sartor.report.charts import FILE, Frame, draw, to_png
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import shapes_section
 from sartor.report.design_words import (
@@ -27,31 +25,33 @@ from sartor.report.design_words import (
     short_chip,
     why_texts,
 )
-from sartor.report.files import write_atomic
 from sartor.report.html import Column, Markup, element, join, table
 from sartor.report.page import cards_list, footer, whole_page
+from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
 from sartor.units import format_bytes, format_seconds, format_share
 
-LINKS = (("search", "Search"), ("others", "Others"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),
+LINKS = (("search", "Search"), ("others", "Alternatives"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),
          ("pipeline", "Pipeline"), ("reading", "How to read this"))  # fmt: skip
 
 READING = (
-    ("proved", "Every other point of the space has a bound, a throughput that no schedule and no placement on it can "
-     "exceed, and none of the bounds is above the best point. Nothing is sampled."),
-    ("gap", "How much better than the best point something else could still be."),
-    ("80% interval", "Eight of ten measured steps are expected inside. No chip of the template has been measured: the "
-     "interval is that of analytic predictions. Points share most of their errors, so their order is surer."),
-    ("mfu", "FLOPs of products over the dense peak of all devices; recomputation is not counted."),
-    ("all cores, alone", "An operator split over all cores of its kind; nothing else runs meanwhile."),
-    ("pipeline fills, drains", "What stages wait while the first microbatch comes down and the last one goes up."),
-    ("front", "Evaluated points that no other evaluated point beats in objective, area and power at once."),
+    ("proved", "Every other point of the space has an upper bound that no schedule and no placement on it can "
+     "exceed, and no bound is above the best point. Nothing is sampled."),
+    ("gap", "How much better than the best point another one could still be."),
+    ("80% interval", "Eight of ten measured steps should fall inside. No chip of the template has been measured, so"
+    " this is "
+     "the interval of analytic predictions. Points share most errors, so their order is more certain."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak of all devices, without "
+     "recomputation."),
+    ("all cores, alone", "An operator split over all cores of its kind, with nothing else running."),
+    ("pipeline fill and drain", "Idle time of stages while the first microbatch enters and the last one leaves."),
+    ("Pareto front", "Evaluated points that no other evaluated point beats in objective, area and power."),
 )  # fmt: skip
 MOST_ROWS = 20
 
 
 def design_page(answer: DesignAnswer, *, date: str = "") -> str:
-    """The whole page as a string (UTF-8). ``date`` is printed as given; the page knows no clock.
+    """The whole page as a string (UTF-8). ``date`` is printed as given.
 
     Raises ``MissingExtraError`` without the extra ``report``.
     """
@@ -68,12 +68,6 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
     return whole_page(f"{title.partition(':')[0]}: sartor design", (header, main, footer(date)), records)
 
 
-def design_pngs(answer: DesignAnswer, folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
-    """Every figure of an answer as ``folder/NAME.png``, drawn without a browser; each file whole or not at all."""
-    drawn = {name: to_png(draw(points, frame)) for name, points in design_points(answer).items()}
-    return tuple(write_atomic(Path(folder) / f"{name}.png", data) for name, data in drawn.items())
-
-
 def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
     best = answer.best
     assert best is not None
@@ -86,56 +80,54 @@ def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
         element("div", element("p", headline(answer)), class_="verdict"),
         _numbers(answer, best, details),
         element("h2", "What the search proved", id="search"),
-        figure(records, "convergence", "The search is over when the lines meet."),
-        element("h2", "Other ways to choose", id="others"),
+        figure(records, "convergence", "The search ends when the lines meet."),
+        element("h2", "Alternatives", id="others"),
         figure(
             records,
             "points",
-            "Diamond: the best point. Squares: other ways to choose. Discs: evaluated points, those of the front dark.",
+            "Diamond: the best point. Squares: alternatives. Discs: evaluated points, dark on the Pareto front.",
         ),
         *([_baselines(answer)] if answer.result.baselines else []),
         _front(answer),
         *([shapes_section(answer.shapes, figure(records, "shapes"))] if answer.shapes else []),
-        element("h2", "The plans, and where their steps go", id="plans"),
-        figure(records, "step", "The rule is the 80% interval."),
+        element("h2", "Plans, and where their time goes", id="plans"),
+        figure(records, "step", "The line is the 80% interval."),
         _plans(details),
         *(_stages(each) for each in details if len(each.stages) > 1),
         element("h2", "Where the area goes", id="chip"),
-        figure(records, "floor_plan", "Rectangles have the area of each part [mm2], to one scale; no layout is meant."),
+        figure(records, "floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
         _parts(answer, best),
         element("h2", "One layer on the cores", id="layer"),
-        *(figure(records, name, "Cores that do the same share a line.") for name in several),
-        element("h2", "The pipeline in time", id="pipeline"),
-        *(
-            figure(records, name, "From an event simulation that shares nothing with the closed form above.")
-            for name in pipelines
-        ),
+        *(figure(records, name, "Cores with the same work share a line.") for name in several),
+        element("h2", "Pipeline timeline", id="pipeline"),
+        *(figure(records, name, "From an event simulation, independent of the formulas above.") for name in pipelines),
         bullets("Assumed", list(answer.assumptions)),
-        _how_to_read(),
+        how_to_read(READING),
     ]
 
 
 def _nothing(answer: DesignAnswer) -> list[Markup]:
     found = answer.result
-    said = headline(answer)
+    message = headline(answer)
     if found.status is DesignStatus.INFEASIBLE:
-        said = f"No point of the space fits. Tightest: {found.tightest}."
-    return [element("div", element("p", said), class_="verdict"), bullets("Assumed", list(answer.assumptions))]
+        message = f"No point of the space fits. Tightest constraint: {found.tightest}."
+    return [element("div", element("p", message), class_="verdict"), bullets("Assumed", list(answer.assumptions))]
 
 
 def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> Markup:
     found, asked = answer.result, answer.question
-    proved = "proved best" if found.status is DesignStatus.OPTIMAL else f"at most {format_share(found.gap)} below best"
+    proved = "proved best" if found.status is DesignStatus.OPTIMAL else f"at most {format_share(found.gap)} below"
+    " the best"
     cards = [
         ("Objective", rate(best.objective), f"{UNITS[asked.objective]}, {proved}"),
-        ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W at most"),
+        ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W peak"),
         ("Combinations", f"{found.space_size:,}", f"{found.evaluated:,} points evaluated, the rest ruled out"),
-        ("Took", format_seconds(found.seconds), "on this machine"),
+        ("Search time", format_seconds(found.seconds), "on this machine"),
     ]
     if len(details) == 1:
         one = details[0]
         low, high = format_seconds(one.low_s), format_seconds(one.high_s)
-        cards.insert(1, ("Step", format_seconds(one.outcome.step_s), f"80%: {low} to {high}"))
+        cards.insert(1, ("Step time", format_seconds(one.outcome.step_s), f"80%: {low} to {high}"))
     return cards_list(cards)
 
 
@@ -152,11 +144,11 @@ def _baselines(answer: DesignAnswer) -> Markup:
                 f"{other.power_w:,.0f}",
             )
         rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds)))
-    heads = ("objective", "best is", "mm2", "W", "points", "took")
-    columns = [Column(head="way", number=False), *(Column(head=head) for head in heads)]
-    caption = "All priced by the same cost model as the best"
-    why = bullets("The best against TPUv4-like, model by model", why_texts(answer))
-    return join([table(columns, rows, caption=caption), why, bullets("Of these", notes_of(answer))])
+    heads = ("objective", "best vs this", "mm2", "W", "points", "search time")
+    columns = [Column(head="alternative", number=False), *(Column(head=head) for head in heads)]
+    caption = "Priced by the same cost model"
+    why = bullets("The best chip against TPUv4-like, model by model", why_texts(answer))
+    return join([table(columns, rows, caption=caption), why, bullets("Notes", notes_of(answer))])
 
 
 def _front(answer: DesignAnswer) -> Markup:
@@ -198,7 +190,7 @@ def _plans(details: list[ModelDetail]) -> Markup:
         )
     heads = ("step", "80% interval", "sequences/s", "tokens/s", "mfu", "fullest device")
     columns = [Column(head="model", number=False), *(Column(head=head) for head in heads)]
-    return table([*columns, Column(head="plan", number=False)], rows, caption="Every model on the best chip")
+    return table([*columns, Column(head="plan", number=False)], rows, caption="All models on the best chip")
 
 
 def _stages(detail: ModelDetail) -> Markup:
@@ -214,7 +206,7 @@ def _stages(detail: ModelDetail) -> Markup:
         )
         for k, stage in enumerate(detail.stages)
     ]
-    heads = ("layers", "devices", "forward", "microbatch, both ways", "a device holds")
+    heads = ("layers", "devices", "forward", "forward + backward", "memory per device")
     columns = [Column(head="stage", number=False), *(Column(head=head) for head in heads)]
     caption = f"Stages of {detail.outcome.name}"
     return table([*columns, Column(head="holds", number=False)], rows, caption=caption)
@@ -238,12 +230,7 @@ def _parts(answer: DesignAnswer, best: Ranked) -> Markup:
             table(
                 [part, Column(head="W"), Column(head="share")],
                 powers,
-                caption="Power with every part at its peak rate at once",
+                caption="Power with all parts at their peak rates",
             ),
         ]
     )
-
-
-def _how_to_read() -> Markup:
-    items = [item for term, words in READING for item in (element("dt", term), element("dd", words))]
-    return join([element("h2", "How to read this", id="reading"), element("dl", *items, class_="reading")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sartor.cost.correction.calibration import load_calibration
@@ -13,28 +13,30 @@ if TYPE_CHECKING:
     from sartor.answers import Advice
 
 READING = (
-    ("80% interval", "Eight of ten measurements are expected inside. Speedups have narrower ones than times, because "
-     "errors that both shapes share cancel."),
-    ("measured, calibrated, analytic", "A time looked up; a formula fitted on this device; a formula with the "
-     "datasheet's rates and the generation's typical shares."),
-    ("time of a GEMM", "max(waves x time of a tile, bytes / bandwidth) + launch: tiles are dealt to SMs in waves, "
-     "memory traffic runs beside them."),
-    ("tile efficiency", "m n / (ceil(m / tile_m) tile_m x ceil(n / tile_n) tile_n): what is left when the matrix is "
-     "covered with whole tiles."),
+    ("80% interval", "Eight of ten measurements should fall inside. Intervals of speedups are narrower than those of "
+     "times, because errors that both shapes share cancel."),
+    ("measured, calibrated, analytic", "A measured time; a model fitted to measurements; a model with datasheet "
+     "rates and typical efficiencies of the generation."),
+    ("time of a GEMM", "max(waves x time of a tile, bytes / bandwidth) + launch: tiles run on SMs in waves while "
+     "data moves from memory."),
+    ("tile efficiency", "m n / (ceil(m / tile_m) tile_m x ceil(n / tile_n) tile_n): the useful share when whole tiles "
+     "cover the matrix."),
     ("wave efficiency", "blocks / (waves x SMs): the last wave may leave SMs idle. 109 blocks on 108 SMs take as long "
      "as 216."),
-    ("alignment", "Operands whose contiguous length is no multiple of 16 bytes leave the fast path; longer powers of "
-     "two help up to the device's preference."),
-    ("roofline", "min(peak, intensity x bandwidth). Left of the ridge a kernel waits for memory, right of it for "
-     "arithmetic."),
-    ("mfu", "FLOPs of products per second over the dense peak."),
-    ("same size", "Parameters within the tolerance; the change in FLOPs is shown beside the speedup."),
-    ("smallest edit", "The candidate with the fewest changed fields that still gets most of the best one's gain."),
+    ("alignment", "Operands whose contiguous length is not a multiple of 16 bytes leave the fast path; larger powers"
+    " of "
+     "two help up to a limit of the device."),
+    ("roofline", "min(peak, intensity x bandwidth). Left of the ridge point a kernel is memory-bound, right of it "
+     "compute-bound."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak."),
+    ("same size", "Parameters within the tolerance; the change in FLOPs is shown with the speedup."),
+    ("smallest edit", "The candidate with the fewest changed fields that still has most of the best gain."),
 )  # fmt: skip
 
 
-def how_to_read() -> Markup:
-    items = [item for term, words in READING for item in (element("dt", term), element("dd", words))]
+def how_to_read(terms: Iterable[tuple[str, str]] = READING) -> Markup:
+    """The glossary at the end of a page."""
+    items = [item for term, words in terms for item in (element("dt", term), element("dd", words))]
     return join([element("h2", "How to read this", id="reading"), element("dl", *items, class_="reading")])
 
 
@@ -47,7 +49,7 @@ def sources_section(advice: Advice) -> Markup:
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Datasheet and calibration of one device, each with its source."""
+    """Sources of one device's datasheet and calibration."""
     fields: dict[str, list[str]] = {}
     for name, document in gpu.sources.items():
         fields.setdefault(str(document), []).append(str(name))
@@ -56,22 +58,22 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     for section, entry in sorted(known.provenance.items()):
         lines.append(f"calibration of {section}: {_fit_words(entry)}")
     if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
-        lines.append("GEMM coefficients of all generations' joint fit, on this device's datasheet")
+        lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")
     elif known.kin:
-        lines.append(f"GEMM coefficients borrowed from {known.kin}")
+        lines.append(f"GEMM calibration borrowed from {known.kin}")
     if not known.provenance:
-        lines.append(f"not calibrated on this device: typical shares of the {gpu.generation} generation")
+        lines.append(f"not calibrated: typical efficiencies of the {gpu.generation} generation")
     if gpu.price_usd_per_hour is not None:
         lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
     return lines
 
 
 FIT_KEYS = ("rows", "mape", "median", "p90", "bias")
-"""What is shown of a fit's errors: rows they were taken over, mean, median and 90th percentile, and bias."""
+"""Error statistics of a fit: rows, mean, median, 90th percentile and bias."""
 
 
 def _fit_words(entry: Mapping[str, Any]) -> str:
-    """A calibration's source, date and held-out errors in words."""
+    """A calibration's source, date and held-out errors."""
     plain = [f"{key} {value}" for key, value in entry.items() if not isinstance(value, Mapping)]
     fits = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
     errors = fits.get("held_out", next(iter(fits.values()), {}))

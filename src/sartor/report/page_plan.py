@@ -1,16 +1,14 @@
-"""One offline HTML page of an answer of ``plan``: verdict, where the step and the memory go, others, why not, cost."""
+"""The offline HTML page of ``plan``: verdict, step, memory, pipeline, other plans, rejected plans, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sartor.report.charts import FILE, Frame, draw, to_png
-from sartor.report.files import write_atomic
-from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.html import Column, Markup, element, table
 from sartor.report.page import cards_list, footer, whole_page
+from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
 from sartor.report.plan_points import degrees_text, plan_points
 from sartor.report.plan_words import (
@@ -29,25 +27,26 @@ if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
     from sartor.step.stage_table import StageRow
 
-LINKS = (("time", "Time"), ("memory", "Memory"), ("pipeline", "Pipeline"), ("plans", "Plans"), ("why-not", "Why not"),
+LINKS = (("time", "Time"), ("memory", "Memory"), ("pipeline", "Pipeline"), ("plans", "Plans"), ("why-not", "Rejected"),
          ("cost", "Cost"), ("reading", "How to read this"))  # fmt: skip
 
 READING = (
-    ("80% interval", "Eight of ten measured steps are expected inside. Plans share most of their errors, so their "
-     "order is surer than their times."),
-    ("mfu", "FLOPs of products per second and device over the dense peak; recomputation is not counted."),
-    ("pipeline bubble", "What stages wait while the pipeline fills and drains: (p - 1) / (v m) of the work's time for "
+    ("80% interval", "Eight of ten measured steps should fall inside. Plans share most of their errors, so their "
+     "order is more certain than their times."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications per device over the dense peak, without "
+     "recomputation."),
+    ("pipeline bubble", "Idle time of stages while the pipeline fills and drains: (p - 1) / (v m) of the busy time for "
      "p stages, m microbatches and v chunks per device."),
-    ("not hidden", "Communication that nothing runs beside; what compute hides is not shown."),
-    ("theory, allocated, reserved, device", "What the plan must keep; what the framework hands out at its peak; what "
-     "its allocator holds; what nvidia-smi shows."),
-    ("front", "Plans no other beats in step time and memory at once."),
-    ("struck out", "Points of the grid counted under the first condition they break; none is left out silently."),
+    ("exposed", "Communication that does not overlap with compute."),
+    ("theory, allocated, reserved, device", "Memory the plan must keep; the framework's peak allocation; its "
+     "allocator's reservation; the value in nvidia-smi."),
+    ("Pareto front", "Plans that no other plan beats in both step time and memory."),
+    ("rejected", "Plans of the grid, counted under the first condition they violate."),
 )  # fmt: skip
 
 
 def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
-    """The whole page as a string (UTF-8). ``date`` is printed as given; the page knows no clock.
+    """The whole page as a string (UTF-8). ``date`` is printed as given.
 
     Raises ``MissingExtraError`` without the extra ``report``.
     """
@@ -63,50 +62,50 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
     return whole_page(f"{title.partition(': ')[0]}: sartor plan", (header, main, footer(date)), records)
 
 
-def plan_pngs(answer: PlanAnswer, folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
-    """Every figure of an answer as ``folder/NAME.png``, drawn without a browser; each file whole or not at all."""
-    drawn = {name: to_png(draw(points, frame)) for name, points in plan_points(answer).items()}
-    return tuple(write_atomic(Path(folder) / f"{name}.png", data) for name, data in drawn.items())
-
-
 def _sections(answer: PlanAnswer, records: Mapping[str, Any]) -> list[Markup]:
-    fall = "Each part stands on those before it; the dashed line is what a process can fill of the device."
+    fall = "Parts add up from top to bottom; the dashed line is the memory a process can use."
     return [
         element("div", element("p", headline(answer)), class_="verdict"),
         _numbers(answer),
-        element("h2", "Where the step goes", id="time"),
-        figure(records, "step", "One bar a plan, the best of each set of degrees; the rule is the 80% interval."),
+        element("h2", "Where the time goes", id="time"),
+        figure(
+            records,
+            "step",
+            "One bar per plan, the best for each set of parallel degrees; the line is the 80% interval.",
+        ),
         _parts(answer),
         element("h2", "Where the memory goes", id="memory"),
         figure(records, "memory_fall", fall),
-        figure(records, "memory", "One bar a stage; stages alike share one."),
+        figure(records, "memory", "One bar per stage; equal stages share one."),
         _stages(answer.stages),
-        element("h2", "The pipeline in time", id="pipeline"),
-        figure(records, "pipeline", "From an event simulation that shares nothing with the closed forms above."),
-        figure(records, "pipeline_memory", "The dashed line is what a process can fill of the device."),
+        element("h2", "Pipeline timeline", id="pipeline"),
+        figure(records, "pipeline", "From an event simulation, independent of the formulas above."),
+        figure(records, "pipeline_memory", "The dashed line is the memory a process can use."),
         element("h2", "Other plans", id="plans"),
-        figure(records, "plans", "Circles joined by a line: the front. Discs: the best plan of each set of degrees."),
+        figure(
+            records, "plans", "Circles on a line: Pareto front. Discs: the best plan for each set of parallel degrees."
+        ),
         _top(answer),
         *([_devices(answer)] if len(answer.searches) > 1 else []),
-        element("h2", "Why not the others", id="why-not"),
+        element("h2", "Rejected plans", id="why-not"),
         _rejected(answer),
-        element("h2", "What it costs", id="cost"),
-        element("p", cost_text(answer) if answer.cost else "No token budget was given."),
+        element("h2", "Cost", id="cost"),
+        element("p", cost_text(answer) if answer.cost else "No token budget given."),
         bullets("To try next", next_lines(answer)),
         bullets("Assumed", list(answer.assumptions)),
-        _how_to_read(),
+        how_to_read(READING),
     ]
 
 
 def _infeasible(answer: PlanAnswer) -> list[Markup]:
     tightest = answer.search.tightest
-    said = tightest.message if tightest else "no plan fits"
+    message = tightest.message if tightest else "no plan fits"
     lean = tightest.leanest if tightest else None
     return [
-        element("div", element("p", said[:1].upper() + said[1:] + "."), class_="verdict"),
-        *([element("p", f"The leanest plan: {plan_words(lean.plan)}.")] if lean else []),
+        element("div", element("p", message[:1].upper() + message[1:] + "."), class_="verdict"),
+        *([element("p", f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         bullets("What would fit", [each.change for each in tightest.relaxations] if tightest else []),
-        element("h2", "Why not", id="why-not"),
+        element("h2", "Rejected plans", id="why-not"),
         _rejected(answer),
         bullets("Assumed", list(answer.assumptions)),
     ]
@@ -119,14 +118,18 @@ def _numbers(answer: PlanAnswer) -> Markup:
     step = best.step
     cost = answer.cost
     cards = [
-        ("Step", format_seconds(best.step_s), f"80%: {format_seconds(best.low_s)} to {format_seconds(best.high_s)}"),
         (
-            "Share of dense peak",
+            "Step time",
+            format_seconds(best.step_s),
+            f"80%: {format_seconds(best.low_s)} to {{format_seconds(best.high_s)}}",
+        ),
+        (
+            "Share of dense peak (MFU)",
             format_share(float(step.mfu)),
             f"{format_count(float(step.tokens_per_s_per_device))} tokens/s per device",
         ),
-        ("Fullest device", format_bytes(best.peak_bytes), f"{format_share(best.peak_bytes / limit)} of what fits"),
-        ("Plans priced", f"{found.evaluated:,}", f"of {found.space_size:,} points of the grid"),
+        ("Fullest device", format_bytes(best.peak_bytes), f"{format_share(best.peak_bytes / limit)} of usable memory"),
+        ("Plans priced", f"{found.evaluated:,}", f"of {found.space_size:,} in the grid"),
     ]
     if cost is not None:
         money = f"{cost.usd:,.0f} USD" if cost.usd is not None else f"{cost.device_hours:,.0f} device-hours"
@@ -138,7 +141,7 @@ def _parts(answer: PlanAnswer) -> Markup:
     assert answer.best is not None
     rows = [(words, format_seconds(s), format_share(s / answer.best.step_s)) for words, s in step_parts(answer.best)]
     columns = [Column(head="part", number=False), Column(head="time"), Column(head="share")]
-    return table(columns, rows, caption="Parts of the best plan's step; they add up to it")
+    return table(columns, rows, caption="Parts of the best plan's step time")
 
 
 def _stages(stages: tuple[StageRow, ...]) -> Markup:
@@ -147,10 +150,10 @@ def _stages(stages: tuple[StageRow, ...]) -> Markup:
         Column(head="layers"),
         Column(head="microbatch", explains="busy time of one microbatch, forward and backward"),
         Column(head="states", explains="weights, gradients, optimizer"),
-        Column(head="stash", explains="activations kept for backward"),
-        Column(head="at work"),
-        Column(head="device"),
-        Column(head="of"),
+        Column(head="activations", explains="kept for the backward pass"),
+        Column(head="workspace"),
+        Column(head="total"),
+        Column(head="of usable memory"),
         Column(head="holds", number=False),
     ]
     rows = []
@@ -171,7 +174,7 @@ def _stages(stages: tuple[StageRow, ...]) -> Markup:
                 ", ".join(full.holds),
             )
         )
-    return table(columns, rows, caption="Pipeline ranks; neighbours alike share a line")
+    return table(columns, rows, caption="Pipeline ranks; equal neighbours share a line")
 
 
 def _top(answer: PlanAnswer) -> Markup:
@@ -192,9 +195,9 @@ def _top(answer: PlanAnswer) -> Markup:
                 format_bytes(each.peak_bytes),
             )
         )
-    tip = "degrees above 1; 4x2: pipeline stages of two chunks each"
+    tip = "degrees above 1; pp 4x2: four pipeline stages with two chunks each"
     columns = [Column(head="plan", number=False, explains=tip), *(Column(head=head) for head in heads)]
-    return table(columns, rows, caption="The best plan of each set of degrees, fastest first", highlight=0)
+    return table(columns, rows, caption="The best plan for each set of parallel degrees, fastest first", highlight=0)
 
 
 def _devices(answer: PlanAnswer) -> Markup:
@@ -220,12 +223,7 @@ def _rejected(answer: PlanAnswer) -> Markup:
     found = answer.search
     rows = [(reason, f"{count:,}", format_share(count / found.space_size)) for reason, count in found.rejected.items()]
     rows.append(("fits", f"{found.fitting:,}", format_share(found.fitting / found.space_size)))
-    columns = [Column(head="reason", number=False), Column(head="points"), Column(head="share")]
+    columns = [Column(head="reason", number=False), Column(head="plans"), Column(head="share")]
     return table(
-        columns, rows, caption=f"All {found.space_size:,} points of the grid, by the first condition they break"
+        columns, rows, caption=f"All {found.space_size:,} plans of the grid, by the first condition they violate"
     )
-
-
-def _how_to_read() -> Markup:
-    items = [item for term, words in READING for item in (element("dt", term), element("dd", words))]
-    return join([element("h2", "How to read this", id="reading"), element("dl", *items, class_="reading")])

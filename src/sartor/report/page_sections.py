@@ -1,4 +1,4 @@
-"""Sections of the page that show an answer: figures, findings with their reasons, shapes, every operator."""
+"""Sections of the page: figures, findings with their reasons, shapes, operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.cost.price import Estimate
 from sartor.operators import kind_name
 from sartor.report.html import Column, Markup, element, join, markdown, table
-from sartor.report.table_advice import fix_text, position, stability_lines, with_candidate
+from sartor.report.table_advice import fix_text, position, with_candidate
 from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.words import (
     efficiency,
@@ -34,14 +34,15 @@ def figure(records: Mapping[str, Any], name: str, note: str = "") -> Markup:
     if name not in records:
         return Markup("")
     caption = element("figcaption", arrows(records[name].title), element("small", note) if note else "")
-    fallback = element("noscript", element("p", "Figures need scripts; the tables hold their numbers.", class_="note"))
+    words = "The figures need JavaScript; the tables show the same numbers."
+    fallback = element("noscript", element("p", words, class_="note"))
     return element("figure", caption, element("div", id=f"figure-{name}", class_="plot"), fallback)
 
 
 def findings_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
-    heading = element("h2", "What is broken, and what it costs", id="findings")
+    heading = element("h2", "Findings, and what each costs", id="findings")
     if not advice.findings:
-        return join([heading, element("p", "No rule is broken on this device.")])
+        return join([heading, element("p", "No findings on this device.")])
     pages = _rule_pages()
     items = (_finding(finding, pages.get(finding.rule, "")) for finding in advice.findings)
     return join([heading, figure(records, "findings"), *items])
@@ -68,7 +69,7 @@ def _finding(finding: Finding, page: str) -> Markup:
     if page:
         title, _, rest = page.strip().partition("\n")
         why = element("div", element("p", element("strong", title)), markdown(rest))
-        parts.append(element("details", element("summary", "Why, and when it matters"), why))
+        parts.append(element("details", element("summary", "Why this costs time"), why))
     return element("article", *parts, class_="finding")
 
 
@@ -78,7 +79,7 @@ def _saves(finding: Finding) -> str:
     interval = ""
     if finding.gain_low_s is not None and finding.gain_high_s is not None:
         interval = f" (80%: {format_seconds(finding.gain_low_s)} to {format_seconds(finding.gain_high_s)})"
-    return f" saves {format_seconds(finding.gain_s)}{interval} at equal work; {finding.source.value}"
+    return f" saves {format_seconds(finding.gain_s)}{interval} for the same work; {finding.source.value}"
 
 
 def shapes_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
@@ -87,21 +88,21 @@ def shapes_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
     parts.append(
         element(
             "p",
-            f"{search.evaluated:,} shapes of the same size were compared, out of a grid of {search.grid_size:,}.",
+            f"Compared {search.evaluated:,} shapes of the same size out of a grid of {search.grid_size:,}.",
             class_="note",
         )
     )
     if search.candidates:
-        note = "Strong colours are on the Pareto front of time, decoding time, parameters and number of fields changed."
+        note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
         parts += [figure(records, "candidates", note), _candidates(advice)]
     else:
-        parts.append(element("p", "None is predicted to be faster: keep this one."))
+        parts.append(element("p", "None is predicted to be faster."))
     parts.append(element("h3", "One field at a time"))
-    parts.append(figure(records, "sawtooth", "Only this field moves, and what follows from it."))
-    parts.append(figure(records, "sawtooth_width", "Steps are tiles, waves and alignment gained or lost."))
+    parts.append(figure(records, "sawtooth", "Only this field changes, and the sizes derived from it."))
+    parts.append(figure(records, "sawtooth_width", "Steps come from tiles, waves and alignment."))
     if len(advice.gpus) > 1 and search.candidates:
         parts += [element("h3", "On each device"), _per_gpu(advice)]
-    parts.append(bullets("How stable this is", stability_lines(search.stability)))
+    parts.append(bullets("For other settings", [str(line) for line in search.stability]))
     return join(parts)
 
 
@@ -109,12 +110,12 @@ def _candidates(advice: Advice) -> Markup:
     columns = [
         Column(head="change", number=False),
         Column(head="speedup", explains="time of the baseline over time of this shape"),
-        Column(head="80% interval", explains="errors common to both shapes cancel"),
-        Column(head="sure", explains="probability that it is faster at all"),
+        Column(head="80% interval", explains="errors that both shapes share cancel"),
+        Column(head="sure", explains="probability of being faster"),
         Column(head="parameters"),
         Column(head="FLOPs"),
         Column(head="time"),
-        Column(head="quality", explains="what the quality guard knows about such a change", number=False),
+        Column(head="quality", explains="published evidence on model quality for such a change", number=False),
     ]
     edit = advice.search.smallest_edit
     shown = with_candidate(advice.search.candidates, edit)
@@ -136,7 +137,7 @@ def _candidates(advice: Advice) -> Markup:
 
 
 def arrows(words: str) -> str:
-    """``32 -> 20`` with an arrow that no line break can tear."""
+    """``32 -> 20`` with an arrow character, which lines do not break at."""
     return words.replace(" -> ", " \u2192 ")
 
 
@@ -145,7 +146,7 @@ def _tag(words: str) -> Markup:
 
 
 def _quality(quality: Quality) -> Markup:
-    """What moved that a model's loss may depend on, with the range that evidence covers and its source."""
+    """Changes that may affect the loss, with the range of published evidence and its source."""
     word = "within published evidence" if quality.within_evidence else "outside published evidence"
     checks = [
         f"{check.name} {check.baseline:.4g} \u2192 {check.value:.4g} (range {check.low:.4g} to {check.high:.4g}; "
@@ -165,7 +166,8 @@ def _per_gpu(advice: Advice) -> Markup:
     shown = with_candidate(search.candidates, search.minimax)
     at = position(shown, search.minimax)
     loss = format_share(search.regret)
-    caption = f"Speedup on each device; the shape of least regret is at most {loss} slower than a device's own best"
+    caption = f"Speedup on each device; the least-regret shape is at most {loss} slower than the best shape of each"
+    " device"
     rows = [
         (
             join([arrows(short_change(c.changed)), _tag("least regret") if i == at else ""]),
@@ -182,7 +184,7 @@ def _per_gpu(advice: Advice) -> Markup:
 
 
 def operators(estimate: Estimate) -> Markup:
-    """Every operator with its terms, longest first."""
+    """All operators with their terms, longest first."""
     columns = [
         Column(head="operator", number=False),
         Column(head="kind", number=False),

@@ -13,13 +13,13 @@ from sartor.report.words import printable
 from sartor.units import format_seconds
 
 PICTURE = 78
-"""Columns of the pipeline picture."""
+"""Width of the pipeline picture in characters."""
 SHADES = "█▓"
-"""Neighbouring stages of the picture alternate between these."""
+"""Fill characters of alternate stages."""
 
 
 def placement_body(found: Placement) -> dict[str, Any]:
-    """``place``: status, plan, the expert's time, the constraint that bites; ``solve_s`` is wall-clock time."""
+    """``place``: status, plan, the expert's time, the tightest constraint; ``solve_s`` is wall-clock time."""
     plan, tightest = found.plan, found.tightest
     return {
         "status": found.status.value,
@@ -54,7 +54,7 @@ def placement_body(found: Placement) -> dict[str, Any]:
 
 
 def placement_view(found: Placement) -> RenderableType:
-    """The plan in a sentence, its stages in a table, and one microbatch's way through them as a picture."""
+    """The plan in a sentence, its stages in a table, and the path of a microbatch as a picture."""
     if found.plan is None:
         reason = found.tightest.message if found.tightest else "nothing fits"
         return Group(Text("infeasible", style="bold red"), Text(reason))
@@ -74,14 +74,14 @@ def _headline(plan: Plan) -> Text:
         "chunks per device": plan.virtual_stages - 1 and plan.virtual_stages,
         "ZeRO": plan.zero_stage,
     }
-    said = ", ".join(f"{name} {value}" for name, value in further.items() if value)
-    text.append(f", {said}" if said else "", style="not bold")
+    degrees = ", ".join(f"{name} {value}" for name, value in further.items() if value)
+    text.append(f", {degrees}" if degrees else "", style="not bold")
     return text
 
 
 def _stage_table(plan: Plan) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    for name in ("stage", "layers", "number", "devices", "load", "of the largest"):
+    for name in ("stage", "layers", "number", "devices", "time", "of the slowest"):
         table.add_column(name, justify="left" if name == "layers" else "right", overflow="fold")
     bottleneck = max(stage.load_s for stage in plan.stages) or 1.0
     for number, stage in enumerate(plan.stages, 1):
@@ -105,7 +105,7 @@ def _span(stage: Stage) -> str:
 
 
 def _picture(plan: Plan) -> Text:
-    """Loads side by side, to scale: the wider a block, the longer the stage."""
+    """Stage times side by side, to scale."""
     total = sum(stage.load_s for stage in plan.stages)
     text, until, drawn = Text("\n"), 0.0, 0
     for number, stage in enumerate(plan.stages):
@@ -113,7 +113,7 @@ def _picture(plan: Plan) -> Text:
         columns = round(PICTURE * until / (total or 1.0)) - drawn
         drawn += columns
         text.append(SHADES[number % len(SHADES)] * columns)
-    text.append(f"\none microbatch, first stage to last: {format_seconds(total)}", style="dim")
+    text.append(f"\none microbatch through all stages: {format_seconds(total)}", style="dim")
     return text
 
 
@@ -121,6 +121,6 @@ def _against_expert(found: Placement) -> Text:
     assert found.plan is not None
     expert = found.fixed_strategy_time_per_batch_s
     if expert is None:
-        return Text("expert strategy: does not fit, or none is given", style="dim")
+        return Text("expert strategy: none given, or it does not fit", style="dim")
     ratio = expert / found.plan.time_per_batch_s if found.plan.time_per_batch_s else 1.0
     return Text(f"expert strategy: {format_seconds(expert)} per batch; the plan is {ratio:.3f}x as fast", style="dim")

@@ -1,4 +1,4 @@
-"""The numbers behind a plan's figures: where steps go, what fills memory, plans beside each other, the pipeline."""
+"""The records of a plan's figures: step parts, memory, plans, pipeline."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.float64]
 
 MOST_BARS = 8
-"""Plans whose steps are drawn beside each other."""
+"""Most plans in the figure of steps."""
 MOST_STAGES = 16
-"""Stages drawn: beyond them neighbours that are alike share a bar."""
+"""Most stages drawn; with more, equal neighbours share a bar."""
 MOST_DRAWN = 2400
-"""Tasks of a pipeline that are drawn; more microbatches are left out in the middle of the step."""
+"""Most tasks of a pipeline drawn; microbatches in the middle of the step are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class StepBars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBars:
-    """Bytes of pipeline stages by part [stages, parts], and what a device can hold."""
+    """Bytes of pipeline stages by part [stages, parts], and the limit of a device."""
 
     title: str
     stages: tuple[str, ...]
@@ -67,7 +67,7 @@ class MemoryFall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCloud:
-    """Plans that fit as step time against memory of the fullest device; ``best`` is the position of the best one."""
+    """Step time and memory of the fullest device for all plans that fit; ``best`` is the position of the best."""
 
     title: str
     labels: tuple[str, ...]
@@ -81,7 +81,7 @@ class PlanCloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineBars:
-    """What every stage does from when to when: one row an event."""
+    """Start and end of each stage's tasks, one row per event."""
 
     title: str
     stage: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class PipelineBars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTracks:
-    """Bytes held over a step, a line for each of some stages."""
+    """Memory of some stages over a step."""
 
     title: str
     stages: tuple[int, ...]
@@ -105,14 +105,14 @@ class MemoryTracks:
 
 
 def step_bars(top: Sequence[PricedPlan]) -> StepBars:
-    """The best plans' steps, part by part; parts that nowhere reach half a percent are left out."""
+    """The steps of the best plans by part; parts below 0.5% everywhere are left out."""
     shown = list(top[:MOST_BARS])
     table = np.array([[float(getattr(p.step, name)) for name in PART_WORDS] for p in shown])
     keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.005
     best = shown[0]
     compute = float(best.step.compute_s) / best.step_s
     return StepBars(
-        title=f"The best plan computes {format_share(compute)} of its {format_seconds(best.step_s)}",
+        title=f"Compute takes {format_share(compute)} of the best plan's step of {format_seconds(best.step_s)}",
         plans=tuple(degrees_text(p.plan) for p in shown),
         parts=tuple(words for words, kept in zip(PART_WORDS.values(), keep, strict=True) if kept),
         time_s=table[:, keep],
@@ -130,12 +130,12 @@ def degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
     return "  ".join([*words, f"mb {int(plan.microbatch_size)}"] if microbatch else words or ["one device"])
 
 
-PARTS = ("weights", "narrow weights", "gradients", "optimizer", "activations", "loss", "at work", "gaps", "context")
-"""Parts of memory as stages are drawn beside each other: all that is allocated beside theory is ``at work``."""
+PARTS = ("weights", "narrow weights", "gradients", "optimizer", "activations", "loss", "workspace", "gaps", "context")
+"""Parts of memory; everything allocated beyond theory is ``workspace``."""
 
 
 def memory_bars(found: Waterfall) -> MemoryBars:
-    """Every stage by part; equal neighbours are one bar."""
+    """All stages by part; equal neighbours share a bar."""
     names = [name for name in PARTS if any(_part(stage, name) for stage in found.stages)]
     groups: list[list[StageMemory]] = []
     for stage in found.stages:
@@ -162,7 +162,7 @@ def _alike(one: StageMemory, other: StageMemory, names: list[str]) -> bool:
 
 
 def _part(stage: StageMemory, name: str) -> float:
-    return sum(part.size_bytes for part in stage.parts if (part.name if part.name in PARTS else "at work") == name)
+    return sum(part.size_bytes for part in stage.parts if (part.name if part.name in PARTS else "workspace") == name)
 
 
 def _stages_text(group: list[StageMemory]) -> str:
@@ -171,11 +171,11 @@ def _stages_text(group: list[StageMemory]) -> str:
 
 
 def memory_fall(found: Waterfall) -> MemoryFall:
-    """The fullest stage, part upon part."""
+    """The parts of the fullest stage."""
     full = found.fullest
     parts = [part for part in full.parts if part.size_bytes > 0]
     return MemoryFall(
-        title=f"From theory to device: stage {full.stage} at its fullest moment ({full.moment})",
+        title=f"Memory of stage {full.stage} at its peak ({full.moment})",
         parts=tuple(part.name for part in parts),
         levels=tuple(part.level.value for part in parts),
         what=tuple(part.what for part in parts),
@@ -185,7 +185,7 @@ def memory_fall(found: Waterfall) -> MemoryFall:
 
 
 def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
-    """The best plan of every dims that fits, those on the front of time and memory told apart; None for less than 2."""
+    """The best plan for each set of parallel degrees that fits, and the Pareto front; None for fewer than two."""
     points, best = answer.search.points, answer.best
     if best is None or len(points.step_s) < 2:
         return None
@@ -202,7 +202,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
     tp = np.concatenate([np.asarray(rows["tp"], dtype=np.int64), [int(p.plan.dims.tp) for p in answer.search.front]])
     leanest = min((b for _, b in front), default=best.peak_bytes)
     return PlanCloud(
-        title=f"Memory buys time: plans that fit take {format_bytes(leanest)} to {format_bytes(float(held.max()))}",
+        title=f"Memory against time: plans that fit need {format_bytes(leanest)} to {format_bytes(float(held.max()))}",
         labels=tuple(labels),
         step_s=step.astype(np.float64),
         device_bytes=held.astype(np.float64),
@@ -214,7 +214,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
 
 
 def drawn_timeline(answer: PlanAnswer) -> tuple[Timeline, int]:
-    """The best plan's timeline with as many microbatches as can be drawn, and how many these are."""
+    """The best plan's timeline with as many microbatches as can be drawn, and their number."""
     assert answer.best is not None
     plan = answer.best.plan
     count = drawable(plan)
@@ -223,7 +223,7 @@ def drawn_timeline(answer: PlanAnswer) -> tuple[Timeline, int]:
 
 
 def drawable(plan: TrainingPlan) -> int:
-    """Microbatches whose tasks are few enough to draw: whole rounds of the pipeline where it interleaves."""
+    """Microbatches few enough to draw: whole rounds of the pipeline if it interleaves."""
     pp, virtual, count = int(plan.dims.pp), int(plan.virtual_stages), int(plan.num_microbatches)
     most = max(MOST_DRAWN // (3 * pp * virtual), 1)
     if count <= most:
@@ -232,16 +232,16 @@ def drawable(plan: TrainingPlan) -> int:
 
 
 def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
-    """Every task of every stage; ``drawn`` microbatches of the plan's, where all are too many to draw."""
+    """All tasks of all stages, with the first ``drawn`` microbatches."""
     from sartor.report.plan_trace import KINDS
 
     shown = [e for e in line.events if not str(e.kind).startswith("send")]
     count, pp = int(best.plan.num_microbatches), int(best.plan.dims.pp)
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
     idle = float(best.step.pp_bubble_s) / best.step_s
-    said = f"{format_share(idle)} of the step fills and drains the pipeline" if pp > 1 else "One device's step in time"
+    what = f"The pipeline bubble takes {format_share(idle)} of the step" if pp > 1 else "Timeline of one device"
     return PipelineBars(
-        title=said + few,
+        title=what + few,
         stage=np.array([e.device for e in shown]),
         kind=tuple(KINDS.get(str(e.kind), str(e.kind)) for e in shown),
         microbatch=np.array([e.microbatch for e in shown]),
@@ -259,7 +259,7 @@ def memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
     tracks = [line.memory[device] for device in chosen]
     peak = max(track.peak_bytes for track in tracks)
     return MemoryTracks(
-        title=f"States and activations over the step: at most {format_bytes(peak)}, on stage {fullest}",
+        title=f"States and activations peak at {format_bytes(peak)} on stage {fullest}",
         stages=tuple(chosen),
         times_s=tuple(np.append(track.times_s, line.step_s) for track in tracks),
         bytes=tuple(np.append(track.bytes_held, track.bytes_held[-1]) for track in tracks),
@@ -268,7 +268,7 @@ def memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
 
 
 def plan_points(answer: PlanAnswer) -> dict[str, object]:
-    """Records by the name of their figure, in the order they are read; empty where no plan fits."""
+    """Records by figure name, in reading order; empty if no plan fits."""
     if answer.best is None:
         return {}
     memory = waterfall(answer.job, answer.best.plan, answer.cluster)

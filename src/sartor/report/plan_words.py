@@ -1,11 +1,11 @@
-"""A plan, its step and its cost in words, alike in the terminal and on the page."""
+"""Text for a plan, its step and its cost, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.report.words import interval_text, printable
+from sartor.report.words import interval_text, printable, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -17,59 +17,59 @@ if TYPE_CHECKING:
 
 PART_WORDS = {
     "compute_s": "compute",
-    "tp_s": "tensor-parallel traffic",
+    "tp_s": "tensor-parallel communication",
     "pp_bubble_s": "pipeline bubble",
     "pp_transfer_s": "pipeline transfers",
-    "dp_exposed_s": "data-parallel traffic not hidden",
-    "ep_s": "expert-parallel exchange",
-    "cp_s": "context-parallel exchange",
+    "dp_exposed_s": "exposed data-parallel communication",
+    "ep_s": "expert-parallel communication",
+    "cp_s": "context-parallel communication",
     "optimizer_s": "optimizer step",
-    "overhead_s": "launches, jitter, fixed costs",
+    "overhead_s": "kernel launches, jitter, fixed costs",
 }
 SMALL = 0.001
-"""Share of the step under which a part is not shown."""
+"""Least share of the step for a part to be shown."""
 
 
 def heading_text(answer: PlanAnswer) -> str:
-    """``Llama 3.1 8B on 64 h100_sxm (dgx-h100): 512 x 8,192 tokens a step, bf16``."""
+    """``Llama 3.1 8B on 64 h100_sxm (dgx-h100): global batch 512 x 8,192 tokens, bf16``."""
     job, cluster = answer.job, answer.cluster
     model = printable(answer.reading.shape.name or "model")
     return (
         f"{model} on {devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
-        f"{job.global_batch_size:,} x {job.seq_len:,} tokens a step, {job.recipe.value}"
+        f"global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, {job.recipe.value}"
     )
 
 
 def devices_text(cluster: Cluster, num_devices: int) -> str:
-    """``64 h100_sxm``; of a mixed cluster every pool's devices."""
+    """``64 h100_sxm``; every pool of a mixed cluster."""
     counts = devices_of_pools(cluster.pools, num_devices)
     pools = [f"{n:,} {printable(pool.gpu.name)}" for pool, n in zip(cluster.pools, counts, strict=True) if n]
     return " and ".join(pools)
 
 
 def headline(answer: PlanAnswer) -> str:
-    """The best plan, its step, throughput and memory, and what bounds it: one paragraph."""
+    """One paragraph: the best plan, its step, throughput, memory and largest loss."""
     found, best = answer.search, answer.search.best
     assert best is not None
     rate, limit = float(best.step.tokens_per_s_per_device), usable_bytes(answer.cluster)
     return (
-        f"Best of {found.evaluated:,} plans priced: {plan_words(best.plan)}. A step takes "
+        f"Best of {found.evaluated:,} plans: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
-        f"{format_share(float(best.step.mfu))} of dense peak (mfu). The fullest device holds "
+        f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
         f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}. {bound_text(best)}"
     )
 
 
 def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
-    """``tp 4, pp 8 in 12 chunks each, dp 16, 48 x 2 sequences, ZeRO 1, nothing recomputed``; degrees of 1 left out."""
+    """``tp 4, pp 8 with 12 chunks per device, dp 16, 48 microbatches of 2 sequences, ZeRO 1, no recomputation``."""
     dims = plan.dims
     words = [f"{name} {int(value)}" for name, value in (("tp", dims.tp), ("pp", dims.pp)) if int(value) > 1]
     if int(plan.virtual_stages) > 1:
-        words[-1] += f" in {int(plan.virtual_stages)} chunks each"
+        words[-1] += f" with {int(plan.virtual_stages)} chunks per device"
     if plan.schedule != PipelineSchedule.ONE_F_ONE_B:
         words.append(PipelineSchedule(int(plan.schedule)).word.replace("_", " "))
     words += [f"{n} {int(v)}" for n, v in (("cp", dims.cp), ("dp", dims.dp), ("ep", dims.ep)) if int(v) > 1]
-    words.append(f"{int(plan.num_microbatches)} x {int(plan.microbatch_size)} sequences")
+    words.append(microbatches_text(int(plan.num_microbatches), int(plan.microbatch_size)))
     if int(plan.zero_stage):
         words.append(f"ZeRO {int(plan.zero_stage)}")
     if short:
@@ -80,16 +80,21 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
         words.append("optimizer in host memory")
     words.append(_recompute_words(plan))
     if plan.stage_layers is not None:
-        words.append(f"layers by chunk {layers_text(plan.stage_layers)}")
+        words.append(f"layers per pipeline chunk {layers_text(plan.stage_layers)}")
     return ", ".join(words)
+
+
+def microbatches_text(count: int, size: int) -> str:
+    """``16 microbatches of 1 sequence``."""
+    return f"{count} microbatch{'es' if count != 1 else ''} of {size} sequence{'s' if size != 1 else ''}"
 
 
 def _recompute_words(plan: TrainingPlan) -> str:
     kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
     if kind is Recompute.FULL:
-        some = f"{layers} layer{'s' if layers > 1 else ''} a stage recomputed"
+        some = f"{layers} layer{'s' if layers > 1 else ''} per stage recomputed"
         return "every layer recomputed" if layers < 0 else some
-    return "attention recomputed" if kind is Recompute.SELECTIVE else "nothing recomputed"
+    return "attention recomputed" if kind is Recompute.SELECTIVE else "no recomputation"
 
 
 def recompute_text(plan: TrainingPlan) -> str:
@@ -99,57 +104,59 @@ def recompute_text(plan: TrainingPlan) -> str:
 
 
 def layers_text(layers: tuple[int, ...]) -> str:
-    """``4, 6 x 5, 3`` for (4, 5, 5, 5, 5, 5, 5, 3)."""
+    """``4, 6x5, 3`` for (4, 5, 5, 5, 5, 5, 5, 3)."""
     out: list[list[int]] = []
     for n in layers:
         if out and out[-1][1] == n:
             out[-1][0] += 1
         else:
             out.append([1, n])
-    return ", ".join(f"{count} x {n}" if count > 1 else str(n) for count, n in out)
+    return ", ".join(f"{count}x{n}" if count > 1 else str(n) for count, n in out)
 
 
 def step_parts(best: PricedPlan) -> list[tuple[str, float]]:
-    """Parts of the step in words, longest first; those under a thousandth left out."""
+    """Parts of the step with their seconds, longest first; those below 0.1% left out."""
     parts = [(words, float(getattr(best.step, name))) for name, words in PART_WORDS.items()]
     shown = [(words, seconds) for words, seconds in parts if seconds >= SMALL * best.step_s]
     return sorted(shown, key=lambda part: -part[1])
 
 
 def bound_text(best: PricedPlan) -> str:
-    """What bounds the step: compute and the largest loss."""
+    """Share of compute and the largest loss."""
     parts = step_parts(best)
     losses = [part for part in parts if part[0] != "compute"]
     compute = next((seconds for words, seconds in parts if words == "compute"), 0.0)
-    text = f"It is busy computing {format_share(compute / best.step_s)} of the time"
+    text = f"Compute takes {format_share(compute / best.step_s)} of the step"
     if not losses:
         return text + "."
     words, seconds = losses[0]
-    return f"{text}; the largest loss is {words}, {format_share(seconds / best.step_s)}."
+    return f"{text}; the largest loss: {words} ({format_share(seconds / best.step_s)})."
 
 
 def cost_text(answer: PlanAnswer) -> str:
-    """Hours, device-hours, money and energy of the token budget, each with what it rests on."""
+    """Days, device-hours, money and energy of the token budget, with their assumptions."""
     cost = answer.cost
     assert cost is not None
     days = cost.hours / 24
     text = (
         f"{format_count(cost.tokens)} tokens take {days:,.1f} days (80%: {cost.low_hours / 24:,.1f} to "
-        f"{cost.high_hours / 24:,.1f}), {cost.device_hours:,.0f} device-hours"
+        f"{cost.high_hours / 24:,.1f}) and {three_digits(cost.device_hours)} device-hours"
     )
     if cost.usd is not None and cost.usd_per_device_hour is not None:
         source = printable(f"{cost.price_source}, {cost.price_date}".strip(", "))
-        text += f"; {cost.usd:,.0f} USD at {cost.usd_per_device_hour:.2f} per device-hour ({source})"
+        text += f", which cost {three_digits(cost.usd)} USD at {cost.usd_per_device_hour:.2f} per device-hour"
+        f" ({source})"
     else:
-        text += "; no price is known for these devices"
+        text += " (no price known for these devices)"
     return (
-        f"{text}; {cost.energy_j / 3.6e9:,.0f} MWh at {format_share(cost.power_share)} of TDP, devices alone. "
-        "Restarts, evaluation and idle time not counted."
+        f"{text}. The devices alone use {three_digits(cost.energy_j / 3.6e9)} MWh at"
+        f" {format_share(cost.power_share)} of "
+        "TDP. Restarts, evaluation and idle time are not counted."
     )
 
 
 def next_lines(answer: PlanAnswer) -> list[str]:
-    """What is worth trying, each priced."""
+    """What to try next, with predicted speedups."""
     best = answer.search.best
     assert best is not None
     lines = []
@@ -157,8 +164,8 @@ def next_lines(answer: PlanAnswer) -> list[str]:
     if room is not None:
         full, share = best.peak_bytes / usable_bytes(answer.cluster), room.step_s / best.step_s - 1
         lines.append(
-            f"the best plan fills {format_share(full)} of the memory; {plan_words(room.plan)} "
-            f"takes {format_bytes(room.peak_bytes)} and {format_seconds(room.step_s)} (+{format_share(share)})"
+            f"the best plan fills {format_share(full)} of memory; to leave more free: {plan_words(room.plan)}, "
+            f"{format_bytes(room.peak_bytes)}, step {format_seconds(room.step_s)} (+{format_share(share)})"
         )
     lines += [f"{each.change}: {each.speedup:.2f}x tokens per second" for each in answer.next_steps]
     return lines

@@ -1,6 +1,6 @@
-"""The numbers behind the figures: records of plain arrays, each with the sentence its figure is there to say.
+"""The records behind the figures: plain arrays, each with the message of its figure as a title.
 
-Nothing here draws; :mod:`sartor.report.charts` does. All values are SI, names are shown as they are given.
+:mod:`sartor.report.charts` draws them. All values are SI; names are shown as given.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sartor.units import format_seconds, format_share
 Numbers = npt.NDArray[np.float64]
 
 CATEGORIES = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "attention", "memory-bound", "collective")
-"""What a step's time is divided into, in the order it is stacked."""
+"""The categories of a step's time, in stacking order."""
 
 SMALL_SHARE = 0.005
 """Operators below this share of the step are shown together."""
 
 
 def category(operator: Operator) -> str:
-    """Which of ``CATEGORIES`` an operator's time counts to."""
+    """The category of an operator's time."""
     if isinstance(operator, (Gemm, GroupedGemm)):
         passes = {Pass.DGRAD: "GEMM dgrad", Pass.WGRAD: "GEMM wgrad"}
         return passes.get(operator.pass_, "GEMM forward")
@@ -50,7 +50,7 @@ class OperatorTimes:
 
 
 def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> OperatorTimes:
-    """Every execution of an operator's forward and backward added up; those below ``small`` of the step together."""
+    """All executions of each operator, forward and backward; those below ``small`` of the step as one."""
     sums: dict[str, Numbers] = {}
     for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
         row = sums.setdefault(short_name(op), np.zeros(len(CATEGORIES) + 2))
@@ -74,7 +74,7 @@ def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> Operato
 
 def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float) -> str:
     if not len(names):
-        return "Nothing runs"
+        return "No operators"
     shares = time_s.sum(axis=0) / step_s
     gemm, other = shares[:3].sum(), shares[4]
     longest = format_share(time_s[0].sum() / step_s)
@@ -86,9 +86,9 @@ def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float) -> st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Products on their device's roofline: intensity [FLOP/byte], achieved rate [FLOP/s], one entry per operator.
+    """GEMMs on their device's roofline: intensity [FLOP/byte], achieved rate [FLOP/s], one entry per operator.
 
-    ``after`` marks those of the changed shape; ``share`` is of that shape's step.
+    ``after`` marks the operators of the changed shape; ``share`` is their share of that shape's step.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Roofline:
 
 
 def roofline_points(estimate: Estimate, after: Estimate | None = None) -> Roofline:
-    """The GEMMs of a step, and of the step ``after`` a change, against peak and bandwidth of the device."""
+    """The GEMMs of a step, and of the step ``after`` a change, against the device's peak and bandwidth."""
     rows = [(*row, False) for row in _products(estimate)]
     rows += [(*row, True) for row in _products(after)] if after is not None else []
     names, passes, intensity, achieved, share, is_after = zip(*rows, strict=True) if rows else ((),) * 6
@@ -152,7 +152,7 @@ def _main_dtype(estimate: Estimate) -> DType:
 
 
 def achieved_share(estimate: Estimate) -> float:
-    """FLOP-weighted share of peak that the GEMMs of a step reach while they run."""
+    """FLOP-weighted share of peak that the GEMMs of a step reach."""
     pairs = [
         (float(op.flops * op.count), float(cost.time_s * op.count))
         for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True)
@@ -173,21 +173,21 @@ def _roofline_title(estimate: Estimate, after: Estimate | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sawtooth:
-    """How the step moves with one field: the staircase of tiles, waves and alignment."""
+    """Step time against one field: the sawtooth of tiles, waves and alignment."""
 
     title: str
     field: str
     values: Numbers
     time_s: Numbers
     flops_per_s: Numbers
-    """Products' FLOPs of the step over its time."""
+    """FLOPs of the step's matrix multiplications over its time."""
     now: float
     after: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pareto:
-    """Candidates: speedup against change in parameters, how many fields each changes, which are on the front."""
+    """Candidates: speedup, change in parameters, number of changed fields, whether on the Pareto front."""
 
     title: str
     labels: tuple[str, ...]
@@ -204,7 +204,7 @@ class Pareto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gains:
-    """What each finding's fix would save: seconds and share of the step, worst first."""
+    """The time each finding's fix saves, in seconds and as a share of the step, largest first."""
 
     title: str
     rules: tuple[str, ...]
@@ -216,7 +216,7 @@ class Gains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Predictions with their 80% intervals beside published figures, one entry per case; NaN where none was printed."""
+    """Predictions with 80% intervals and published values, one entry per case; NaN if unpublished."""
 
     title: str
     unit: str

@@ -14,7 +14,7 @@ from sartor.schedule.result import Mode, ScheduleResult
 from sartor.units import format_share
 
 MAX_ROWS = 60
-"""Operators listed below the picture; the JSON has them all."""
+"""Operators listed below the picture; the JSON has all of them."""
 
 
 def schedule_body(result: ScheduleResult) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def schedule_body(result: ScheduleResult) -> dict[str, Any]:
 
 
 def schedule_view(result: ScheduleResult) -> RenderableType:
-    """The makespan and what is proved about it, the picture, and the operators by start."""
+    """Makespan, proof, picture, and operators by start time."""
     return Group(_headline(result), _load(result), Text(), gantt_text(gantt(result)), Text(), _operators(result))
 
 
@@ -113,7 +113,7 @@ def _operators(result: ScheduleResult) -> RenderableType:
             Text(label(row.id)), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", Text(", ".join(cores))
         )
     left = len(result.operators) - MAX_ROWS
-    return Group(table, Text(f"and {left} more: --json has them all", style="dim")) if left > 0 else table
+    return Group(table, Text(f"and {left} more (all with --json)", style="dim")) if left > 0 else table
 
 
 def _span(cores: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The numbers behind a search's figures: its points with their front, and how bound and incumbent met."""
+"""Records of a search's figures: points with their Pareto front, and convergence of bound and incumbent."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sartor.units import GIGA, format_seconds, format_share
 Numbers = npt.NDArray[np.float64]
 
 MOST_CLOUD = 1500
-"""Evaluated points that are drawn, best first."""
+"""Most evaluated points drawn, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignCloud:
-    """Evaluated points as a cost against the objective, the front told apart, and other ways to choose by name.
+    """Evaluated points as cost against objective, with the Pareto front marked and the alternatives named.
 
-    ``across`` and ``shade`` are the first two axes of the front that was asked for, named in ``axes`` with their units;
-    without one, area alone.
+    ``across`` and ``shade`` are the first two axes of the requested front, named in ``axes`` with their units; area
+    alone without one.
     """
 
     title: str
@@ -49,7 +49,7 @@ class DesignCloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convergence:
-    """What is proved and what is reached while the search runs."""
+    """Upper bound and best value while the search runs."""
 
     title: str
     unit: str
@@ -60,18 +60,18 @@ class Convergence:
 
 
 def convergence(answer: DesignAnswer) -> Convergence | None:
-    """Bound and incumbent over time; None where there was nothing to watch."""
+    """Bound and incumbent over time; None with fewer than two steps."""
     steps = [step for step in answer.result.trajectory if step.bound > 0 and np.isfinite(step.bound)]
     if len(steps) < 2:
         return None
     found = answer.result
     last = steps[-1].seconds
     if found.gap:
-        said = f"After {format_seconds(last)} no point can be more than {format_share(found.gap)} better"
+        proof = f"After {format_seconds(last)}, no point can be more than {format_share(found.gap)} better"
     else:
-        said = f"Proved after {format_seconds(last)}: nothing in the space is better"
+        proof = f"Proved optimal after {format_seconds(last)}"
     return Convergence(
-        title=f"{said}; {found.evaluated:,} of {found.evaluated + found.pruned:,} points evaluated",
+        title=f"{proof}; {found.evaluated:,} of {found.evaluated + found.pruned:,} points evaluated",
         unit=UNITS[answer.question.objective],
         seconds=np.array([step.seconds for step in steps]),
         bound=np.array([step.bound for step in steps]),
@@ -81,7 +81,7 @@ def convergence(answer: DesignAnswer) -> Convergence | None:
 
 
 def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
-    """Evaluated points by area; None where there is one alone."""
+    """Evaluated points by area; None for a single one."""
     best = answer.best
     ranked = [each for each in answer.result.ranked[:MOST_CLOUD] if each.objective > 0]
     if answer.proved_front is not None and best is not None:
@@ -112,11 +112,11 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
 
 AXES = {
     "area_mm2": ("die [mm2]", 1.0),
-    "power_w": ("power at most [W]", 1.0),
+    "power_w": ("peak power [W]", 1.0),
     "hbm_bytes": ("memory [GB]", GIGA),
     "usd": ("die and memory [USD]", 1.0),
 }
-"""What a front may be over: its title, and what of the SI unit is one."""
+"""The axes of a front: title, and scale from the SI unit."""
 
 
 def _on(ranked: Sequence[Ranked], axis: str) -> Numbers:
@@ -128,4 +128,4 @@ def _cloud_title(best: Ranked, others: Sequence[tuple[str, Ranked]]) -> str:
     if not others:
         return f"The best point reaches {rate(best.objective)} on {best.area_mm2:,.0f} mm2"
     name, first = others[0]
-    return f"The best point reaches {against_text(best, first)} of {printable(name)}"
+    return f"The best point reaches {against_text(best, first)} the objective of {printable(name)}"

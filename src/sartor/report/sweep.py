@@ -1,4 +1,4 @@
-"""Which field an answer's sawtooth shows and over which values; ``search.sweep`` prices them."""
+"""The sawtooth figure of ``advise``: which field, over which values; ``shapes.sweep`` prices them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 FINE = 96
-"""How many values on each side are looked at one by one, where the model's own value is ragged."""
+"""Values on each side priced one by one if the model's own value is ragged."""
 COARSE_SHARE = 0.2
-"""How far on each side to look, as a share of the value, where it is not."""
+"""Range on each side, as a share of the value, if it is not."""
 WIDTHS = ("ffn_hidden_size", "expert_ffn_hidden_size", "hidden_size")
-"""Fields that quantize into tiles and waves of the largest products."""
+"""Fields that quantize into tiles and waves of the largest GEMMs."""
 PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_size", "hidden_size")
-"""Which of several changed fields is swept: those that quantize hardest first."""
+"""Order in which changed fields are considered: the strongest quantization first."""
 
 
 def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
-    """The field that matters most for this answer, and beside it the width that quantizes into waves; None where a
-    model has no such field (or it was the first)."""
+    """Sweeps of the most important field and of the width that quantizes into waves; None if the model has no such
+    field (or it is the first one)."""
     question = advice.base.question
     ask = (question.workload, question.dims, question.gpu)
     field, after = _what_matters(advice)
@@ -47,8 +47,8 @@ def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
 
 
 def _what_matters(advice: Advice) -> tuple[str, int | None]:
-    """The costliest finding's field where the change to make first changes it; else another field it changes; else
-    the costliest finding's; else a width."""
+    """The most expensive finding's field if the recommended change includes it, else another changed field, else the
+    finding's field, else a width; and its new value."""
     own = advice.base.question.workload.shape.fields()
     first = advice.search.smallest_edit
     changed: Mapping[str, Any] = {} if first is None else first.changed
@@ -63,7 +63,7 @@ def _what_matters(advice: Advice) -> tuple[str, int | None]:
 
 
 def _new_value(advice: Advice, field: str) -> int | None:
-    """What the change to make first sets a field to; None where it leaves it."""
+    """The field's value in the recommended change; None if unchanged."""
     first = advice.search.smallest_edit
     return int(first.changed[field][1]) if first is not None and field in first.changed else None
 
@@ -77,10 +77,10 @@ def sweep_field(
     values: Iterable[int] | None = None,
     after: int | None = None,
 ) -> Sawtooth | None:
-    """The step with ``field`` at each of ``values`` (default: around the model's own), the others as they are.
+    """The step for each of ``values`` of ``field`` (default: around the model's own), other fields unchanged.
 
-    What follows from the field follows (``search.sweep``). Values the model cannot have are left out; None where
-    fewer than three are left. Raises ``InputError`` for a field there is not.
+    Derived sizes follow the field (``shapes.sweep``). Invalid values are left out; None if fewer than three remain.
+    Raises ``InputError`` for an unknown field.
     """
     now = int(workload.shape.fields().get(field, 1))
     wanted = _values(workload.shape, field, now, after) if values is None else np.unique(np.asarray([*values]))
@@ -139,5 +139,5 @@ def _title(field: str, values: Integers, rate: Any, now: int, after: int | None)
             return f"{field} {now} -> {after} alone raises the FLOP rate by {format_share(gain)}"
     below = 1 - here / best
     if below < 0.005:
-        return f"{field}={now} already runs at the best FLOP rate near by"
-    return f"{field}={now} runs {format_share(below)} below the best FLOP rate near by, at {int(values[rate.argmax()])}"
+        return f"{field}={now} already has the best FLOP rate nearby"
+    return f"{field}={now} runs {format_share(below)} below the best nearby FLOP rate, at {int(values[rate.argmax()])}"

@@ -1,7 +1,7 @@
 """Answers for the terminal, as rich renderables that fit 100 columns and are never cut.
 
-Everything a reader sees goes through :func:`~sartor.report.words.printable` into ``Text``: names come from files of
-unknown authors and must neither colour nor move anything. Printing is the command line's business.
+All text goes through :func:`~sartor.report.words.printable` into ``Text``, because names come from files of unknown
+authors and must not contain markup or control characters. The command line prints.
 """
 
 from sartor.report.table_advice import advice_view, candidates_table, findings_view, per_gpu_table

@@ -1,17 +1,16 @@
-"""``sartor advise`` for the terminal: verdict, where time goes, findings, candidates, devices, stability."""
+"""``sartor advise`` for the terminal: verdict, where the time goes, findings, faster shapes, sensitivity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from sartor.report.points import operator_times
-from sartor.report.table_estimate import heading, notes, plain_table, times_table, totals_line
+from sartor.report.table_estimate import heading, notes, plain_table, section_title, times_table, totals_line
 from sartor.report.verdict import verdict
 from sartor.report.words import (
     printable,
@@ -31,41 +30,37 @@ GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
 
 
 def advice_view(advice: Advice) -> RenderableType:
-    """``sartor advise``: the verdict in words, where the time goes, findings, candidates, devices, stability, notes."""
+    """``sartor advise``: verdict, where the time goes, findings, candidates, devices, sensitivity, notes."""
     base = advice.base.question
     search = advice.search
     parts: list[RenderableType] = [
         heading(base.reading.shape.name or "model", base.gpu.name, base.workload),
         Text(verdict(advice)),
-        _title("Where the time goes"),
+        section_title("Where the time goes"),
         times_table(operator_times(advice.base.estimate, small=0.02)),
         totals_line(advice.base.estimate),
-        _title("What is broken, and what it costs"),
+        section_title("Findings, and what each costs"),
         findings_view(advice.findings),
-        _title("Faster shapes of the same size"),
+        section_title("Faster shapes of the same size"),
         candidates_table(search),
         *_legend(search),
     ]
     if len(advice.gpus) > 1 and search.candidates:
-        parts += [_title("On each device"), per_gpu_table(advice)]
-    parts += notes("How stable this is", [printable(str(line)) for line in stability_lines(search.stability)])
+        parts += [section_title("On each device"), per_gpu_table(advice)]
+    parts += notes("For other settings", [printable(str(line)) for line in search.stability])
     parts += notes("Assumed", [*base.assumptions, *search.assumptions])
     return Group(*parts)
 
 
-def _title(words: str) -> RenderableType:
-    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
-
-
 def findings_view(findings: Iterable[Finding]) -> RenderableType:
-    """Each finding: its grade, rule and gain, then what is wrong and the fix."""
+    """Each finding: grade, gain, message, rule and fix."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(overflow="fold")
     found = list(findings)
     if not found:
-        return Text("No rule is broken.")
+        return Text("No findings.")
     for finding in found:
         grade = finding.grade.value
         words = Text(printable(finding.message))
@@ -81,14 +76,14 @@ def fix_text(finding: Finding) -> str:
 
 
 def gain_text(finding: Finding) -> str:
-    """``6.1%``; a dash where the model cannot run as asked, so that there is no time to save."""
+    """``6.1%``; a dash if the model cannot run, so there is no time to save."""
     return "-" if finding.gain_fraction is None else format_share(finding.gain_fraction)
 
 
 def candidates_table(search: ShapeSearch) -> RenderableType:
-    """Same-size shapes, best first: speedup with 80% interval, how sure, what it costs in parameters and FLOPs."""
+    """Shapes of the same size, best first: speedup with interval, confidence, change in parameters and FLOPs."""
     if not search.candidates:
-        return Text("Nothing within the tolerance is faster: keep the shape.")
+        return Text("No shape within the tolerance is faster.")
     table = plain_table("change", "speedup", "80% interval", "sure", "params", "flops", "quality")
     for each in with_candidate(search.candidates, search.smallest_edit):
         table.add_row(
@@ -104,24 +99,29 @@ def candidates_table(search: ShapeSearch) -> RenderableType:
 
 
 def _legend(search: ShapeSearch) -> list[RenderableType]:
-    """What the quality column's words mean, where there is one."""
+    """The meaning of two columns."""
     if not search.candidates:
         return []
-    return [Text("quality: known = within what published evidence covers; check = outside it", style="dim")]
+    return [
+        Text(
+            "sure: probability of being faster; quality: known = within published evidence, check = outside it",
+            style="dim",
+        )
+    ]
 
 
 def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:
-    """The candidates, and one more where it is not among them."""
+    """The candidates, and ``other`` if it is not among them."""
     return [*candidates] if other is None or position(candidates, other) >= 0 else [*candidates, other]
 
 
 def position(candidates: Sequence[Candidate], wanted: Candidate | None) -> int:
-    """Where a candidate stands in the list, -1 where it does not."""
+    """Position of a candidate in the list, -1 if absent."""
     return next((i for i, c in enumerate(candidates) if wanted is not None and c.changed == wanted.changed), -1)
 
 
 def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Text:
-    """What a candidate changes, and a remark where it is the special one."""
+    """A candidate's change, with a remark on the special one."""
     text = Text(short_change(candidate.changed))
     if special is not None and candidate.changed == special.changed:
         text.append(f"  <- {words}", style="green")
@@ -129,15 +129,10 @@ def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Text
 
 
 def per_gpu_table(advice: Advice) -> Table:
-    """Speedup of each candidate on each device, and the one that regrets least."""
+    """Speedup of each candidate on each device; the one with least regret is marked."""
     names = [gpu.name for gpu in advice.gpus]
     table = plain_table("change", *(printable(name) for name in names))
     for each in with_candidate(advice.search.candidates, advice.search.minimax):
         cells = (speedup_text(each.per_gpu[n]) if n in each.per_gpu else "-" for n in names)
         table.add_row(_marked(each, advice.search.minimax, "least regret"), *cells)
     return table
-
-
-def stability_lines(stability: Iterable[Any]) -> list[str]:
-    """Stability records as sentences (they know their own words)."""
-    return [str(line) for line in stability]

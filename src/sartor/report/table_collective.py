@@ -1,4 +1,4 @@
-"""``sartor collective`` for the terminal: one collective, its time, and the links it crosses."""
+"""``sartor collective`` for the terminal: time, bus bandwidth and links."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def collective_view(answer: CollectiveAnswer) -> RenderableType:
-    """One collective: its interval, its bus bandwidth, and how many of the group each tier joins."""
+    """One collective: interval, bus bandwidth, and the members that each tier joins."""
     op, cost = answer.collective, answer.cost
     where = f"{op.kind.value} of {size_text(op)} devices on {printable(answer.cluster.name)}"
     apart = f", {op.stride} apart" if int(op.stride) > 1 else ""
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
-    line.append(f"; {format_bytes(float(bus_bytes_per_s(op, cost)))}/s on the bus; {cost.source.value}")
+    line.append(f"; {format_bytes(float(bus_bytes_per_s(op, cost)))}/s bus bandwidth; {cost.source.value}")
     parts = (
-        f"on the links {format_seconds(float(cost.network_s))}, around them {format_seconds(float(cost.overhead_s))}"
+        f"transfer {format_seconds(float(cost.network_s))}, launch and latency {format_seconds(float(cost.overhead_s))}"
     )
     return Group(
         Text(where + apart, style="bold"), Rule(style="dim", characters="-"), line, Text(parts), *_tiers(answer)
@@ -35,7 +35,7 @@ def _tiers(answer: CollectiveAnswer) -> list[Text]:
     inner, lines = 1, []
     for tier, here in zip(answer.cluster.tiers, answer.members, strict=True):
         if here > inner:
-            rate = f"{format_bytes(tier.bytes_per_s)}/s of a device"
-            lines.append(Text(f"over {printable(tier.name)} ({rate}): {here} members together"))
+            rate = f"{format_bytes(tier.bytes_per_s)}/s per device"
+            lines.append(Text(f"over {printable(tier.name)} ({rate}): {here} devices"))
         inner = here
     return lines

@@ -1,11 +1,10 @@
-"""``sartor design`` for the terminal: the chip, a plan per model, what it is made of, the baselines, the front."""
+"""``sartor design`` for the terminal: the chip, a plan per model, area, alternatives, Pareto front."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -27,44 +26,41 @@ from sartor.report.design_words import (
     step_parts,
     why_texts,
 )
-from sartor.report.table_estimate import notes, plain_table
+from sartor.report.table_estimate import notes, plain_table, section_title, share_bar
 from sartor.report.words import printable
 from sartor.units import format_bytes, format_seconds, format_share
 
-BAR = 24
 MOST_ROWS = 8
-"""Points of the front shown; the JSON has them all."""
+"""Points of the front to show; the JSON has all of them."""
 
 
 def design_view(answer: DesignAnswer) -> RenderableType:
-    """The whole answer: the best chip and plan with its proof, or why no point fits."""
+    """The whole answer: the best chip and plans with proof, or why no point fits."""
     found = answer.result
     parts: list[RenderableType] = [Text(heading_text(answer), style="bold")]
     if found.status is DesignStatus.INFEASIBLE:
-        parts.append(Text(f"No point of the space fits. Tightest: {printable(found.tightest)}.", style="bold red"))
+        parts.append(
+            Text(f"No point of the space fits. Tightest constraint: {printable(found.tightest)}.", style="bold red")
+        )
         return Group(*parts, *notes("Assumed", answer.assumptions))
     parts.append(Text(headline(answer)))
     if answer.best is not None:
         details = [model_detail(answer.question, answer.best.evaluation, m) for m in range(len(answer.question.models))]
         known = [each for each in details if each is not None]
-        parts += [_title("Plans"), plans_table(known), _title("Where the steps go"), steps_table(known)]
-        parts += [_title("Where the area goes"), area_table(answer, answer.best)]
+        parts += [section_title("Plans"), plans_table(known), section_title("Where the time goes"), steps_table(known)]
+        parts += [section_title("Where the area goes"), area_table(answer, answer.best)]
     if found.baselines:
-        parts += [_title("Against other ways to choose"), baselines_table(answer), *notes("Of these", notes_of(answer))]
-        parts += notes("The best against TPUv4-like, model by model", why_texts(answer))
+        parts += [section_title("Alternatives"), baselines_table(answer), *notes("Notes", notes_of(answer))]
+        parts += notes("The best chip against TPUv4-like, model by model", why_texts(answer))
     if answer.shapes is not None:
         parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:
-        parts += [_title(front_text(answer)), front_table(answer.front)]
+        parts += [section_title(front_text(answer)), front_table(answer.front)]
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
 
 
-def _title(words: str) -> RenderableType:
-    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
-
-
 def plans_table(details: Sequence[ModelDetail]) -> Table:
-    """Every model's plan on the chip: step with its interval, throughput, share of peak, memory."""
+    """Each model's plan on the chip: step with interval, throughput, MFU, memory."""
     table = plain_table("model", "step", "80% low", "80% high", "seq/s", "mfu", "memory", "plan")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for each in details:
@@ -87,7 +83,7 @@ def steps_table(details: Sequence[ModelDetail]) -> Table:
         name = printable(each.outcome.name)
         for words, seconds in step_parts(each.time):
             share = seconds / each.time.total_s
-            table.add_row(Text(name), words, format_seconds(seconds), format_share(share), _bar(share))
+            table.add_row(Text(name), words, format_seconds(seconds), format_share(share), share_bar(share))
             name = ""
     return table
 
@@ -99,14 +95,14 @@ def area_table(answer: DesignAnswer, best: Ranked) -> Table:
     parts: Mapping[str, float] = area_parts(answer.question, best.evaluation.point.accelerator)
     for name, area in sorted(parts.items(), key=lambda part: -part[1]):
         share = area / best.area_mm2
-        table.add_row(AREA_WORDS[name], f"{area:,.1f}", format_share(share), _bar(share))
+        table.add_row(AREA_WORDS[name], f"{area:,.1f}", format_share(share), share_bar(share))
     return table
 
 
 def baselines_table(answer: DesignAnswer) -> Table:
-    """What else there is to choose by, priced by the same cost model."""
+    """The alternatives, priced by the same cost model."""
     best = answer.best
-    table = plain_table("way", "objective", "best is", "mm2", "W", "points", "took")
+    table = plain_table("alternative", "objective", "best vs this", "mm2", "W", "points", "search")
     for each in answer.result.baselines:
         other = each.ranked
         cells = ("-", "", "", "")
@@ -133,7 +129,3 @@ def front_table(front: Sequence[Ranked]) -> Table:
     if len(front) > MOST_ROWS:
         table.add_row(f"{len(front) - MOST_ROWS} more in the JSON", "", "", "", "", "")
     return table
-
-
-def _bar(share: float) -> Text:
-    return Text("#" * round(BAR * share), style="blue")

@@ -1,4 +1,4 @@
-"""``sartor estimate`` for the terminal: operators by time, totals, notes."""
+"""``sartor estimate`` for the terminal, and the pieces other views share: tables, bars, titles, notes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sartor.operators import Operator, Pass, kind_name
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
     efficiency,
+    flops_text,
     interval_text,
     printable,
     short_name,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from sartor.answers import ModelEstimate
 
 BAR = 24
-"""Characters of the longest bar."""
+"""Characters in the longest bar."""
 
 
 PASS_WORDS = {
@@ -47,7 +48,7 @@ PASS_WORDS = {
 
 
 def estimate_view(answer: ModelEstimate) -> RenderableType:
-    """``sartor estimate``: the question, operators by time, totals, what was assumed."""
+    """``sartor estimate``: the question, operators by time, totals, assumptions."""
     question = answer.question
     return Group(
         heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
@@ -66,7 +67,7 @@ def heading(model: str, gpu: str, workload: Workload) -> RenderableType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One operator as shown: all its executions together."""
+    """One operator with all its executions together."""
 
     operator: Operator
     cost: Cost
@@ -76,7 +77,7 @@ class _Row:
 
 
 def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE) -> Table:
-    """Operators grouped by kind, the longest kind and operator first; those below ``small`` of the step in one line."""
+    """Operators by kind, longest first; those below ``small`` of the step on one line."""
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", collapse_padding=True)
     table.add_column("operator", overflow="fold", min_width=14)
     table.add_column("pass", overflow="fold")
@@ -146,7 +147,7 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
 
 
 def times_table(times: OperatorTimes) -> Table:
-    """Operators with all their passes together, longest first: time, its 80% interval, share, and a bar."""
+    """Operators with all passes together, longest first: time, 80% interval, share, and a bar."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     table.add_column("operator", overflow="fold")
     for name in ("time", "80% low", "80% high", "share"):
@@ -155,28 +156,37 @@ def times_table(times: OperatorTimes) -> Table:
     totals = times.time_s.sum(axis=1)
     longest = max(totals.max(initial=0.0), 1e-30)
     for name, total, low, high in zip(times.names, totals, times.low_s, times.high_s, strict=True):
-        bar = Text("#" * max(round(BAR * total / longest), 1), style="blue")
         cells = (format_seconds(total), format_seconds(low), format_seconds(high), format_share(total / times.step_s))
-        table.add_row(Text(name), *cells, bar)
+        table.add_row(Text(name), *cells, share_bar(total / longest, least=1))
     return table
 
 
 def totals_line(estimate: Estimate) -> RenderableType:
-    """One paragraph: the step with its interval, throughput, utilisation, FLOPs and where the numbers come from."""
-    text = Text("Step ", style="bold")
+    """One paragraph: step time with interval, throughput, MFU, FLOPs and the source of the numbers."""
+    text = Text("Step time ", style="bold")
     text.append(interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s)), style="bold")
     text.append(
         f"; {format_count(float(estimate.tokens_per_s))} tokens/s; {format_share(float(estimate.mfu))} of dense peak "
-        f"(mfu); {float(estimate.matmul_flops) / 1e12:,.3g} TFLOP of products; {estimate.source.value}"
+        f"(MFU); {flops_text(float(estimate.matmul_flops))} in matrix multiplications; {estimate.source.value}"
     )
     moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
     if abs(moved) >= SMALL_SHARE:
-        text.append(f"; measurements moved the formula by {signed_share(moved)}")
+        text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")
     return Padding(text, (1, 0, 0, 0), expand=False)
 
 
+def section_title(words: str) -> RenderableType:
+    """A heading with an empty line above it."""
+    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
+
+
+def share_bar(share: float, *, least: int = 0) -> Text:
+    """``share`` of a whole bar, at least ``least`` characters."""
+    return Text("#" * max(round(BAR * share), least), style="blue")
+
+
 def notes(title: str, lines: Sequence[str]) -> list[RenderableType]:
-    """A titled list; nothing where it is empty."""
+    """A titled list; nothing if it is empty."""
     if not lines:
         return []
     items = [_bullet(Text(printable(line))) for line in lines]
@@ -192,7 +202,7 @@ def _bullet(text: Text, mark: str = "-") -> Table:
 
 
 def plain_table(first: str, *others: str) -> Table:
-    """Names on the left (folded where long), numbers on the right (never wrapped)."""
+    """Names on the left (folded if long), numbers on the right (never wrapped)."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     table.add_column(first, overflow="fold")
     for name in others:

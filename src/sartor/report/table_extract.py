@@ -10,12 +10,12 @@ from rich.text import Text
 from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Attention, Gemm, GroupedGemm, Operator, kind_name
 from sartor.report.table_estimate import PASS_WORDS, notes, plain_table
-from sartor.report.words import printable, size_text
+from sartor.report.words import flops_text, printable, size_text
 from sartor.units import format_count
 
 
 def extract_view(model: TracedModel) -> RenderableType:
-    """What was traced, its layers, its operators in execution order, and totals."""
+    """The trace, its layers, operators in execution order, and totals."""
     head = Text(printable(model.name), style="bold")
     head.append(
         f"  {model.module_class}, {model.phase}, {model.dtype.value}, "
@@ -58,9 +58,8 @@ def _gflop(op: Operator) -> str:
 
 
 def totals_line(model: TracedModel) -> RenderableType:
-    """Products of the whole trace, its operators and edges."""
+    """FLOPs, operators and edges of the whole trace."""
     graph = model.graph
-    text = Text("Products ", style="bold")
-    text.append(f"{float(graph.matmul_flops) / 1e12:,.4g} TFLOP", style="bold")
+    text = Text(f"{flops_text(float(graph.matmul_flops))} in matrix multiplications", style="bold")
     text.append(f"; {len(graph.operators)} operators, {len(graph.edges)} edges")
     return Padding(text, (1, 0, 0, 0), expand=False)

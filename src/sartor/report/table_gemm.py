@@ -1,4 +1,4 @@
-"""``sartor gemm`` for the terminal: one product, why it takes as long as it does, the tiles considered."""
+"""``sartor gemm`` for the terminal: one GEMM, the terms of its time, the tiles considered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import (
+    count_text,
     interval_text,
     owner_words,
     printable,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:
-    """``sartor gemm``: one product, why it takes as long as it does, and the tiles that were considered."""
+    """``sartor gemm``: time, reason, and the tiles considered."""
     gemm, cost = answer.gemm, answer.cost
     achieved = float(gemm.flops) / float(cost.time_s)
     head = Text(f"{size_text(gemm)} ", style="bold")
@@ -36,23 +37,23 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
 
 
 def gemm_reason(answer: GemmAnswer) -> str:
-    """Why, in words: tiles, waves, what is wasted in them, alignment, and the terms."""
+    """Tiles, waves, alignment and the terms of the time, in words."""
     gemm, cost, gpu = answer.gemm, answer.cost, answer.gpu
     d = cost.details
     terms = ", ".join(
         f"{word} {format_seconds(float(term))}"
-        for word, term in (("matrix", cost.compute_s), ("memory", cost.memory_s), ("overhead", cost.overhead_s))
+        for word, term in (("compute", cost.compute_s), ("memory", cost.memory_s), ("overhead", cost.overhead_s))
     )
     intensity = float(gemm.flops) / float(gemm.bytes_moved)
-    ends = f"Terms: {terms}. It does {intensity:,.0f} FLOP per byte; the ridge is at {_ridge(answer):,.0f}."
+    ends = f"Terms: {terms}. Intensity: {intensity:,.0f} FLOP/byte (ridge point {_ridge(answer):,.0f})."
     if gpu.accelerator is not None:
-        return f"{_on_arrays(answer)} {ends} Nothing is fitted: times follow from the chip's description."
+        return f"{_on_arrays(answer)} {ends} Calibration: none; times follow from the chip's description."
     return (
-        f"Tiles of {tile_text(cost)} over {gpu.num_sms} SMs make {float(d.get('waves', 0)):.0f} waves: "
+        f"Tiles of {tile_text(cost)} on {gpu.num_sms} SMs run in {count_text(float(d.get('waves', 0)), 'wave')}; "
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
-        f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work; operand alignment lets the "
-        f"main loop run at {format_share(float(d.get('alignment', 1)))}. {ends}{_residual(answer)}"
-        f" Coefficients: {owner_words(answer.calibration)}."
+        f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work. Operand alignment allows "
+        f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed. {ends}{_residual(answer)}"
+        f" Calibration: {owner_words(answer.calibration)}."
     )
 
 
@@ -60,22 +61,23 @@ def _on_arrays(answer: GemmAnswer) -> str:
     d, cores, waves = answer.cost.details, answer.gpu.num_sms, answer.cost.details["waves"]
     tile, wave, busy = (format_share(float(d[key])) for key in ("tile_efficiency", "wave_efficiency", "utilization"))
     return (
-        f"Tiles of {tile_text(answer.cost)} over {cores} tensor core{'s' if cores > 1 else ''} make"
-        f" {waves:,} wave{'s' if waves > 1 else ''}: {tile} of the array's cycles in a tile and {wave} of the waves do"
-        f" useful work; multiply-accumulators are busy {busy} of the time."
+        f"Tiles of {tile_text(answer.cost)} on {count_text(cores, 'tensor core')} run in {count_text(waves, 'wave')};"
+        f" {tile} of the array cycles and {wave} of the waves do useful work. The multiply-accumulators are busy"
+        f" {busy} of"
+        " the time."
     )
 
 
 def _residual(answer: GemmAnswer) -> str:
-    """How far what was learned from measurements, the package's and the user's own, moved the formula's time."""
+    """How far measurements, the package's and the user's own, changed the analytic time."""
     learned, own = (answer.cost.details.get(name) for name in ("residual", "own_rows"))
     if learned is None and own is None:
         return ""
     factor = float(learned or 1.0)
     before = format_seconds(float(answer.cost.time_s) / factor / float(own or 1.0))
-    words = f" Measurements moved the formula's {before} by {signed_share(factor - 1)}" if learned is not None else ""
-    mine = "" if own is None else f"{', your' if words else ' Your'} own rows by {signed_share(float(own) - 1)}"
-    return f"{words}{mine}; tiles are the formula's."
+    parts = [f"calibration {signed_share(factor - 1)}"] if learned is not None else []
+    parts += [f"your own measurements {signed_share(float(own) - 1)}"] if own is not None else []
+    return f" Changes to the analytic {before}: {', '.join(parts)} (tiles are the analytic ones)."
 
 
 def _ridge(answer: GemmAnswer) -> float:
@@ -84,8 +86,8 @@ def _ridge(answer: GemmAnswer) -> float:
 
 
 def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
-    """The alternatives, fastest first, with what each loses in tiles and waves."""
-    table = plain_table("tile", "split k", "waves", "tile eff", "wave eff", "matrix", "memory", "time", "slower by")
+    """The alternatives, fastest first, with tile and wave efficiency."""
+    table = plain_table("tile", "split k", "waves", "tile eff", "wave eff", "compute", "memory", "time", "slower by")
     best = float(_get(answer.alternatives[0], "time_s")) if answer.alternatives else 1.0
     for each in list(answer.alternatives)[:limit]:
         time_s = float(_get(each, "time_s"))

@@ -1,4 +1,4 @@
-"""``sartor plan`` for the terminal: the plan in words, what bounds it, memory by stage, others, what it costs."""
+"""``sartor plan`` for the terminal: the best plan, its step, memory by stage, other plans, cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from sartor.report.plan_words import (
     recompute_text,
     step_parts,
 )
-from sartor.report.table_estimate import notes, plain_table
+from sartor.report.table_estimate import notes, plain_table, section_title, share_bar
 from sartor.report.words import printable
 from sartor.units import format_bytes, format_seconds, format_share
 
@@ -29,49 +28,44 @@ if TYPE_CHECKING:
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.step.stage_table import StageRow
 
-BAR = 24
 REASONS = 8
-"""Reasons shown; the rest is summed."""
+"""Reasons to show; the rest is summed."""
 
 
 def plan_view(answer: PlanAnswer) -> RenderableType:
-    """The whole answer: the best plan and why, or why nothing fits and what would."""
+    """The whole answer: the best plan and why, or why nothing fits and what would fit."""
     found = answer.search
     parts: list[RenderableType] = [Text(heading_text(answer), style="bold")]
     if found.best is None:
-        parts += [*infeasible_view(found), _title("Struck out"), rejected_table(found)]
+        parts += [*infeasible_view(found), section_title("Rejected plans"), rejected_table(found)]
         return Group(*parts, *notes("Assumed", answer.assumptions))
-    parts += [Text(headline(answer)), _title("Where the step goes"), parts_table(found.best)]
-    parts += [_title("Memory by stage"), stages_table(answer.stages)]
-    parts += [_title(f"Best {len(found.top)} of different dims"), top_table(found.top)]
+    parts += [Text(headline(answer)), section_title("Where the time goes"), parts_table(found.best)]
+    parts += [section_title("Memory by stage"), stages_table(answer.stages)]
+    parts += [section_title(f"Best plans by parallel degrees ({len(found.top)} shown)"), top_table(found.top)]
     if len(answer.searches) > 1:
-        parts += [_title("By number of devices"), devices_table(answer)]
-    parts += [_title("Struck out"), rejected_table(found)]
+        parts += [section_title("By number of devices"), devices_table(answer)]
+    parts += [section_title("Rejected plans"), rejected_table(found)]
     if answer.cost is not None:
-        parts += [_title("Cost"), Text(cost_text(answer))]
+        parts += [section_title("Cost"), Text(cost_text(answer))]
     parts += notes("To try next", next_lines(answer))
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
 
 
-def _title(words: str) -> RenderableType:
-    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
-
-
 def parts_table(best: PricedPlan) -> Table:
-    """What the step is made of, longest first, with a bar."""
+    """Parts of the step, longest first, with a bar."""
     table = plain_table("part", "time", "share", "")
     table.columns[-1].justify = "left"
     parts = step_parts(best)
     longest = max(seconds for _, seconds in parts)
     for words, seconds in parts:
-        bar = Text("#" * max(round(BAR * seconds / longest), 1), style="blue")
-        table.add_row(words, format_seconds(seconds), format_share(seconds / best.step_s), bar)
+        share = format_share(seconds / best.step_s)
+        table.add_row(words, format_seconds(seconds), share, share_bar(seconds / longest, least=1))
     return table
 
 
 def stages_table(stages: Iterable[StageRow]) -> Table:
-    """Pipeline ranks, equal neighbours as one line: what they hold, how long a microbatch takes, what fills them."""
-    table = plain_table("stage", "layers", "micro", "states", "stash", "at work", "device", "of")
+    """Pipeline ranks, equal neighbours on one line: layers, time of a microbatch, memory."""
+    table = plain_table("stage", "layers", "microbatch", "states", "activations", "workspace", "total", "full")
     table.add_column("", no_wrap=True)
     for _, group in groupby(stages, key=lambda s: (s.layers, s.chunks, s.holds)):
         same = list(group)
@@ -92,8 +86,8 @@ def stages_table(stages: Iterable[StageRow]) -> Table:
 
 
 def top_table(top: Iterable[PricedPlan]) -> Table:
-    """The best plan of each set of dims: degrees, switches, predicted step, utilisation, memory."""
-    columns = ("pp", "dp", "cp", "ep", "chunks", "micro", "zero", "sp", "recompute", "step", "mfu", "memory")
+    """The best plan for each set of parallel degrees: settings, predicted step, MFU, memory."""
+    columns = ("pp", "dp", "cp", "ep", "chunks", "batch", "zero", "sp", "recompute", "step", "mfu", "memory")
     table = plain_table("tp", *columns)
     for each in top:
         plan, dims = each.plan, each.plan.dims
@@ -111,7 +105,7 @@ def top_table(top: Iterable[PricedPlan]) -> Table:
 
 
 def devices_table(answer: PlanAnswer) -> Table:
-    """The best plan of every number of devices: what more of them buy."""
+    """The best plan for each number of devices."""
     table = plain_table("devices", "step", "80% low", "80% high", "mfu", "device-s per step", "plan")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for search in answer.searches:
@@ -131,8 +125,8 @@ def devices_table(answer: PlanAnswer) -> Table:
 
 
 def rejected_table(search: PlanSearch) -> Table:
-    """Why points of the grid were struck out, most first."""
-    table = plain_table("reason", "points")
+    """Why plans were rejected, the commonest reason first."""
+    table = plain_table("reason", "plans")
     reasons = list(search.rejected.items())
     for reason, count in reasons[:REASONS]:
         table.add_row(Text(printable(reason)), f"{count:,}")
@@ -143,11 +137,11 @@ def rejected_table(search: PlanSearch) -> Table:
 
 
 def infeasible_view(search: PlanSearch) -> list[RenderableType]:
-    """Why nothing fits, and what would."""
+    """Why nothing fits, and what would fit."""
     assert search.tightest is not None
     lines = [f"{each.change}" for each in search.tightest.relaxations]
     lean = search.tightest.leanest
     words = [Text(printable(search.tightest.message[:1].upper() + search.tightest.message[1:]) + ".", style="bold red")]
     if lean is not None:
-        words.append(Text(f"The leanest plan: {plan_words(lean.plan)}."))
+        words.append(Text(f"The plan with least memory: {plan_words(lean.plan)}."))
     return [*words, *notes("What would fit", lines)]

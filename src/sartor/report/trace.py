@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that runs on a track of a process from ``start`` for ``duration``, in any one unit of time."""
+    """A task on a track of a process, from ``start`` for ``duration``, in any unit of time."""
 
     name: str
     process: str
@@ -36,7 +36,7 @@ class Counter:
 
 
 INDENTED = 5000
-"""Events up to which a trace is written for people to read as well."""
+"""Most events for which the trace is indented."""
 
 
 def trace_json(

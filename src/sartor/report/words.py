@@ -1,4 +1,4 @@
-"""How operators, fields and numbers are written for people, alike in the terminal, the figures and the page."""
+"""Text for operators, fields and numbers, the same in the terminal, the figures and the page."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def short_name(operator: Operator) -> str:
 
 
 def size_text(operator: Operator) -> str:
-    """The problem an operator solves, as ``[batch x] m x n x k``: ``8192 x 7680 x 2560``; attention as its score
-    products (batch times heads, queries, keys, head dimension); rows and columns, or bytes, for the others."""
+    """An operator's size as ``[batch x] m x n x k``: ``8192 x 7680 x 2560``; attention as its score GEMMs (batch times
+    heads, queries, keys, head dimension); rows and columns, or bytes, for the others."""
     if isinstance(operator, Gemm):
         sizes = (operator.m, operator.n, operator.k)
         return _times(*sizes) if int(operator.batch) == 1 else _times(operator.batch, *sizes)
@@ -51,7 +51,7 @@ def size_text(operator: Operator) -> str:
 
 
 def tile_text(cost: Cost) -> str:
-    """``256x128``, ``256x128/4`` where k is split in four, empty where an operator has no tile."""
+    """``256x128``, ``256x128/4`` with k split in four, empty for an operator without tiles."""
     details = cost.details
     if not details.get("tile_m"):
         return ""
@@ -60,7 +60,7 @@ def tile_text(cost: Cost) -> str:
 
 
 def efficiency(operator: Operator, cost: Cost) -> float | None:
-    """Share of tiles and waves that does useful work (GEMMs), None for what has no grid."""
+    """Share of tiles and waves that does useful work (GEMMs); None for other operators."""
     tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
     return None if tile is None or wave is None else float(tile) * float(wave)
 
@@ -91,7 +91,7 @@ _SHORT = {
 
 
 def short_change(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """A change for a table's cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension)."""
+    """A change for a table cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension)."""
     rest = dict(changed)
     if "num_heads" in rest and "head_dim" in rest:
         (heads, new_heads), (width, new_width) = rest.pop("num_heads"), rest.pop("head_dim")
@@ -125,7 +125,7 @@ def speedup_text(speedup: Any) -> str:
 
 
 def sure_text(probability: float) -> str:
-    """``84%``; never quite certain: ``>99%``."""
+    """``84%``, at most ``>99%``."""
     return ">99%" if probability > 0.99 else f"{100 * float(probability):.0f}%"
 
 
@@ -140,15 +140,31 @@ def workload_text(workload: Workload) -> str:
 
 
 OWNERS = {
-    "own": "measurements of the device itself",
-    "own (another dtype)": "measurements of the device in another dtype",
-    "joint": "a joint fit of generations measured, nothing of this device",
-    "generation": "assumptions of its generation, nothing fitted",
-    "template": "the accelerator's description alone, nothing fitted",
+    "own": "measured on this GPU",
+    "own (another dtype)": "measured on this GPU in another data type",
+    "joint": "joint fit of several generations, not measured on this GPU",
+    "generation": "typical values of its generation, not measured",
+    "template": "none; follows from the chip's description",
 }
 """``Calibration.owner`` in words."""
 
 
 def owner_words(owner: str) -> str:
-    """Whose coefficients: ``kin h200_sxm`` is ``lent by h200_sxm``."""
-    return OWNERS.get(owner, f"lent by {owner.removeprefix('kin ')}")
+    """Where a calibration comes from: ``kin h200_sxm`` is ``borrowed from h200_sxm``."""
+    return OWNERS.get(owner, f"borrowed from {owner.removeprefix('kin ')}")
+
+
+def flops_text(flops: float) -> str:
+    """``1.4e14`` -> ``140 TFLOP``, ``3.49e15`` -> ``3.49 PFLOP``."""
+    scale, unit = next(((s, u) for s, u in ((1e18, "E"), (1e15, "P"), (1e12, "T")) if flops >= s), (1e9, "G"))
+    return f"{flops / scale:,.3g} {unit}FLOP"
+
+
+def count_text(count: float, noun: str) -> str:
+    """``1 wave``, ``24 waves``."""
+    return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")
+
+
+def three_digits(number: float) -> str:
+    """``31354`` -> ``31,400``: three significant digits of a large number."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else f"{number:.3g}"
