@@ -99,7 +99,7 @@ def test_momentum_alone_is_half_of_adam_and_adapters_hold_no_states() -> None:
 def test_weights_over_all_ranks_are_the_model_and_the_copies_of_its_vectors(tp: int, pp: int, v: int) -> None:
     shape = load_model("gpt3-175b")
     every = every_stage(_job(), _plan({"tp": tp, "pp": pp}, virtual_stages=v), CLUSTER)
-    held = float(every.weights.sum()) / 2 * tp
+    held = float(every.held.weights.sum()) / 2 * tp
     vectors = 96 * (4 * 12288 + 2 * 12288) + 2 * 12288 + 2048 * 12288  # norms and row-parallel biases, positions
     table = shape.vocab_size * 12288 if pp > 1 else 0
     total = int(count_params(shape).total)
@@ -109,7 +109,7 @@ def test_weights_over_all_ranks_are_the_model_and_the_copies_of_its_vectors(tp: 
 @given(st.sampled_from(["mixtral-8x7b", "deepseek-v3"]), st.sampled_from([1, 2, 4, 8]))
 def test_experts_over_all_expert_ranks_are_the_experts(name: str, ep: int) -> None:
     job = _job(name)
-    one, many = (every_stage(job, _plan({"dp": 8, "ep": e}), CLUSTER).weights.sum() / 2 for e in (1, ep))
+    one, many = (every_stage(job, _plan({"dp": 8, "ep": e}), CLUSTER).held.weights.sum() / 2 for e in (1, ep))
     routed = float(count_params(job.shape).routed_expert)
     mtp = 0 if not job.shape.mtp_layers else routed / 58
     assert one - many == pytest.approx((routed + mtp) * (1 - 1 / ep), rel=1e-9)
@@ -143,7 +143,7 @@ def test_states_and_kept_activations_never_grow_with_more_devices_stages_or_shar
 
     def held(p: TrainingPlan) -> float:
         each = every_stage(job, p, CLUSTER)
-        return float((each.states + each.layers_kept).max())
+        return float((each.held.states + each.kept.layers_kept).max())
 
     base = held(plan)
     for more in (replace(d, tp=d.tp * 2), replace(d, cp=d.cp * 2), replace(d, dp=d.dp * 2)):
@@ -160,8 +160,8 @@ def test_more_stages_never_hold_more_where_they_divide_the_layers(pp: int, tp: i
     job = _job("llama-3.1-405b", trainer=Trainer())  # untied: no second table
     base = TrainingPlan(dims=ParallelDims(tp=tp, dp=8), num_microbatches=64)
     few, more = (every_stage(job, replace(base, dims=replace(base.dims, pp=p)), CLUSTER) for p in (1, pp))
-    assert more.states.max() <= few.states.max()
-    assert more.layers_kept.max() <= few.layers_kept.max() * pp * np.ceil(126 / pp) / 126
+    assert more.held.states.max() <= few.held.states.max()
+    assert more.kept.layers_kept.max() <= few.kept.layers_kept.max() * pp * np.ceil(126 / pp) / 126
 
 
 @given(st.integers(1, 12), degrees, degrees)
@@ -170,7 +170,7 @@ def test_the_stash_grows_as_the_microbatches_in_flight(m: int, tp: int, pp: int)
         every_stage(_job(), _plan({"tp": tp, "pp": pp}, num_microbatches=n, schedule=PipelineSchedule.GPIPE), CLUSTER)
         for n in (1, m)
     )
-    assert many.kept == pytest.approx(m * one.kept)
+    assert many.stash == pytest.approx(m * one.stash)
 
 
 @given(degrees, st.integers(1, 4), st.integers(1, 6), st.sampled_from(list(PipelineSchedule)), st.floats(0.2, 3))

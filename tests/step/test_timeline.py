@@ -70,7 +70,7 @@ def test_activations_held_are_the_footprints(name: str) -> None:
     for track in found.memory:
         held = track.peak_bytes - track.states_bytes
         rel = 1e-6 if name != "recomputed chunks" else 0.1
-        assert held == pytest.approx(float(whole.kept[track.device, 0]), rel=rel)
+        assert held == pytest.approx(float(whole.stash[track.device, 0]), rel=rel)
         assert track.bytes_held[-1] == pytest.approx(track.states_bytes)
         assert (np.diff(track.times_s) >= 0).all()
 

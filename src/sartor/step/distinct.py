@@ -17,19 +17,36 @@ TABLE = 1 << 22
 def distinct_rows(columns: Sequence[Any]) -> tuple[list[IntArray], IntArray]:
     """Distinct combinations of equally long columns of integers not below -1, in ascending order, and which of them
     each entry is. Found by counting: no column is sorted."""
-    values, codes = zip(*(_distinct(np.asarray(column, dtype=np.int64) + 1) for column in columns), strict=True)
-    key: Any = np.int64(0)
-    for value, code in zip(values, codes, strict=True):
-        key = key * value.size + code
+    given = [np.asarray(column, dtype=np.int64) for column in columns]
+    limit = _limit(max(column.size for column in given))
+    key, size = np.zeros((), dtype=np.int64), 1
+    for column in given:
+        most = int(column.max(initial=-1)) + 2
+        if size * most > limit:  # fewer are used than could be
+            found, key = _distinct(key)
+            size = found.size
+        code, count = (column + 1, most) if size * most <= limit else _coded(column)
+        key, size = key * count + code, size * count
     found, index = _distinct(key)
-    places = np.unravel_index(found, [value.size for value in values])
-    return [value[place] - 1 for value, place in zip(values, places, strict=True)], index
+    where = np.empty(found.size, dtype=np.int64)
+    where[index] = np.arange(index.size).reshape(index.shape)
+    return [np.broadcast_to(column, key.shape).ravel()[where] for column in given], index
+
+
+def _coded(column: IntArray) -> tuple[IntArray, int]:
+    found, code = _distinct(column + 1)
+    return code, found.size
+
+
+def _limit(size: int) -> int:
+    """Largest value that is looked up in a table: that of many values may be large."""
+    return min(TABLE, 16 * size + 4096)
 
 
 def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
-    if values.size and values.max() < min(TABLE, 64 * values.size + 4096):
-        seen = np.zeros(int(values.max()) + 1, dtype=np.int64)
-        seen[values] = 1
-        return np.flatnonzero(seen), (np.cumsum(seen) - 1)[values]
+    if values.size and values.max() < _limit(values.size):
+        seen = np.zeros(int(values.max()) + 1, dtype=bool)
+        seen[values] = True
+        return np.flatnonzero(seen), (np.cumsum(seen) - 1).take(values)
     found, index = np.unique(values, return_inverse=True)
     return found, index.reshape(values.shape)

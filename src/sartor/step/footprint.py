@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,18 @@ import numpy.typing as npt
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.step.distinct import distinct_rows
+from sartor.step.held_bytes import HeldBytes, held_bytes
+from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.memory_coefficients import USABLE_SHARE
 from sartor.step.results import Footprint
-from sartor.step.stage_bytes import StageBytes, devices_of, stage_bytes
+from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes
 from sartor.units import Bools
+
+IntArray = npt.NDArray[np.int64]
+
+CHUNK = 8192
+"""Plans summed up at once: their arrays stay in a core's cache."""
 
 _PARTS = (
     "param_bytes",
@@ -42,11 +51,11 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     54
     """
     flat, shape = flatten(plan)
-    out = np.zeros((len(_PARTS), int(np.prod(shape, dtype=int))))
-    for where, part in _by_pipeline(flat):
-        pp, virtual = int(part.dims.pp[0]), int(part.virtual_stages[0])
-        counts, device = devices_of(job, pp, virtual, plan.stage_layers, every=False)
-        out[:, where] = _fullest(stage_bytes(job, part, cluster, counts, device))
+    tables = _tables(job, flat, cluster)
+    count = int(np.prod(shape, dtype=int))
+    out = np.empty((len(_PARTS), count))
+    for start in range(0, count, CHUNK):
+        out[:, start : start + CHUNK] = tables.fullest(slice(start, start + CHUNK))
     values = {name: (row.reshape(shape) if shape else float(row[0])) for name, row in zip(_PARTS, out, strict=True)}
     stage = values.pop("stage")
     return Footprint(**values, stage=stage.astype(np.int64) if isinstance(stage, np.ndarray) else int(stage))
@@ -95,30 +104,173 @@ _FIELDS = (
 )
 
 
-def _by_pipeline(flat: TrainingPlan) -> Any:
-    """Plans of equal (pp, virtual_stages): where they stand and they themselves."""
-    pp, virtual = np.asarray(flat.dims.pp, dtype=np.int64), np.asarray(flat.virtual_stages, dtype=np.int64)
-    code = pp * (int(virtual.max(initial=1)) + 1) + virtual
-    for each in np.unique(code):
-        where = np.flatnonzero(code == each)
-        yield where, (flat if len(where) == len(code) else _take(flat, where))
-
-
-def _take(flat: TrainingPlan, where: npt.NDArray[np.intp]) -> TrainingPlan:
+def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
+    """What depends on microbatches and what does not, each computed once for its own distinct rows of plans, pipeline
+    by pipeline (pp, virtual_stages)."""
     d = flat.dims
-    dims = {n: getattr(d, n)[where] for n in _DIMS}
-    return replace(flat, dims=ParallelDims(**dims), **{n: getattr(flat, n)[where] for n in _FIELDS})
+    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages])
+    whole = [pipeline, d.tp, d.cp, d.ep]
+    size, count = flat.microbatch_size, flat.num_microbatches
+    kinds = [flat.schedule, flat.recompute, flat.recompute_layers]
+    kept_rows, kept_at = distinct_rows([*whole, size, d.sequence_parallel, count, *kinds])
+    held_rows, held_at = distinct_rows([*whole, d.dp, flat.zero_stage, flat.shard_group, flat.optimizer_offload])
+    kept_plan, held_plan = _kept_plan(kept_rows, ways), _held_plan(held_rows, ways)
+    microbatches = microbatch_of(job, kept_plan)
+    kept, held, devices = list[KeptBytes](), list[HeldBytes](), list[IntArray]()
+    starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
+    for i, (pp, virtual) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
+        of_kept, of_held = (slice(at[i], at[i + 1]) for at in starts)
+        counts, device = devices_of(job, pp, virtual, flat.stage_layers, every=False)
+        batch = microbatches.at(np.arange(of_kept.start, of_kept.stop))
+        kept.append(kept_bytes(job, _take(kept_plan, of_kept), cluster.gpu, batch, counts, device))
+        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, counts.sum(axis=1)))
+        devices.append(device[:, None])
+    return _Tables(
+        job=job,
+        cluster=cluster,
+        kept=_beside(kept),
+        held=_beside(held),
+        device=_joined(devices),
+        real=_joined([np.ones(each.layers_kept.shape) for each in kept]) > 0,
+        pipeline=pipeline,
+        kept_at=kept_at,
+        held_at=held_at,
+    )
 
 
-def _fullest(of: StageBytes) -> npt.NDArray[np.float64]:
-    """Rows of `_PARTS` of the device with most bytes, for every plan."""
-    most = np.argmax(of.device_bytes, axis=0)[None]
+Record = TypeVar("Record", KeptBytes, HeldBytes)
 
-    def at(values: Any) -> Any:
-        return np.take_along_axis(np.broadcast_to(values, of.allocated.shape), most, axis=0)[0]
 
-    steps = of.steps
-    stash = np.where(steps, 0.0, of.kept)
-    work = np.where(steps, of.step_peak + of.buffers, of.working)
-    rows = (of.weights + of.narrow_weights, of.grads, of.optimizer, stash, work)
-    return np.stack([*map(at, rows), at(of.allocated), at(of.reserved), at(of.device_bytes), of.device[most[0]]])
+def _beside(of_pipelines: list[Record]) -> Record:
+    """The plans of all pipelines beside each other; those of fewer distinct ranks are filled up with nothing."""
+    names = of_pipelines[0].__dataclass_fields__
+    return type(of_pipelines[0])(**{n: _joined([getattr(each, n) for each in of_pipelines]) for n in names})
+
+
+def _joined(arrays: list[Any]) -> Any:
+    ranks = max(len(each) for each in arrays)
+    out = np.zeros((ranks, sum(each.shape[1] for each in arrays)), dtype=arrays[0].dtype)
+    start = 0
+    for each in arrays:
+        out[: len(each), start : start + each.shape[1]] = each
+        start += each.shape[1]
+    return out
+
+
+def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
+    """Plans of distinct rows, as far as `kept_bytes` reads them."""
+    which, tp, cp, ep, size, sequence, count, schedule, recompute, layers = rows
+    return TrainingPlan(
+        dims=ParallelDims(
+            tp=tp,
+            pp=ways[0][which],
+            cp=cp,
+            ep=ep,
+            sequence_parallel=sequence.astype(bool),  # type: ignore[arg-type]
+        ),
+        microbatch_size=size,
+        num_microbatches=count,
+        schedule=schedule,
+        recompute=recompute,
+        recompute_layers=layers,
+    )
+
+
+def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
+    """Plans of distinct rows, as far as `held_bytes` reads them."""
+    which, tp, cp, ep, dp, zero, group, offload = rows
+    return TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=ways[0][which], dp=dp, cp=cp, ep=ep),
+        zero_stage=zero,
+        shard_group=group,
+        optimizer_offload=offload.astype(bool),
+    )
+
+
+def _take(flat: TrainingPlan, where: slice) -> TrainingPlan:
+    def some(of: Any, names: tuple[str, ...]) -> dict[str, Any]:
+        values = {name: getattr(of, name) for name in names}
+        return {name: value[where] for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    return replace(flat, dims=replace(flat.dims, **some(flat.dims, _DIMS)), **some(flat, _FIELDS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tables:
+    """Bytes [devices, rows] of the distinct ranks of every pipeline, and which rows every plan has."""
+
+    job: TrainingJob
+    cluster: Cluster
+    kept: KeptBytes
+    held: HeldBytes
+    device: IntArray
+    """[devices, pipelines]: their ranks."""
+    real: npt.NDArray[np.bool_]
+    """[devices, kept rows]: whether the pipeline has so many distinct ranks."""
+    pipeline: IntArray
+    kept_at: IntArray
+    held_at: IntArray
+
+    @cached_property
+    def stash(self) -> Any:
+        return self.kept.layers_kept + self.kept.head_kept
+
+    @cached_property
+    def peak(self) -> Any:
+        return np.maximum(self.kept.layer_peak, self.kept.head_peak)
+
+    @cached_property
+    def passing(self) -> tuple[Any, Any]:
+        """Activations and temporaries, by both kinds of rows."""
+        return self.stash + self.peak, self.held.gathered + self.held.placeholders
+
+    @cached_property
+    def base(self) -> tuple[Any, Any]:
+        """States and buffers; a rank that is not there is never the fullest."""
+        return np.where(self.real, self.kept.moving, -np.inf), self.held.states + self.held.buckets
+
+    def fullest(self, plans: slice) -> npt.NDArray[np.float64]:
+        """Rows of `_PARTS` of the device with most bytes, for some plans."""
+        k, h, held = self.kept_at[plans], self.held_at[plans], self.held
+        base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
+        step = held.step_peak.take(h, axis=1) if held.step_peak.any() else np.zeros(1)
+        reserved = reserved_bytes(self.job, self.cluster, base, passing, step, held.context[0].take(h))
+        most = _largest(reserved)
+        full = reserved[most, np.arange(most.size)]
+        of_kept, of_held = most * self.kept_at_width + k, most * held.weights.shape[1] + h
+        moving, stash, peak = (x.take(of_kept) for x in (self.kept.moving, self.stash, self.peak))
+        params, grads, optimizer, extra, step_peak, buckets = (x.take(of_held) for x in self.held_parts)
+        stepping, working = step_peak + moving + buckets, peak + extra + moving + buckets
+        steps = stepping > stash + working
+        return np.stack(
+            [
+                params,
+                grads,
+                optimizer,
+                np.where(steps, 0.0, stash),
+                np.where(steps, stepping, working),
+                params + grads + optimizer + np.maximum(stash + working, stepping),
+                full,
+                full + held.context[0].take(h),
+                self.device[most, self.pipeline[plans]],
+            ]
+        )
+
+    @property
+    def kept_at_width(self) -> int:
+        return int(self.kept.moving.shape[1])
+
+    @cached_property
+    def held_parts(self) -> tuple[Any, ...]:
+        held = self.held
+        states = (held.weights + held.narrow_weights, held.grads, held.optimizer)
+        return (*states, self.passing[1], held.step_peak, held.buckets)
+
+
+def _largest(values: npt.NDArray[np.float64]) -> IntArray:
+    """Which row is largest, the first of equal ones; rows are few."""
+    most, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
+    for r in range(1, len(values)):
+        most = np.where(values[r] > best, r, most)
+        best = np.maximum(best, values[r])
+    return most

@@ -169,7 +169,7 @@ def _memory(
     gradient, where that is split off; logits to the end of backward)."""
     layers, head = _kept_bytes(job, plan, clusters[0], counts)
     whole = every_stage(job, plan, clusters[0])
-    states = (whole.states + whole.buffers)[:, 0]
+    states = (whole.held.states + whole.buffers)[:, 0]
     until = Work.WGRAD if schedule is PipelineSchedule.ZERO_BUBBLE else Work.BACKWARD
     tracks = []
     for d in range(len(counts)):
@@ -201,4 +201,4 @@ def _kept_bytes(
         alone = replace(alone, recompute_layers=np.array([some / virtual]))
     ranks = np.repeat(np.arange(pp), virtual)
     found = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)
-    return found.layers_kept.reshape(pp, virtual), found.head_kept.reshape(pp, virtual)
+    return found.kept.layers_kept.reshape(pp, virtual), found.kept.head_kept.reshape(pp, virtual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
@@ -92,9 +93,7 @@ _THEORY = (
 
 
 def _stage(every: StageBytes, i: int) -> StageMemory:
-    def of(name: str) -> float:
-        return float(getattr(every, name)[i, 0])
-
+    of = partial(_bytes_of, every, i)
     steps = bool(every.steps[i, 0])
     gone = ("layers_kept", "head_kept") if steps else ()
     parts = [
@@ -110,12 +109,14 @@ def _stage(every: StageBytes, i: int) -> StageMemory:
     return StageMemory(stage=int(every.device[i]), moment=moment, parts=kept)
 
 
+def _bytes_of(every: StageBytes, i: int, name: str) -> float:
+    record = next(each for each in (every.held, every.kept, every) if hasattr(each, name))
+    return float(getattr(record, name)[i, 0])
+
+
 def _working(every: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
     """What is allocated beside theory at the fullest moment."""
-
-    def of(name: str) -> float:
-        return float(getattr(every, name)[i, 0])
-
+    of = partial(_bytes_of, every, i)
     level, buffers = MemoryLevel.ALLOCATED, "communication buckets, transfers between stages, library workspaces"
     if steps:
         step = _part("optimizer step", level, of("step_peak"), "fp32 copies of the shard's gradients")

@@ -1,0 +1,155 @@
+"""What a pipeline rank holds whatever its microbatches: weights, gradients, optimizer states, buckets, contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.blocks import Block, BlockKind, blocks
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.step.blocks import BlockParams, block_params
+from sartor.step.distinct import distinct_rows
+from sartor.step.memory_coefficients import (
+    COMMUNICATOR_BYTES,
+    CONTEXT_BYTES,
+    OTHER_CONTEXT_BYTES,
+    TPU_CONTEXT_BYTES,
+)
+from sartor.step.states import dense_states, expert_states, weight_bytes
+
+Bytes = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """Bytes [devices, plans]."""
+
+    weights: Bytes
+    narrow_weights: Bytes
+    grads: Bytes
+    optimizer: Bytes
+    step_peak: Bytes
+    """What the optimizer's step needs beside states and buffers, when no activations are kept."""
+    gathered: Bytes
+    """Whole weights and gradients of layers that ZeRO 3 shards."""
+    placeholders: Bytes
+    """Stand-ins for weight gradients that were added to the main gradient."""
+    buckets: Bytes
+    context: Bytes
+    """CUDA context, libraries and NCCL: outside the framework's allocator."""
+
+    @property
+    def states(self) -> Bytes:
+        return self.weights + self.narrow_weights + self.grads + self.optimizer
+
+
+_Params = list[tuple[Block, BlockParams]]
+
+
+def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, held: IntArray) -> HeldBytes:
+    """Of pipeline ranks that hold ``held`` [devices, blocks]; ``plan`` is of flat arrays whose pp are all the same."""
+    params = _params(job, plan)
+    shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
+    habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
+    return HeldBytes(
+        **_states(job, plan, params, held),
+        gathered=_gathered(job, plan, params, held),
+        placeholders=_placeholders(job, plan, params, held),
+        buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
+        context=np.broadcast_to(context_bytes(plan, gpu), shape),
+    )
+
+
+def _params(job: TrainingJob, plan: TrainingPlan) -> _Params:
+    """Of every block, for every plan."""
+    few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
+    found = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
+    whole = few[0] * 0
+    spread = [
+        BlockParams(dense=(p.dense + whole)[back], expert=(p.expert + whole)[back], tied=(p.tied + whole)[back])
+        for p in found
+    ]
+    return list(zip(blocks(job.shape), spread, strict=True))
+
+
+def _states(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> dict[str, Any]:
+    layers, outer, experts = _counted(params, held, int(plan.dims.pp[0]))  # type: ignore[index]
+    pairs = (
+        (layers, dense_states(job, plan)),
+        (outer, dense_states(job, plan, in_layer=False)),
+        (experts, expert_states(job, plan)),
+    )
+    names = {
+        "weights": "weight",
+        "narrow_weights": "narrow",
+        "grads": "grad",
+        "optimizer": "optimizer",
+        "step_peak": "step",
+    }
+    return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
+
+
+def _counted(params: _Params, held: IntArray, pp: int) -> tuple[Any, Any, Any]:
+    """Parameters of devices [devices, plans]: in layers, outside of them, in experts."""
+    layers: Any = 0.0
+    outer: Any = 0.0
+    experts: Any = 0.0
+    for i, (block, own) in enumerate(params):
+        n = held[:, i, None] * 1.0
+        if block.layer is None:
+            outer = outer + n * (own.dense + (own.tied if pp > 1 else 0))
+            continue
+        share = block.weight_sets / block.count if block.kind is BlockKind.LAYER else 1.0
+        layers = layers + n * share * own.dense
+        experts = experts + n * share * own.expert
+    return layers, outer, experts
+
+
+def _largest(params: _Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> Bytes:
+    """Parameters of the largest kind of layer on every device, all its experts or one."""
+    best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (block, own) in enumerate(params):
+        if block.layer is None:
+            continue
+        experts: Any = own.expert
+        if single_expert:
+            number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
+            experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
+        best = np.maximum(best, np.where(held[:, i, None] > 0, own.dense + experts, 0.0))
+    return best
+
+
+def _gathered(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> Bytes:
+    """ZeRO 3: whole weights of the layers at work, a layer's whole gradients in 16 bits and, while they are reduced, in
+    the reduction's type, and tables of embedding and head, which stay gathered."""
+    is_3 = np.greater_equal(plan.zero_stage, 3)
+    if not is_3.any():
+        return np.zeros((len(held), is_3.size))
+    width, habits = weight_bytes(job), job.trainer.memory
+    outer = sum(held[:, i, None] * 1.0 * own.dense for i, (block, own) in enumerate(params) if block.layer is None)
+    grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
+    layer = _largest(params, plan, held, single_expert=False)
+    most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
+    weights = np.minimum(layer * habits.layers_gathered, most)
+    whole = weights * width + layer * habits.layers_graded * grads + outer * width
+    return np.where(is_3, whole, 0.0)
+
+
+def _placeholders(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> Bytes:
+    layer = _largest(params, plan, held, single_expert=True)
+    return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
+
+
+def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Any:
+    """Context with libraries, and NCCL's buffers for every group a device belongs to."""
+    d = plan.dims
+    if gpu.generation.startswith("tpu"):
+        return np.asarray(TPU_CONTEXT_BYTES)
+    groups = sum(np.greater(degree, 1).astype(int) for degree in (d.tp, d.pp, d.dp, d.cp, d.ep))
+    return CONTEXT_BYTES.get(gpu.generation, OTHER_CONTEXT_BYTES) + COMMUNICATOR_BYTES * groups

@@ -1,0 +1,172 @@
+"""What a pipeline rank keeps of its microbatches for backward, and what their peak needs beside that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.blocks import Block, BlockKind, blocks
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.step.activations import Activations, Rows, layer_activations, rows_of
+from sartor.step.blocks import block_params
+from sartor.step.distinct import distinct_rows
+from sartor.step.in_flight import in_flight
+from sartor.step.memory_coefficients import OTHER_WORKSPACE_BYTES, WORKSPACE_BYTES
+from sartor.step.states import weight_bytes
+from sartor.units import ceil_div
+
+Bytes = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBytes:
+    """Bytes [devices, plans]."""
+
+    layers_kept: Bytes
+    """Activations of layers, all microbatches in flight."""
+    head_kept: Bytes
+    """Of the final norm and the loss."""
+    layer_peak: Bytes
+    """Backward of the fullest layer, with what is computed again for it, less what the loss has freed by then."""
+    head_peak: Bytes
+    """Logits and their gradients, beyond what of them is kept."""
+    moving: Bytes
+    """Transfers between stages, the head's input gathered over tensor ranks, workspaces of libraries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """What one microbatch is on a device, for every plan: rows, and what a layer of each block keeps and needs."""
+
+    blocks: tuple[Block, ...]
+    activations: tuple[Activations | None, ...]
+    rows: Rows
+    logits: Any
+    """Local tokens times the local vocabulary."""
+    table: Any
+    """Parameters of the head with its table."""
+
+    def at(self, index: npt.NDArray[np.intp]) -> Microbatch:
+        """Of some plans."""
+        return replace(
+            self,
+            activations=tuple(None if a is None else _taken(a, index) for a in self.activations),
+            rows=_taken(self.rows, index),
+            logits=self.logits[index],
+            table=self.table[index],
+        )
+
+
+def _taken(record: Any, index: npt.NDArray[np.intp]) -> Any:
+    arrays = {name: getattr(record, name) for name in record.__dataclass_fields__}
+    return replace(record, **{n: a[index] for n, a in arrays.items() if isinstance(a, np.ndarray) and a.ndim})
+
+
+def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
+    """Computed once for every distinct (tp, cp, ep, microbatch_size, sequence_parallel) of flat plans."""
+    d = plan.dims
+    few, back = distinct_rows([d.tp, d.cp, d.ep, plan.microbatch_size, d.sequence_parallel])
+    tp, cp, ep, size, split = few
+    dims = ParallelDims(tp=tp, cp=cp, ep=ep, sequence_parallel=split.astype(bool))  # type: ignore[arg-type]
+    rows, every = rows_of(job, replace(plan, dims=dims, microbatch_size=size)), blocks(job.shape)
+    acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in every]
+    head = block_params(job, dims)[-1]
+    found = Microbatch(
+        blocks=every,
+        activations=tuple(acts),
+        rows=rows,
+        logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
+        table=np.asarray(head.dense + head.tied) + 0 * tp,
+    )
+    return found.at(back)
+
+
+def kept_bytes(
+    job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, counts: IntArray, device: IntArray
+) -> KeptBytes:
+    """Of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks]; ``plan`` is of flat arrays whose
+    pp and virtual stages are all the same."""
+    pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
+    flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
+    flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
+    layers_kept, layer_peak = _layers(job, plan, of, counts, flying)
+    if job.trainer.memory.keeps_outputs:
+        layers_kept = layers_kept + _outputs(job, of, pp, device, flying)
+    head_kept, head_peak, head_freed = _head(job, plan, of, held, flying)
+    return KeptBytes(
+        layers_kept=layers_kept,
+        head_kept=head_kept,
+        layer_peak=np.maximum(layer_peak - head_freed, 0.0),
+        head_peak=head_peak,
+        moving=_moving(job, pp, gpu, of, held),
+    )
+
+
+def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Any) -> tuple[Bytes, Bytes]:
+    """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
+    again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
+    share = _recomputed_share(plan, of, counts)
+    by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
+    kept = np.zeros((len(counts), len(full)))
+    peak = np.zeros_like(kept)
+    for i, act in enumerate(of.activations):
+        if act is None:
+            continue
+        each = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
+        each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
+        each = np.where(by_operator, act.operators, each)
+        kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
+        extra = np.where(full & (share < 1) & ~by_operator, 0.0, act.whole - each)
+        here = counts[:, :, i].sum(axis=1)[:, None] > 0
+        peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
+    return kept, peak
+
+
+def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Any) -> Bytes:
+    """What a chunk sent on, held until its gradient comes back: of all chunks but the model's last."""
+    sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
+    held: Bytes = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
+    return held
+
+
+def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Any:
+    """Share of a device's layers that full recomputation computes again [devices, plans]."""
+    is_layer = np.array([act is not None for act in of.activations])
+    layers = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
+    wanted = np.asarray(plan.recompute_layers)
+    return np.where(wanted < 0, 1.0, np.minimum(wanted / layers, 1.0))
+
+
+def _head(
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Any
+) -> tuple[Bytes, Bytes, Bytes]:
+    """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and what of the kept ones is
+    free when the last layer's backward begins: one microbatch's."""
+    losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=1)[:, None]
+    rows, h, habits = of.rows, job.shape.hidden_size, job.trainer.habits
+    last = np.where(np.asarray(plan.schedule) == PipelineSchedule.ZERO_BUBBLE, 1, flying[:, :, -1])
+    kept = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * of.logits
+    width = weight_bytes(job)
+    split = habits.split_logit_bytes or habits.logit_bytes
+    most = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)
+    loss = (most - habits.kept_logit_bytes) * of.logits
+    weight_grad = of.table * width * (1 if job.trains_weights else 0)
+    product = width * of.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
+    peak = np.maximum(loss, product - habits.kept_logit_bytes * of.logits)
+    return losses * kept * last, np.minimum(losses, 1) * peak, losses * kept * np.minimum(last, 1)
+
+
+def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray) -> Bytes:
+    """An activation and a gradient on their way between stages; the head's input gathered over tensor ranks; cuBLAS."""
+    rows, h = of.rows, job.shape.hidden_size
+    between = 2 * rows.outer * h * rows.wide if pp > 1 else 0.0
+    head = np.minimum(held[:, [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=1), 1)[:, None]
+    gathered = head * rows.gathered * h * rows.wide
+    own: Bytes = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
+    return own
