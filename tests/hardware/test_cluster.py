@@ -18,7 +18,6 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LINK_KINDS, Cluster, LinkTier
 from sartor.hardware.cluster_catalog import (
     HOP_LATENCY_S,
-    MAX_FILE_BYTES,
     TIER_KEYS,
     cluster_aliases,
     cluster_entry,
@@ -28,6 +27,7 @@ from sartor.hardware.cluster_catalog import (
     cluster_names,
     load_cluster,
 )
+from sartor.hardware.door import MAX_FILE_BYTES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cluster_rates.csv"
 

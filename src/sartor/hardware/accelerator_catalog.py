@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sartor.errors import InputError
 from sartor.hardware.accelerator import (
@@ -18,11 +19,14 @@ from sartor.hardware.accelerator import (
 )
 from sartor.hardware.catalog import ACCELERATORS as ENTRIES
 from sartor.hardware.catalog import canonical
+from sartor.hardware.door import Complaint, check, is_path, kind, model_of, nearest_names, read_toml
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO
 
-MAX_FILE_BYTES = 1_000_000
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 MAX_SIZE = 2**50
 
 
@@ -36,7 +40,7 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     8
     """
     path = _find(name_or_path)
-    return accelerator_from(_read(path), path.stem)
+    return _accelerator(read_toml(path, "accelerator"), path.stem, trusted=path.parent == ENTRIES)
 
 
 def accelerator_names() -> tuple[str, ...]:
@@ -71,27 +75,76 @@ def accelerator_fields(a: Accelerator) -> dict[str, Any]:
 
 def accelerator_from(table: dict[str, Any], name: str = "accelerator") -> Accelerator:
     """A checked accelerator from a table in a file's keys and units. Private buffers left out are the template's."""
-    _known_keys(table, (*_NUMBERS, *_TEXTS, "sources"), "")
-    for key in _REQUIRED:
-        if key not in table:
-            raise InputError(key, "missing", f"{name} must state it")
-    numbers = {field: _number(table[key], key, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
+    return _accelerator(table, name, trusted=False)
+
+
+def _accelerator(table: dict[str, Any], name: str, *, trusted: bool) -> Accelerator:
+    if not trusted:
+        check(table, _model(), of="an accelerator", name=name)
+    numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
     rows, cols, lanes = (numbers[key] for key in ("array_rows", "array_cols", "vector_lanes"))
     numbers.setdefault("tensor_core_sram_bytes", template_tensor_core_sram(cols, rows))
     numbers.setdefault("vector_core_sram_bytes", template_vector_core_sram(lanes))
+    words = {key: choices[table[key].lower()] for key, choices in _CHOICES.items() if key in table}
+    named = {key: field for key, (field, _) in _NUMBERS.items()}
     return Accelerator(
         name=name,
-        memory=_choice(table["memory"], "memory", {m.value: m for m in Memory}),
-        dtype=_choice(table.get("dtype", "bf16"), "dtype", {d.value: d for d in DType}),
-        dataflow=_choice(table.get("dataflow", "weight_stationary"), "dataflow", {d.value: d for d in Dataflow}),
-        title=_text(table.get("title", ""), "title"),
-        note=_text(table.get("note", ""), "note"),
-        confidence=_text(table.get("confidence", "medium"), "confidence"),
-        sources=_sources(table.get("sources", {})),
+        **{"dtype": DType.BF16, "dataflow": Dataflow.WEIGHT_STATIONARY, **words},
+        **{"confidence": "medium", **{key: table[key] for key in _TEXTS if key in table}},
+        sources={named.get(key, key): text for key, text in table.get("sources", {}).items()},
         **numbers,
     )
 
 
+def _in_si(value: Any, field: str, factor: float) -> Any:
+    return int(value * factor) if field in _WHOLE else value * factor
+
+
+@cache
+def _model() -> type[BaseModel]:
+    """What an accelerator's file may say."""
+    words = {key: kind(_one_of(choices)) for key, choices in _CHOICES.items()}
+    documents = dict.fromkeys(("all", *_NUMBERS, *_TEXTS, *_CHOICES), kind(_text))
+    numbers = {key: kind(_size(field in _WHOLE, factor)) for key, (field, factor) in _NUMBERS.items()}
+    texts = dict.fromkeys(_TEXTS, kind(_text))
+    return model_of({**numbers, **words, **texts, "sources": model_of(documents)}, required=_REQUIRED)
+
+
+def _size(is_whole: bool, factor: float) -> Callable[[Any], Complaint]:
+    def judge(value: Any) -> Complaint:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return "must be a number", ""
+        if not abs(value) * factor <= MAX_SIZE:  # also catches what is not a number
+            return f"must be at most {MAX_SIZE / factor:.4g}", ""
+        size = value * factor
+        if is_whole and size != int(size):
+            unit = "bytes" if factor > 1 else "units"
+            return f"must be a whole number of {unit}", f"{round(size) / factor:g}"
+        return None
+
+    return judge
+
+
+def _one_of(choices: Mapping[str, Any]) -> Callable[[Any], Complaint]:
+    def judge(value: Any) -> Complaint:
+        if isinstance(value, str) and value.lower() in choices:
+            return None
+        near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.3)
+        return f"must be one of {', '.join(choices)}", near[0] if near else ""
+
+    return judge
+
+
+def _text(value: Any) -> Complaint:
+    return None if isinstance(value, str) else ("must be a text", "")
+
+
+_CHOICES: dict[str, dict[str, Any]] = {
+    "memory": {m.value: m for m in Memory},
+    "dtype": {d.value: d for d in DType},
+    "dataflow": {d.value: d for d in Dataflow},
+}
+_TEXTS = ("title", "note", "confidence")
 _NUMBERS: dict[str, tuple[str, float]] = {
     "num_tensor_cores": ("num_tensor_cores", 1),
     "array_rows": ("array_rows", 1),
@@ -119,7 +172,6 @@ _WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_",
     "global_buffer_bytes",
     "node_nm",
 }
-_TEXTS = ("title", "note", "confidence", "memory", "dtype", "dataflow")
 _REQUIRED = (
     "num_tensor_cores",
     "array_rows",
@@ -135,71 +187,11 @@ _REQUIRED = (
 
 
 def _find(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+    if is_path(name_or_path):
         return Path(name_or_path)
-    known = {canonical(name): name for name in accelerator_names()}
+    text, known = str(name_or_path), {canonical(name): name for name in accelerator_names()}
     if canonical(text) in known:
         return ENTRIES / f"{known[canonical(text)]}.toml"
-    near = [known[key] for key in difflib.get_close_matches(canonical(text), known, n=3, cutoff=0.4)]
+    near = nearest_names(canonical(text), known, cutoff=0.4) or accelerator_names()
     must = "not in the catalogue (sartor catalog accelerators) nor a .toml file"
-    raise InputError("accelerator", text, must, ", ".join(near or accelerator_names()[:3]))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file():
-            raise InputError("accelerator", path.name, "must be a catalogue name or a TOML file that exists")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError("accelerator", path.name, f"must be under {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError("accelerator", path.name, f"must be readable as TOML: {reason}") from None
-
-
-def _known_keys(table: dict[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or list(known[:4])
-            raise InputError(f"{where}{key}"[:80], table[key], "is not a key of an accelerator", ", ".join(near))
-
-
-def _number(value: Any, key: str, factor: float) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(key, value, "must be a number")
-    if not abs(value) * factor <= MAX_SIZE:  # also catches what is not a number
-        raise InputError(key, value, f"must be at most {MAX_SIZE / factor:.4g}")
-    field = _NUMBERS[key][0]
-    size = value * factor
-    if field not in _WHOLE:
-        return size
-    if size != int(size):
-        unit = "bytes" if factor > 1 else "units"
-        raise InputError(key, value, f"must be a whole number of {unit}", f"{round(size) / factor:g}")
-    return int(size)
-
-
-def _choice(value: Any, key: str, choices: dict[str, Any]) -> Any:
-    if isinstance(value, str) and value.lower() in choices:
-        return choices[value.lower()]
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.3)
-    raise InputError(key, value, f"must be one of {', '.join(choices)}", near[0] if near else "")
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(key, value, "must be a text")
-    return value
-
-
-def _sources(documents: Any) -> dict[str, str]:
-    """Field (``all``: every field not named) -> document and date."""
-    if not isinstance(documents, dict):
-        raise InputError("sources", documents, "must be a table of documents")
-    _known_keys(documents, ("all", *_NUMBERS, *_TEXTS), "sources.")
-    fields = {key: field for key, (field, _) in _NUMBERS.items()}
-    named = {str(key): _text(text, f"sources.{key}") for key, text in documents.items()}
-    return {fields.get(key, key): text for key, text in named.items()}
+    raise InputError("accelerator", text, must, ", ".join(near[:3]))

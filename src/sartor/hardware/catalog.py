@@ -6,25 +6,27 @@ A datasheet is looked up by file name, so that one device costs one small file; 
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sartor.errors import InputError
+from sartor.hardware import door
+from sartor.hardware.door import check, is_path, kind, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import FIELD_NAMES, Gpu
 from sartor.hardware.selfcheck import check_gpu
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 DATASHEETS = Path(__file__).parent / "datasheets"
 ALIASES = DATASHEETS / "aliases.toml"
 ACCELERATORS = Path(__file__).parent / "accelerators"
 NOT_A_GPU = "is a chip of the accelerator template: nothing was measured on it, and only a GPU can be named here"
-MAX_FILE_BYTES = 1_000_000
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
@@ -94,22 +96,16 @@ def canonical(name: str) -> str:
 
 
 def _find(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+    if is_path(name_or_path):
         return Path(name_or_path)
-    known = _datasheets()
+    text, known = str(name_or_path), _datasheets()
     other_names = {canonical(alias): name for alias, name in gpu_aliases().items()}
     wanted = canonical(text)
     wanted = canonical(other_names.get(wanted, wanted))
     if wanted in known:
         return known[wanted]
-    if wanted in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
-        raise InputError("gpu", text, NOT_A_GPU, "a name of sartor catalog gpus")
-    near = difflib.get_close_matches(canonical(text), [*known, *other_names], n=12, cutoff=0.5)
-    names = dict.fromkeys(known[key].stem if key in known else other_names[key] for key in near)
-    raise InputError(
-        "gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(list(names)[:4])
-    )
+    near = nearest_names(canonical(text), {**{key: path.stem for key, path in known.items()}, **other_names})
+    raise InputError("gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(near))
 
 
 def _datasheets() -> dict[str, Path]:
@@ -123,18 +119,8 @@ def _aliases() -> dict[str, tuple[str, ...]]:
 
 
 def read_device_table(path: Path) -> dict[str, Any]:
-    """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
-    try:
-        if not path.is_file():
-            raise InputError("gpu", path.name, "must be a catalogue name or a TOML file that exists")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError("gpu", path.name, f"a datasheet must be under {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError("gpu", path.name, f"must be readable as TOML: {reason}") from None
+    """A device's TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
+    return read_toml(path, "gpu")
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Gpu
@@ -163,7 +149,6 @@ _NUMBERS: dict[str, tuple[str, float]] = {
 
 _WHOLE = ("num_sms", "devices_per_node", "link_domain", "dies_per_card", "matrix_tile")
 _TEXTS = ("name", "title", "vendor", "generation", "compute_capability", "host", "released", "confidence", "note")
-_TABLES = ("peak_dense_tflops", "price", "sources")
 _PRICE = ("usd_per_hour", "source", "date")
 _REQUIRED = (
     "vendor",
@@ -180,81 +165,57 @@ _REQUIRED = (
 
 def _gpu_from(table: dict[str, Any], path: Path) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
-    _only_known_keys(table, (*_NUMBERS, *_TEXTS, *_TABLES), where="")
-    _require_keys(table, _REQUIRED, where="", file=path.name)
-    texts = {key: _text(table[key], key) for key in _TEXTS if key in table}
-    price = _table(table, "price")
-    _only_known_keys(price, _PRICE, where="price.")
-    _require_keys(price, _PRICE if "price" in table else (), where="price.", file=path.name)
-    numbers = {field: _number(table[key], key) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
-    whole = {key: _whole(table[key], key) for key in _WHOLE if key in table}
+    packaged = path.parent == DATASHEETS
+    if not packaged:
+        check(table, _model(), of="a datasheet", name=path.name)
+    price = table.get("price", {})
+    numbers = {field: float(table[key]) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
     return check_gpu(
         Gpu(
-            **{"name": path.stem, **texts, **numbers, **whole},  # type: ignore[arg-type]
-            peak_flops_per_s=_peaks(_table(table, "peak_dense_tflops")),
-            price_usd_per_hour=_number(price["usd_per_hour"], "price.usd_per_hour") if price else None,
-            price_source=_text(price.get("source", ""), "price.source"),
-            price_date=_text(price.get("date", ""), "price.date"),
-            sources=_sources(_table(table, "sources")),
-            aliases=_aliases().get(path.stem, ()) if path.parent == DATASHEETS else (),
+            **{"name": path.stem, **{key: table[key] for key in _TEXTS if key in table}},
+            **{**numbers, **{key: int(table[key]) for key in _WHOLE if key in table}},  # type: ignore[arg-type]
+            peak_flops_per_s=_peaks(table["peak_dense_tflops"]),
+            price_usd_per_hour=float(price["usd_per_hour"]) if price else None,
+            price_source=price.get("source", ""),
+            price_date=price.get("date", ""),
+            sources={_SOURCED[key]: text for key, text in table.get("sources", {}).items()},
+            aliases=_aliases().get(path.stem, ()) if packaged else (),
         )
     )
 
 
-def _sources(documents: dict[str, Any]) -> dict[str, str]:
-    """Field of ``Gpu`` (``all``: every field not named) -> document and date."""
-    fields = {key: field for key, (field, _) in _NUMBERS.items()} | {key: key for key in _TEXTS}
-    fields |= {"all": "all", "peak_dense_tflops": "peak_flops_per_s"}
-    fields |= {f"peak_dense_tflops.{dtype.value}": f"peak_flops_per_s.{dtype.value}" for dtype in DType}
-    _only_known_keys(documents, tuple(fields), where="sources.")
-    return {fields[key]: _text(document, f"sources.{key}") for key, document in documents.items()}
+@cache
+def _model() -> type[BaseModel]:
+    """What a datasheet may say."""
+    numbers = {
+        key: kind(door.above_zero if key in _REQUIRED else door.number, *((door.whole,) if key in _WHOLE else ()))
+        for key in _NUMBERS
+    }
+    return model_of(
+        {
+            **dict.fromkeys(_TEXTS, kind(door.text)),
+            **numbers,
+            "peak_dense_tflops": model_of(dict.fromkeys((dtype.value for dtype in DType), kind(door.number))),
+            "price": model_of({**dict.fromkeys(_PRICE, kind(door.text)), "usd_per_hour": kind(door.number)}, _PRICE),
+            "sources": model_of(dict.fromkeys(_SOURCED, kind(door.text))),
+        },
+        required=_REQUIRED,
+    )
+
+
+_SOURCED = {
+    **{key: field for key, (field, _) in _NUMBERS.items()},
+    **{key: key for key in _TEXTS},
+    "all": "all",
+    "peak_dense_tflops": "peak_flops_per_s",
+    **{f"peak_dense_tflops.{dtype.value}": f"peak_flops_per_s.{dtype.value}" for dtype in DType},
+}
+"""What a source may be stated of (``all``: every field not named) -> field of ``Gpu``."""
 
 
 def _peaks(tflops: dict[str, Any]) -> dict[DType, float]:
     """Peaks in FLOP/s. Block-scaled fp8 (``fp8_block``) runs on the fp8 units, at their peak unless stated."""
-    _only_known_keys(tflops, tuple(dtype.value for dtype in DType), where="peak_dense_tflops.")
-    peaks = {DType(key): _number(value, f"peak_dense_tflops.{key}") * TERA for key, value in tflops.items()}
+    peaks = {DType(key): value * TERA for key, value in tflops.items()}
     if DType.FP8 in peaks:
         peaks.setdefault(DType.FP8_BLOCK, peaks[DType.FP8])
     return peaks
-
-
-def _only_known_keys(table: dict[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or known[:4]
-            raise InputError(f"{where}{key}"[:80], table[key], "is not a key of a datasheet", ", ".join(near))
-
-
-def _require_keys(table: dict[str, Any], required: tuple[str, ...], where: str, file: str) -> None:
-    for key in required:
-        if key not in table:
-            raise InputError(f"{where}{key}", "missing", f"{file} must state it")
-
-
-def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
-    value = table.get(key, {})
-    if not isinstance(value, dict):
-        raise InputError(key, value, f"must be a table, written [{key}]")
-    return value
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not value.replace("\n", " ").isprintable():
-        raise InputError(key, value, "must be printable text in quotes")
-    return value
-
-
-def _number(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InputError(key, value, "must be a finite number not below 0, in the unit the key names")
-    if value == 0 and key in _REQUIRED:
-        raise InputError(key, value, "must be a finite number above 0, in the unit the key names")
-    return float(value)
-
-
-def _whole(value: Any, key: str) -> int:
-    number = _number(value, key)
-    if number != int(number):
-        raise InputError(key, value, "must be a whole number", f"{round(number)}")
-    return int(number)

@@ -5,24 +5,26 @@ A file of one's own has the same keys; docs/howto/describe-my-cluster.md walks t
 
 from __future__ import annotations
 
-import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sartor.errors import InputError
+from sartor.hardware import door
 from sartor.hardware.catalog import canonical
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.device import device_from, load_device
+from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
 from sartor.units import GIGA, MICRO
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 ENTRIES = Path(__file__).parent / "clusters"
-MAX_FILE_BYTES = 1_000_000
 MAX_TIERS = 16
 MAX_POOLS = 16
 
@@ -57,7 +59,7 @@ def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
     50000000000.0
     """
     path = _find(name_or_path)
-    cluster = cluster_from_table(_read(path), path.stem, path.parent)
+    cluster = _checked(read_toml(path, "cluster"), path.stem, path.parent)
     if not num_devices:
         return cluster
     if cluster.others:
@@ -97,7 +99,7 @@ def cluster_from(
         {**inner, "span": domain or devices_per_node},
         {"kind": inter_kind, "span": "all", "gbit_per_s": inter_gbit_per_s},
     ]
-    built = _tiers(tiers, device, devices_per_node, "")
+    built = tuple(_tier(tier, i, device, devices_per_node, "") for i, tier in enumerate(tiers))
     name = f"{device.name} x {devices_per_node}"
     return Cluster(
         name=name,
@@ -105,7 +107,7 @@ def cluster_from(
         devices_per_node=devices_per_node,
         tiers=built,
         num_devices=num_devices,
-        **_price({}, device, ""),
+        **_price({}, device),
     )
 
 
@@ -133,24 +135,22 @@ def cluster_file(name_or_path: str | Path) -> str:
 
 def cluster_from_table(table: dict[str, Any], name: str = "cluster", folder: Path | None = None) -> Cluster:
     """A checked cluster from a table in a file's keys and units; ``folder`` is where a GPU's own file is looked for."""
-    return _cluster(table, name, folder or Path(), where="")
+    return _checked(table, name, folder or Path())
 
 
 # ------------------------------------------------------------------------------------------- finding and reading
 
 
 def _find(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+    if is_path(name_or_path):
         return Path(name_or_path)
-    known = {canonical(name): name for name in cluster_names()}
+    text, known = str(name_or_path), {canonical(name): name for name in cluster_names()}
     known |= {canonical(alias): name for alias, name in cluster_aliases().items()}
     if canonical(text) in known:
         return ENTRIES / f"{known[canonical(text)]}.toml"
-    near = difflib.get_close_matches(canonical(text), known, n=12, cutoff=0.5)
-    names = dict.fromkeys(known[key] for key in near) or dict.fromkeys(("dgx-h100", "dgx-a100", "gb200-nvl72"))
+    near = nearest_names(canonical(text), known) or ["dgx-h100", "dgx-a100", "gb200-nvl72"]
     must = "not in the catalogue (sartor catalog clusters) nor a .toml file"
-    raise InputError("cluster", text, must, ", ".join(list(names)[:4]))
+    raise InputError("cluster", text, must, ", ".join(near))
 
 
 @cache
@@ -159,24 +159,8 @@ def _aliases(name: str) -> tuple[str, ...]:
     return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("aliases", ())) if path.is_file() else ()
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
-    try:
-        if not path.is_file():
-            raise InputError("cluster", path.name, "must be a catalogue name or a TOML file that exists")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError("cluster", path.name, f"a cluster file must be under {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError("cluster", path.name, f"must be readable as TOML: {reason}") from None
-
-
 # ------------------------------------------------------------------------------------------- from a table to a Cluster
 
-_KEYS = ("name", "title", "note", "confidence", "gpu", "devices_per_node", "num_devices", "tiers", "price", "sources")
 _TEXTS = ("name", "title", "note", "confidence")
 _PRICE = ("usd_per_device_hour", "source", "date")
 _RATES: dict[str, float] = {
@@ -201,76 +185,105 @@ TIER_KEYS = (
 )
 
 
+def _checked(table: dict[str, Any], name: str, folder: Path) -> Cluster:
+    """A cluster from its table; a file of the package is trusted, as tests take each of them through the door."""
+    if folder != ENTRIES:
+        check(table, _model(), of="a cluster file", name=name)
+    first = _cluster(table, name, folder, "")
+    pools = table.get("others", [])
+    if pools and not first.num_devices:
+        given = table.get("num_devices", "missing")
+        raise InputError("num_devices", given, "a mixed cluster states every pool's devices")
+    others = (_cluster(pool, f"pool {i + 2}", folder, f"others.{i}.") for i, pool in enumerate(pools))
+    return replace(first, others=tuple(others))
+
+
+@cache
+def _model() -> type[BaseModel]:
+    """What a cluster's file may say: a pool, and further pools that state their devices."""
+    text, number, one = kind(door.text), kind(door.number), kind(door.count(1))
+    tier = model_of(
+        {
+            **dict.fromkeys(TIER_KEYS, number),
+            "name": text,
+            "kind": text,
+            "span": kind(_span),
+            "in_network_reduction": kind(door.flag),
+            **dict.fromkeys(_RATES, kind(door.above_zero)),
+            "torus_axes": kind(door.count(0)),
+            "torus_wrap": one,
+        },
+        required=("span",),
+    )
+    pool = {
+        **dict.fromkeys(_TEXTS, text),
+        "gpu": kind(_device),
+        "devices_per_node": one,
+        "num_devices": one,
+        "tiers": listed(tier, most=MAX_TIERS, least=1, must=_TIERS),
+        "price": model_of({**dict.fromkeys(_PRICE, text), "usd_per_device_hour": number}, _PRICE),
+        "sources": kind(_documents),
+    }
+    needed = ("gpu", "devices_per_node", "tiers")
+    others = listed(model_of(pool, (*needed, "num_devices")), most=MAX_POOLS, must="must be tables, written [[others]]")
+    aliases = {"aliases": kind(lambda value: None)}
+    return model_of({**pool, "num_devices": kind(door.count(0)), "others": others, **aliases}, needed)
+
+
+_TIERS = "must be tables from the innermost link out, each written [[tiers]]"
+
+
+def _span(value: Any) -> Complaint:
+    return None if value == "all" else door.count(0)(value)
+
+
+def _device(value: Any) -> Complaint:
+    """A table is looked at as what it is, a datasheet or an accelerator."""
+    return door.text(value.get("name", "gpu") if isinstance(value, dict) else value)
+
+
+def _documents(value: Any) -> Complaint:
+    if not isinstance(value, dict):
+        return "must be a table, written [sources]", ""
+    return next((found for each in (*value, *value.values()) if (found := door.text(each))), None)
+
+
 def _cluster(table: dict[str, Any], name: str, folder: Path, where: str) -> Cluster:
-    pool = bool(where)
-    _only(table, (*_KEYS, *(() if pool else ("others", "aliases"))), where)
-    for key in ("gpu", "devices_per_node", "tiers", *(("num_devices",) if pool else ())):
-        if key not in table:
-            raise InputError(f"{where}{key}", "missing", f"{name} must state it")
-    gpu = _gpu(table["gpu"], folder, f"{where}gpu")
-    devices = _whole(table["devices_per_node"], f"{where}devices_per_node", least=1)
-    texts = {key: _text(table[key], f"{where}{key}") for key in _TEXTS if key in table}
+    gpu = _gpu(table["gpu"], folder)
+    devices = table["devices_per_node"]
     return Cluster(
-        **{"name": name, **texts},  # type: ignore[arg-type]
+        **{"name": name, **{key: table[key] for key in _TEXTS if key in table}},
         gpu=gpu,
         devices_per_node=devices,
-        num_devices=_whole(table.get("num_devices", 0), f"{where}num_devices", least=int(pool)),
-        tiers=_tiers(table["tiers"], gpu, devices, where),
-        others=_others(table.get("others", []), folder, table),
-        **_price(table.get("price", {}), gpu, where),
-        sources=_sources(table.get("sources", {}), where),
+        num_devices=table.get("num_devices", 0),
+        tiers=tuple(_tier(tier, i, gpu, devices, where) for i, tier in enumerate(table["tiers"])),
+        **_price(table.get("price", {}), gpu),
+        sources=table.get("sources", {}),
     )
 
 
-def _gpu(value: Any, folder: Path, key: str) -> Gpu:
+def _gpu(value: Any, folder: Path) -> Gpu:
     """A catalogue name, a datasheet's path (from the cluster file's own folder) or a datasheet in place."""
     if isinstance(value, dict):
-        return device_from(value, _text(value.get("name", "gpu"), f"{key}.name"))
-    text = _text(value, key)
-    near = folder / text
-    return load_device(near if text.endswith(".toml") and near.is_file() else text)
+        return device_from(value, value.get("name", "gpu"))
+    near = folder / value
+    return load_device(near if value.endswith(".toml") and near.is_file() else value)
 
 
-def _others(pools: Any, folder: Path, first: dict[str, Any]) -> tuple[Cluster, ...]:
-    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
-        raise InputError("others", pools, "must be tables, written [[others]]")
-    if len(pools) > MAX_POOLS:
-        raise InputError("others", f"{len(pools)} pools", f"at most {MAX_POOLS}")
-    if pools and not first.get("num_devices"):
-        raise InputError(
-            "num_devices", first.get("num_devices", "missing"), "a mixed cluster states every pool's devices"
-        )
-    return tuple(_cluster(pool, f"pool {i + 2}", folder, f"others.{i}.") for i, pool in enumerate(pools))
-
-
-def _tiers(tiers: Any, gpu: Gpu, devices: int, where: str) -> tuple[LinkTier, ...]:
-    if not isinstance(tiers, list) or not tiers or not all(isinstance(tier, dict) for tier in tiers):
-        raise InputError(f"{where}tiers", tiers, "must be tables from the innermost link out, each written [[tiers]]")
-    if len(tiers) > MAX_TIERS:
-        raise InputError(f"{where}tiers", f"{len(tiers)} tiers", f"at most {MAX_TIERS}")
-    return tuple(_tier(tier, i, gpu, devices, where) for i, tier in enumerate(tiers))
-
-
-def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, prefix: str) -> LinkTier:
-    where = f"{prefix}tiers.{i}."
-    _only(tier, TIER_KEYS, where)
-    if "span" not in tier:
-        raise InputError(f"{where}span", "missing", 'how many neighbouring devices the tier joins, or "all"')
-    kind = _text(tier.get("kind", ""), f"{where}kind")
+def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, where: str) -> LinkTier:
+    kind = tier.get("kind", "")
     latency = HOP_LATENCY_S.get(kind, HOP_LATENCY_S[""]) if i or kind == "ici" else gpu.link_latency_s
     if "latency_us" in tier:
-        latency = _number(tier["latency_us"], f"{where}latency_us") * MICRO
+        latency = tier["latency_us"] * MICRO
+    same = ("in_network_reduction", "torus_axes", "torus_wrap", "oversubscription")
     return LinkTier(
-        name=_text(tier.get("name", kind or f"tier {i + 1}"), f"{where}name"),
+        name=tier.get("name", kind or f"tier {i + 1}"),
         kind=kind,
-        span=0 if tier["span"] == "all" else _whole(tier["span"], f"{where}span", least=0),
-        bytes_per_s=_rate(tier, gpu, devices, i, where),
-        alone_bytes_per_s=_number(tier.get("alone_gbit_per_s", 0.0), f"{where}alone_gbit_per_s") * GIGA / 8,
+        span=0 if tier["span"] == "all" else tier["span"],
+        bytes_per_s=_rate(tier, gpu, devices, i, f"{where}tiers.{i}."),
+        alone_bytes_per_s=tier.get("alone_gbit_per_s", 0.0) * GIGA / 8,
         latency_s=latency,
-        oversubscription=_number(tier.get("oversubscription", 1.0), f"{where}oversubscription"),
-        in_network_reduction=_bool(tier.get("in_network_reduction", False), f"{where}in_network_reduction"),
-        torus_axes=_whole(tier.get("torus_axes", 0), f"{where}torus_axes", least=0),
-        torus_wrap=_whole(tier.get("torus_wrap", 4), f"{where}torus_wrap", least=1),
+        **{key: tier[key] for key in same if key in tier},
     )
 
 
@@ -283,35 +296,16 @@ def _rate(tier: dict[str, Any], gpu: Gpu, devices: int, i: int, where: str) -> f
     if len(stated) != 1:
         given = " and ".join(stated) or "missing"
         raise InputError(f"{where}gb_per_s", given, f"a tier states its rate once, as one of {', '.join(_RATES)}")
-    key = stated[0]
-    rate = _number(tier[key], f"{where}{key}")
-    if rate == 0:
-        raise InputError(f"{where}{key}", tier[key], "must be a finite number above 0, in the unit the key names")
-    return rate * _RATES[key] / (devices if key.startswith("node_") else 1)
+    (key,) = stated
+    return float(tier[key] * _RATES[key] / (devices if key.startswith("node_") else 1))
 
 
-def _price(table: Any, gpu: Gpu, where: str) -> dict[str, Any]:
+def _price(table: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
     """The cluster's own price, else the device's."""
-    if not isinstance(table, dict):
-        raise InputError(f"{where}price", table, "must be a table, written [price]")
-    _only(table, _PRICE, f"{where}price.")
-    if not table:
-        value, source, date = gpu.price_usd_per_hour, gpu.price_source, gpu.price_date
-        return {"price_usd_per_device_hour": value, "price_source": source, "price_date": date}
-    for key in _PRICE:
-        if key not in table:
-            raise InputError(f"{where}price.{key}", "missing", "a price states its value, source and date")
-    return {
-        "price_usd_per_device_hour": _number(table["usd_per_device_hour"], f"{where}price.usd_per_device_hour"),
-        "price_source": _text(table["source"], f"{where}price.source"),
-        "price_date": _text(table["date"], f"{where}price.date"),
-    }
-
-
-def _sources(documents: Any, where: str) -> dict[str, str]:
-    if not isinstance(documents, dict):
-        raise InputError(f"{where}sources", documents, "must be a table, written [sources]")
-    return {_text(key, f"{where}sources"): _text(text, f"{where}sources.{key}") for key, text in documents.items()}
+    value, source, date = (
+        (table[key] for key in _PRICE) if table else (gpu.price_usd_per_hour, gpu.price_source, gpu.price_date)
+    )
+    return {"price_usd_per_device_hour": value, "price_source": source, "price_date": date}
 
 
 def _fields(cluster: Cluster) -> dict[str, Any]:
@@ -325,35 +319,3 @@ def _fields(cluster: Cluster) -> dict[str, Any]:
         **({"others": [_fields(pool) for pool in cluster.others]} if cluster.others else {}),
         **{key: getattr(cluster, key) for key in texts if getattr(cluster, key) not in (None, "")},
     }
-
-
-def _only(table: dict[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=2, cutoff=0.4) or known
-            raise InputError(f"{where}{key}"[:80], table[key], "is not a key of a cluster file", ", ".join(near))
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not value.replace("\n", " ").isprintable():
-        raise InputError(key, value, "must be printable text in quotes")
-    return value
-
-
-def _number(value: Any, key: str) -> float:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-    if not ok or not math.isfinite(value) or value < 0:
-        raise InputError(key, value, "must be a finite number not below 0, in the unit the key names")
-    return float(value)
-
-
-def _whole(value: Any, key: str, *, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**53:
-        raise InputError(key, value, f"must be a whole number not below {least}")
-    return value
-
-
-def _bool(value: Any, key: str) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(key, value, "must be true or false")
-    return value

@@ -7,7 +7,6 @@ A named space is a file of ours (``spaces/*.toml``) or the published grid; a pat
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
 from sartor.errors import InputError
+from sartor.hardware.door import is_path, nearest_names, read_toml
 from sartor.read.config_text import printable
 
 ENTRIES = Path(__file__).parent / "spaces"
-MAX_BYTES = 1_000_000
 
 
 class Range(BaseModel):
@@ -66,7 +65,7 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
     if text.lower() == PUBLISHED:
         return published_space()
     path = _path_of(name_or_path)
-    table = _read(path)
+    table = read_toml(path, "--space", space_names())
     try:
         checked = SpaceFile.model_validate(table)
     except ValidationError as error:
@@ -84,7 +83,7 @@ def space_entry(name_or_path: str | Path) -> dict[str, Any]:
     """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, what is assumed."""
     space = load_space(name_or_path)
     published = str(name_or_path).lower() == PUBLISHED
-    written = _PUBLISHED_AXES if published else _read(_path_of(name_or_path))
+    written = _PUBLISHED_AXES if published else read_toml(_path_of(name_or_path), "--space")
     head = {"name": space.name, "num_points": space.num_points, "num_candidates": space.num_kept}
     return {**head, "area_model": space.area_model.value, **written, "assumptions": list(space.assumptions)}
 
@@ -104,30 +103,14 @@ _PUBLISHED_AXES: dict[str, Any] = {
 
 
 def _path_of(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+    if is_path(name_or_path):
         return Path(name_or_path)
-    known = space_names()
-    if text.lower() in known:
-        return ENTRIES / f"{text.lower()}.toml"
-    near = difflib.get_close_matches(text.lower(), known, n=2, cutoff=0.3) or list(known)
-    raise InputError("--space", text, "must be a named space (sartor catalog spaces) or a TOML file", ", ".join(near))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    name = printable(str(path))
-    try:
-        if not path.is_file():
-            must = "must be a TOML file" if path.exists() else "no such file; must be a named space or a TOML file"
-            raise InputError("--space", name, must, ", ".join(space_names()))
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("--space", name, f"must be at most {MAX_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError("--space", name, f"must be readable ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise InputError("--space", name, f"must be readable as TOML: {why}") from None
+    text, known = str(name_or_path).lower(), space_names()
+    if text in known:
+        return ENTRIES / f"{text}.toml"
+    near = nearest_names(text, {name: name for name in known}, cutoff=0.3) or list(known)
+    must = "must be a named space (sartor catalog spaces) or a TOML file"
+    raise InputError("--space", str(name_or_path), must, ", ".join(near))
 
 
 def _sentence(error: ValidationError, table: dict[str, Any]) -> InputError:

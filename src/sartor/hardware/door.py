@@ -1,0 +1,170 @@
+"""The door of the hardware catalogues: names found, TOML read, and a user's own file checked by a pydantic model.
+
+Entries of the package are trusted, as tests take each of them through the same door: pydantic costs 50 ms to load,
+which an answer about a catalogue's device need not wait for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+MAX_FILE_BYTES = 1_000_000
+
+
+# ------------------------------------------------------------------------------------------- finding and reading
+
+
+def is_path(name_or_path: str | Path) -> bool:
+    """Whether a user names a file, not an entry of a catalogue."""
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text
+
+
+def nearest_names(wanted: str, known: Mapping[str, str], cutoff: float = 0.5) -> list[str]:
+    """Up to four entries whose spelling is near; ``known`` is spelling -> entry."""
+    near = difflib.get_close_matches(wanted, known, n=12, cutoff=cutoff)
+    return list(dict.fromkeys(known[key] for key in near))[:4]
+
+
+def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> dict[str, Any]:
+    """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
+    try:
+        if not path.is_file():
+            raise InputError(
+                field, path.name, "must be a catalogue name or a TOML file that exists", ", ".join(entries)
+            )
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(field, path.name, f"must be under {MAX_FILE_BYTES} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(field, path.name, f"must be readable as TOML: {reason}") from None
+
+
+# --------------------------------------------------------------------------------------------------- checking
+
+
+def model_of(kinds: Mapping[str, Any], required: Iterable[str] = ()) -> type[BaseModel]:
+    """A pydantic model of a table: its keys with what each may hold (`kind`), and which it must have."""
+    from pydantic import ConfigDict, create_model
+
+    needed = {*required}
+    fields: dict[str, Any] = {key: (value, ... if key in needed else None) for key, value in kinds.items()}
+    return create_model("Table", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def check(table: Mapping[str, Any], model: type[BaseModel], *, of: str, name: str, where: str = "") -> None:
+    """Refuse a table that does not fit its model: keys it has not first, then what it leaves out, then values.
+
+    ``of`` is what the keys are of (``a datasheet``), ``name`` the file, ``where`` the table's place in it.
+    """
+    from pydantic import ValidationError
+
+    try:
+        model.model_validate(table)
+    except ValidationError as error:
+        order = {"extra_forbidden": 0, "missing": 1}
+        first = min(error.errors(), key=lambda each: order.get(each["type"], 2))
+        raise _sentence(first, model, of, name, where) from None
+
+
+def _sentence(first: Any, model: type[BaseModel], of: str, name: str, where: str) -> InputError:
+    path, value = [str(part) for part in first["loc"]], first["input"]
+    field = (where + ".".join(path))[:80]
+    if first["type"] == "missing":
+        return InputError(field, "missing", f"{name} must state it")
+    if first["type"] == "extra_forbidden":
+        known = [*_inner(model, path[:-1]).model_fields]
+        near = difflib.get_close_matches(path[-1], known, n=2, cutoff=0.4) or known[:4]
+        return InputError(field, value, f"is not a key of {of}", ", ".join(near))
+    if first["type"] == "not_so":
+        return InputError(field, value, first["ctx"]["must"], first["ctx"]["nearest"])
+    if first["type"] == "too_long":
+        return InputError(field, f"{first['ctx']['actual_length']} tables", f"at most {first['ctx']['max_length']}")
+    key = path[-2] if path[-1].isdigit() else path[-1]
+    written = _inner(model, [part for part in path if not part.isdigit()][:-1]).model_fields[key].description
+    return InputError(field, value, written or f"must be a table, written [{key}]")
+
+
+def _inner(model: Any, path: list[str]) -> Any:
+    """The model of a table within a table, or of the tables in a list."""
+    for part in path:
+        if not part.isdigit():
+            model = model.model_fields[part].annotation
+            model = get_args(model)[0] if get_args(model) else model
+    return model
+
+
+Complaint = tuple[str, str] | None
+"""What must hold and what near it would, of a value that will not do."""
+
+
+def kind(*judges: Callable[[Any], Complaint]) -> Any:
+    """What a key may hold: a value that no judge complains of."""
+    from pydantic import PlainValidator
+    from pydantic_core import PydanticCustomError
+
+    def checked(value: Any) -> Any:
+        for judge in judges:
+            if complaint := judge(value):
+                raise PydanticCustomError("not_so", "{must}", {"must": complaint[0], "nearest": complaint[1]})
+        return value
+
+    return Annotated[Any, PlainValidator(checked)]
+
+
+def listed(model: type[BaseModel], *, most: int, must: str, least: int = 0) -> Any:
+    """A list of tables, of so many; ``must`` says how they are written."""
+    from pydantic import Field
+
+    return Annotated[list[model], Field(min_length=least, max_length=most, description=must)]  # type: ignore[valid-type]
+
+
+def text(value: Any) -> Complaint:
+    """Text without control characters."""
+    fits = isinstance(value, str) and value.replace("\n", " ").isprintable()
+    return None if fits else ("must be printable text in quotes", "")
+
+
+def number(value: Any) -> Complaint:
+    """A finite number from 0."""
+    fits = _is_number(value) and 0 <= value < 1e15
+    return None if fits else ("must be a finite number not below 0, in the unit the key names", "")
+
+
+def above_zero(value: Any) -> Complaint:
+    """A finite number above 0."""
+    return number(value) or (None if value > 0 else ("must be a finite number above 0, in the unit the key names", ""))
+
+
+def whole(value: Any) -> Complaint:
+    """A number without a fraction."""
+    fits = _is_number(value) and value == int(value)
+    return None if fits else ("must be a whole number", f"{round(value)}" if _is_number(value) else "")
+
+
+def count(least: int) -> Callable[[Any], Complaint]:
+    """An integer of at least so much."""
+    must = f"must be a whole number not below {least}"
+    return lambda value: None if type(value) is int and least <= value <= 2**53 else (must, "")
+
+
+def flag(value: Any) -> Complaint:
+    """True or false."""
+    return None if isinstance(value, bool) else ("must be true or false", "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
