@@ -80,6 +80,8 @@ class Gpu:
     @property
     def label(self) -> str:
         """What people call it (``A100 SXM4``): its title without vendor and memory size, or its name."""
+        if self.accelerator is not None:
+            return self.name
         return re.sub(r"^\w+ (Instinct |GeForce )?|( \d+ GB|[,(]).*", "", self.title).strip() or self.name
 
     def __post_init__(self) -> None:

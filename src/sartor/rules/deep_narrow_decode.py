@@ -36,7 +36,6 @@ from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 SHARES = (0.75, 2 / 3, 0.5)
 """Shares of the layers to keep."""
-GRAIN = 128
 NARROW = 4096
 """Above this hidden size a layer's weights take longer to read than its kernels to launch on every device here."""
 
@@ -62,10 +61,10 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
     mixer, part = context.shape.attention, context.shape.dense_ffn
     if not isinstance(mixer, AttentionMixer) or part is None:
         return
-    tp = int(context.dims.tp)
+    tp, grain = int(context.dims.tp), context.grain
     for share in SHARES:
         fewer = max(1, round(layers * share))
-        wider = round(hidden * sqrt(layers / fewer) / GRAIN) * GRAIN
+        wider = round(hidden * sqrt(layers / fewer) / grain) * grain
         heads = _heads(mixer, hidden, wider, tp)
         if not heads:
             continue
@@ -73,7 +72,7 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
             "num_layers": fewer,
             "hidden_size": wider,
             **heads,
-            "ffn_hidden_size": max(GRAIN, round(int(part.ffn_hidden_size) * wider / hidden / GRAIN) * GRAIN),
+            "ffn_hidden_size": max(grain, round(int(part.ffn_hidden_size) * wider / hidden / grain) * grain),
         }
         grouped = mixer.num_kv_heads != mixer.num_heads
         if not grouped or heads["num_heads"] % int(mixer.num_kv_heads) == 0:

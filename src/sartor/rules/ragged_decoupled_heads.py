@@ -32,28 +32,27 @@ from sartor.operators import Role
 from sartor.rules.candidates import around, head_fixes
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
-GRAIN = 128
-
 
 def ragged_decoupled_heads(context: Context) -> Iterator[Suspicion]:
     mixer, tp = context.shape.attention, int(context.dims.tp)
     if not isinstance(mixer, AttentionMixer):
         return
     inner, hidden = int(mixer.num_heads * mixer.head_dim), int(context.shape.hidden_size)
-    if inner == hidden or inner % (GRAIN * tp) == 0:
+    if inner == hidden or inner % (context.grain * tp) == 0:
         return
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"num_heads * head_dim = {inner} is neither hidden_size={hidden} nor a multiple of {GRAIN * tp}",
+        message=f"num_heads * head_dim = {inner} is neither hidden_size={hidden} nor a multiple of"
+        f" {context.grain * tp}",
         field="num_heads",
         value=int(mixer.num_heads),
         operator=context.operator(Role.QKV),
-        fixes=tuple(_fixes(mixer, inner, tp)),
+        fixes=tuple(_fixes(mixer, inner, tp, context.grain)),
     )
 
 
-def _fixes(mixer: AttentionMixer, inner: int, tp: int) -> Iterator[Fix]:
-    for size in around(inner, GRAIN * tp):
+def _fixes(mixer: AttentionMixer, inner: int, tp: int, grain: int) -> Iterator[Fix]:
+    for size in around(inner, grain * tp):
         heads = size // int(mixer.head_dim)
         whole = size % int(mixer.head_dim) == 0 and heads % tp == 0
         if whole and (mixer.num_kv_heads == mixer.num_heads or heads % mixer.num_kv_heads == 0):

@@ -34,9 +34,6 @@ from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import ceil_div
 
-GRAIN = 128
-TILE_ROWS = 128
-
 
 def ragged_experts(context: Context) -> Iterator[Suspicion]:
     part = context.shape.moe_ffn
@@ -49,14 +46,14 @@ def ragged_experts(context: Context) -> Iterator[Suspicion]:
 
 def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
     tp = int(context.dims.tp)
-    if width % (GRAIN * tp) == 0:
+    if width % (context.grain * tp) == 0:
         return
     grade = Grade.ERROR if width % tp else Grade.WARN if context.alignment.graded else Grade.INFO
-    good = around(width, GRAIN * tp)
+    good = around(width, context.grain * tp)
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
-        message=f"expert_ffn_hidden_size={width}{shard} is not a multiple of {GRAIN}. Use {words(good)}",
+        message=f"expert_ffn_hidden_size={width}{shard} is not a multiple of {context.grain}. Use {words(good)}",
         field="expert_ffn_hidden_size",
         value=width,
         operator=context.operator(Role.EXPERT_DOWN),
@@ -69,13 +66,13 @@ def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
     workload = context.workload
     sequences = int(workload.microbatch_size)
     rows = int(workload.tokens) * int(part.experts_per_token) / int(part.num_experts)
-    if rows >= TILE_ROWS:
+    if rows >= context.grain:
         return
-    more = sequences * int(ceil_div(TILE_ROWS, max(rows, 1e-9)))
+    more = sequences * int(ceil_div(context.grain, max(rows, 1e-9)))
     yield Suspicion(
         grade=Grade.INFO,
         message=f"microbatch_size={sequences} sends {rows:.0f} tokens to an expert on average, but a GEMM tile has"
-        f" {TILE_ROWS} rows; microbatch_size={more} fills one",
+        f" {context.grain} rows; microbatch_size={more} fills one",
         field="microbatch_size",
         value=sequences,
         operator=context.operator(Role.EXPERT_UP),

@@ -31,9 +31,6 @@ from sartor.operators import Role
 from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
-BEST = 128
-"""Width of the common output tile; missing it is information only."""
-
 
 def ragged_ffn(context: Context) -> Iterator[Suspicion]:
     part, tp = context.shape.dense_ffn, int(context.dims.tp)
@@ -65,7 +62,7 @@ def _grade(context: Context, width: int, tp: int) -> tuple[Grade | None, int]:
     found = ragged(width // tp, context.alignment)
     if found is not None:
         return found
-    return (Grade.INFO if (width // tp) % BEST else None), BEST
+    return (Grade.INFO if (width // tp) % context.grain else None), context.grain
 
 
 RULE = Rule(code="R6", check=ragged_ffn, worst=Grade.ERROR, page=__doc__ or "")

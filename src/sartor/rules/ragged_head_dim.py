@@ -4,7 +4,8 @@
 
 `head_dim` that is not a multiple of the minimum for the fast path (8 elements in 16-bit types: error), or not of 64
 (warning, on NVIDIA from Ampere on). With flash attention, a size the kernel is compiled for (96, 192) is information
-only; the rule `flash_misfit` covers sizes that the kernel pads.
+only; the rule `flash_misfit` covers sizes that the kernel pads. On a systolic array (TPU, a described chip)
+it names how much of the array such a head dimension fills.
 
 ## Why it costs
 
@@ -36,7 +37,7 @@ from sartor.model.workload import AttentionKernel
 from sartor.operators import Role
 from sartor.rules.candidates import head_fixes, matrix_units
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
-from sartor.units import largest_power_of_two_dividing
+from sartor.units import largest_power_of_two_dividing, round_up
 
 ENOUGH = 64
 """No gain is seen beyond this power of two (caption of figure 7)."""
@@ -49,6 +50,9 @@ def ragged_head_dim(context: Context) -> Iterator[Suspicion]:
     width = int(mixer.head_dim)
     power = int(largest_power_of_two_dividing(width))
     if power >= min(ENOUGH, alignment.preferred):
+        return
+    if context.gpu.matrix_tile:
+        yield from _padded_array(context, width)
         return
     grade = Grade.WARN if alignment.graded else Grade.INFO
     if width % alignment.minimum:
@@ -67,6 +71,30 @@ def ragged_head_dim(context: Context) -> Iterator[Suspicion]:
         operator=context.operator(Role.ATTENTION, Role.SCORE),
         fixes=fixes,
     )
+
+
+def _padded_array(context: Context, width: int) -> Iterator[Suspicion]:
+    """A systolic array multiplies the next multiple of its side, whatever divides the width."""
+    side = context.gpu.matrix_tile
+    filled = _filled(width, side)
+    if filled == 1:
+        return
+    fixes = head_fixes(context.shape.attention, int(context.dims.tp))
+    better = tuple(fix for fix in fixes if _filled(fix["head_dim"], side) > filled)
+    near = " or ".join(f"{fix['num_heads']} heads x {fix['head_dim']}" for fix in better[:2])
+    yield Suspicion(
+        grade=Grade.WARN,
+        message=f"head_dim={width} fills {100 * filled:.0f}% of the {matrix_units(context.gpu)} of {context.gpu.label}"
+        f" in attention GEMMs; the rest is padding" + (f". Same size: {near}" if near else ""),
+        field="head_dim",
+        value=width,
+        operator=context.operator(Role.ATTENTION, Role.SCORE),
+        fixes=better,
+    )
+
+
+def _filled(width: int, side: int) -> float:
+    return width / int(round_up(width, side))
 
 
 RULE = Rule(code="R4", check=ragged_head_dim, worst=Grade.ERROR, page=__doc__ or "")

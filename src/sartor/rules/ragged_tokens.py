@@ -31,22 +31,19 @@ from sartor.model.workload import Phase
 from sartor.rules.candidates import around, fixes_of, nearest_first, words
 from sartor.rules.rule import Context, Grade, Rule, Suspicion
 
-TILE_ROWS = 128
-"""Rows of the common output tile of every generation."""
-
 
 def ragged_tokens(context: Context) -> Iterator[Suspicion]:
     workload = context.workload
     tokens, minimum = int(workload.tokens), max(context.alignment.minimum, 1)
-    if workload.phase is Phase.DECODE or tokens % TILE_ROWS == 0:
+    if workload.phase is Phase.DECODE or tokens % context.grain == 0:
         return
     falls = tokens % minimum != 0 and workload.phase is Phase.TRAIN
     length = int(workload.seq_len)
-    good = around(length, TILE_ROWS)
+    good = around(length, context.grain)
     yield Suspicion(
         grade=Grade.WARN if falls and context.alignment.graded else Grade.INFO,
         message=f"{workload.microbatch_size} x seq_len={length} is {tokens} tokens, which is not a multiple"
-        f" of {minimum if falls else TILE_ROWS}. Use seq_len {words(good, length)}",
+        f" of {minimum if falls else context.grain}. Use seq_len {words(good, length)}",
         field="seq_len",
         value=length,
         fixes=fixes_of("seq_len", nearest_first(good, length), length),

@@ -30,6 +30,8 @@ Fix: TypeAlias = Mapping[str, int]
 
 MOST_TP = 2**14
 """Largest split to try instead of one that does not work."""
+COMMON_TILE = 128
+"""Side of the output tile that GEMM kernels of every GPU generation have."""
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len")
 DIMS_FIELDS = ("tp",)
 
@@ -97,6 +99,11 @@ class Context:
     def alignment(self) -> Alignment:
         """The multiples this device prefers for this data type."""
         return alignment_of(self.gpu, self.dtype)
+
+    @property
+    def grain(self) -> int:
+        """Rows or columns of the output that are computed together: a GPU's common tile, or the side of an array."""
+        return self.gpu.matrix_tile or COMMON_TILE
 
     def operator(self, *roles: Role) -> str:
         """Name of the baseline's first operator of one of these roles; "" if none."""

@@ -8,7 +8,7 @@ faster. Always information: kernels that split work along k may hide part of the
 ## Why it costs
 
 Tiles run on SMs in waves: 109 tiles on 108 SMs take as long as 216. Wave efficiency gives an upper bound of the
-loss.
+loss. On a chip described by its parts, tiles run on tensor cores in the same way.
 
 ## Example
 
@@ -38,15 +38,16 @@ WORTH_A_LOOK = 0.01
 
 def tail_wave(context: Context) -> Iterator[Suspicion]:
     part, tp = context.shape.dense_ffn, int(context.priced_dims.tp)
-    if part is None or context.gpu.matrix_tile:
+    gpu = context.gpu
+    if part is None or (gpu.matrix_tile and not gpu.accelerator):  # How a TPU's compiler deals tiles is not known.
         return
     lost_s, name, efficiency = max(_tails(context), default=(0.0, "", 1.0))
     if lost_s < WORTH_A_LOOK * float(context.baseline.time_s):
         return
-    width = int(part.ffn_hidden_size)
+    width, cores = int(part.ffn_hidden_size), "tensor cores" if gpu.accelerator else "SMs"
     yield Suspicion(
         grade=Grade.INFO,
-        message=f"{name} keeps {100 * efficiency:.0f}% of {context.gpu.num_sms} SMs busy (wave quantization);"
+        message=f"{name} keeps {100 * efficiency:.0f}% of {gpu.num_sms} {cores} busy (wave quantization);"
         f" a width near ffn_hidden_size={width} is faster",
         field="ffn_hidden_size",
         value=width,
