@@ -104,6 +104,8 @@ def _find(name_or_path: str | Path) -> Path:
     wanted = canonical(other_names.get(wanted, wanted))
     if wanted in known:
         return known[wanted]
+    if wanted in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
+        raise InputError("gpu", text, NOT_A_GPU, "a name of sartor catalog gpus")
     near = nearest_names(canonical(text), {**{key: path.stem for key, path in known.items()}, **other_names})
     raise InputError("gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(near))
 
