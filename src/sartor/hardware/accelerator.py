@@ -1,4 +1,5 @@
-"""Accelerators as a template: tensor cores, vector cores, buffers, memory stacks, links; every size one or many.
+"""Accelerators as a template: tensor cores, vector cores, buffers, memory stacks, links; each size a number or an
+array.
 
 The template is that of Wang et al., "Integrated Hardware Architecture and Device Placement Search" (PHAZE), ICML 2024,
 made wider: lanes of vector cores apart from the array's width, private buffers of any size, memory in stacks, links.
@@ -21,7 +22,7 @@ from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints
 
 
 class Dataflow(Enum):
-    """Which operand stays in the array while the others stream through it."""
+    """The operand that stays in the array while the others stream through it."""
 
     WEIGHT_STATIONARY = "weight_stationary"
     OUTPUT_STATIONARY = "output_stationary"
@@ -29,7 +30,7 @@ class Dataflow(Enum):
 
 
 NODES_NM = (22, 16, 7, 5, 3)
-"""Technology nodes the area and energy models know; 12 nm is 16 nm."""
+"""Technology nodes of the area and energy models; 12 nm counts as 16 nm."""
 
 PUBLISHED_CLOCK_HZ = 1050 * MEGA
 """Clock of the published template: 1.05 GHz (TPU v4; the public code says 1.05e6, reference/phaze.md sec. 10.1)."""
@@ -76,11 +77,11 @@ class Accelerator:
     registers_bytes_per_mac: float = 32.0
     registers_bytes_per_lane: float = 12.0
     bank_bytes_per_cycle: Floats = 128.0
-    """What one MiB of the global buffer delivers per cycle: 5120 bytes of 40 MiB on A100 (NVIDIA A100 whitepaper,
-    2020, p. 29). A buffer under 1 MiB counts as one bank."""
+    """Bandwidth of one MiB of the global buffer per cycle: 5120 bytes of 40 MiB on A100 (NVIDIA A100 whitepaper, 2020,
+    p. 29). A buffer under 1 MiB counts as one bank."""
     control_share: float = 0.25
-    """Control of a lane over that of a GPU's, which schedules many threads; a core scheduled ahead of time needs less:
-    a quarter is an assumption."""
+    """Control area of a lane relative to a GPU's, which schedules many threads; a core scheduled ahead of time needs
+    less. A quarter is an assumption."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -152,24 +153,24 @@ class Accelerator:
 
     @property
     def tensor_port_bytes_per_s(self) -> Floats:
-        """What one tensor core takes from or gives to the global buffer: one element per row and column a cycle."""
+        """Bandwidth of one tensor core to or from the global buffer: one element per row and column and cycle."""
         return (1.0 * self.array_rows + self.array_cols) * self.dtype.bytes * self.clock_hz
 
     @property
     def vector_port_bytes_per_s(self) -> Floats:
-        """What one vector core takes from and gives to the global buffer: two operands and a result per lane."""
+        """Bandwidth of one vector core to and from the global buffer: two operands and a result per lane."""
         return 3.0 * self.vector_lanes * self.dtype.bytes * self.clock_hz
 
     @property
     def global_buffer_bytes_per_s(self) -> Floats:
-        """What the global buffer delivers to all cores together: its banks'."""
+        """Bandwidth of the global buffer to all cores: that of its banks."""
         banks = np.maximum(np.asarray(self.global_buffer_bytes) / MIB, 1.0)
         rate = banks * self.bank_bytes_per_cycle * self.clock_hz
         return float(rate) if np.ndim(rate) == 0 else rate
 
     @property
     def delivered_bytes_per_s(self) -> Floats:
-        """What passes between the global buffer and all cores at once: their ports, or the banks if these give less."""
+        """Bandwidth between the global buffer and all cores: their ports, or the banks if these are slower."""
         tensor, vector = self.tensor_port_bytes_per_s, self.vector_port_bytes_per_s
         ports = self.num_tensor_cores * tensor + self.num_vector_cores * vector
         rate = np.minimum(ports, self.global_buffer_bytes_per_s)

@@ -1,4 +1,4 @@
-"""The accelerator catalogue: one TOML file per entry in the units people read, converted to SI here and only here."""
+"""The accelerator catalogue: one TOML file per entry, converted to SI units here."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MAX_SIZE = 2**50
 
 
 def load_accelerator(name_or_path: str | Path) -> Accelerator:
-    """The accelerator of a catalogue name (case and separators forgiven) or of a TOML file.
+    """The accelerator with a catalogue name (case and separators ignored) or from a TOML file.
 
-    Raises ``InputError`` for an unknown name (nearest names offered), an unreadable file, an unknown or missing key,
-    a value that cannot be.
+    Raises ``InputError`` for an unknown name (with the nearest ones), an unreadable file, an unknown or missing key, or
+    an invalid value.
 
     >>> load_accelerator("TPU-v4-like").num_tensor_cores
     8
@@ -49,13 +49,12 @@ def accelerator_names() -> tuple[str, ...]:
 
 
 def accelerator_entry(name_or_path: str | Path) -> dict[str, Any]:
-    """Every field in SI units with the rates that follow from them and each source: what
-    ``sartor catalog accelerators --json`` answers."""
+    """Every field in SI units with derived rates and sources, as in ``sartor catalog accelerators --json``."""
     return accelerator_fields(load_accelerator(name_or_path))
 
 
 def accelerator_fields(a: Accelerator) -> dict[str, Any]:
-    """An accelerator's fields in SI units with the rates that follow from them."""
+    """An accelerator's fields in SI units with derived rates."""
     fields = {name: getattr(a, name) for name in FIELD_NAMES}
     return {
         **fields,

@@ -1,8 +1,8 @@
-"""Which lengths the matrix units like: minimum and preferred multiples per generation and data type.
+"""Minimum and preferred multiples of lengths for the matrix units, per generation and data type.
 
-A length here is the contiguous one of a stored operand, in elements. Below ``minimum`` a product leaves the fast
-path; between it and ``preferred`` it keeps the path at a loss. What that loss is in seconds is calibration's matter
-(``hardware.calibration``): this table only says where a rule looks, and how hard the device takes it.
+A length is the contiguous one of a stored operand, in elements. Below ``minimum`` a GEMM leaves the fast path; between
+``minimum`` and ``preferred`` it keeps the fast path at a loss. The table only says where rules look and how severe a
+finding is; the cost model prices it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from sartor.operators import DType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """Multiples that lengths of one data type should have on one device, in elements."""
+    """Multiples for lengths of one data type on one device, in elements."""
 
     minimum: int
-    """Below it a product leaves the fast path."""
+    """Below it a GEMM leaves the fast path."""
     preferred: int
-    """From here on nothing more is gained."""
+    """Larger multiples gain nothing more."""
     cliff: bool = True
-    """Falling below ``minimum`` is a cliff (NVIDIA's tensor cores); False where it is a slope."""
+    """Missing ``minimum`` is a steep loss (NVIDIA's tensor cores); False for a gradual one."""
     graded: bool = True
-    """Falling below ``preferred`` is a measurable loss; False where the device hardly notices (AMD)."""
+    """Missing ``preferred`` is a measurable loss; False if the device hardly notices (AMD)."""
     scale_block: int = 1
     """Elements along k (and n where they are stored so) that share a scale."""
     source: str = ""
 
 
 def alignment_of(gpu: Gpu, dtype: DType) -> Alignment:
-    """What ``gpu`` prefers for ``dtype``; an unknown generation or type is judged by its bytes (16 and 128)."""
+    """The alignment of ``gpu`` for ``dtype``; unknown generations and types follow the 16- and 128-byte rule."""
     if gpu.matrix_tile:
         return _systolic(gpu, dtype, gpu.matrix_tile)
     known = (*_TABLE, *_SYSTOLIC)
@@ -44,7 +44,8 @@ def alignment_of(gpu: Gpu, dtype: DType) -> Alignment:
 
 
 def flash_head_dims(gpu: Gpu) -> tuple[int, ...]:
-    """Head dimensions the generation's flash attention is compiled for, ascending; others are padded to the next."""
+    """Head dimensions that the generation's flash attention is compiled for, ascending; others are padded to the
+    next."""
     return _FLASH_HEAD_DIMS.get(gpu.generation, _FLASH_DEFAULT)
 
 
@@ -56,7 +57,7 @@ fp8_block: 128 x 128 weight blocks (DeepSeek-V3 config.json, weight_block_size, 
 
 
 def _by_bytes(dtype: DType) -> Alignment:
-    """16 bytes to reach the fast path, 128 for all of it: codesign.md section 2.1, the paper's own rule for A100."""
+    """16 bytes to reach the fast path, 128 for full speed: the rule of arXiv 2401.14489 for A100."""
     bits = round(8 * dtype.bytes)  # without the share of a scale
     return Alignment(
         minimum=max(1, 16 * 8 // bits),
@@ -137,7 +138,7 @@ _SYSTOLIC: Mapping[str, int] = MappingProxyType({"tpu": 128, "trainium": 128, "i
 
 
 def _systolic(gpu: Gpu, dtype: DType, side: int) -> Alignment:
-    """A systolic array pads to its own side: no cliff below it, but every padded lane is paid for."""
+    """A systolic array pads to its own side: no steep loss, but every padded lane costs time."""
     given = (
         "the chip's own description" if gpu.accelerator else "codesign.md section 2.1, vendor guides; from memory, 2024"
     )

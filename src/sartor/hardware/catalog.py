@@ -1,7 +1,7 @@
-"""The device catalogue: one TOML datasheet per device, in the units people read, converted to SI here and only here.
+"""The GPU catalogue: one TOML datasheet per device, converted to SI units here.
 
-A datasheet is looked up by file name, so that one device costs one small file; spelling is forgiven
-(``H100-SXM``, ``h100 sxm`` and ``h100`` are ``h100_sxm``). A user's own file goes through the same door.
+A datasheet is looked up by file name, ignoring spelling (``H100-SXM``, ``h100 sxm`` and ``h100`` are ``h100_sxm``). A
+user's own file is checked in the same way.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NOT_A_GPU = "is a chip of the accelerator template: nothing was measured on it, 
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
-    """The device of a catalogue name (spelling forgiven, aliases known) or of a TOML datasheet.
+    """The device with a catalogue name or alias, or from a TOML datasheet.
 
-    Raises ``InputError`` for an unknown name (nearest names offered), an unreadable or contradictory file.
+    Raises ``InputError`` for an unknown name (with the nearest ones), or an unreadable or contradictory file.
 
     >>> load_gpu("H100").name
     'h100_sxm'
@@ -45,7 +45,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 
 def is_accelerator(table: dict[str, Any]) -> bool:
-    """Whether a device's table describes a chip of the accelerator template: its arrays tell."""
+    """Whether a device's table describes a chip of the accelerator template (it has arrays)."""
     return "array_rows" in table or "num_tensor_cores" in table
 
 
@@ -87,7 +87,7 @@ def gpu_datasheet(name_or_path: str | Path) -> str:
 
 
 def canonical(name: str) -> str:
-    """A name without what people vary: case, separators and the maker's name."""
+    """A name without case, separators and vendor."""
     squeezed = re.sub(r"[\s_\-]+", "", name.lower())
     return re.sub(r"^(nvidia|amd|google|intel|aws|tesla|instinct|geforce)+(?=.)", "", squeezed)
 
@@ -216,7 +216,7 @@ _SOURCED = {
 
 
 def _peaks(tflops: dict[str, Any]) -> dict[DType, float]:
-    """Peaks in FLOP/s. Block-scaled fp8 (``fp8_block``) runs on the fp8 units, at their peak unless stated."""
+    """Peaks in FLOP/s. Block-scaled fp8 (``fp8_block``) has the fp8 peak unless stated."""
     peaks = {DType(key): value * TERA for key, value in tflops.items()}
     if DType.FP8 in peaks:
         peaks.setdefault(DType.FP8_BLOCK, peaks[DType.FP8])

@@ -1,4 +1,4 @@
-"""Clusters: equal devices, and the links between them from the innermost tier out.
+"""Clusters: equal devices, and the links between them, innermost tier first.
 
 Devices are numbered so that neighbours are close: ``k * span ... (k + 1) * span - 1`` share a group of a tier.
 """
@@ -28,36 +28,35 @@ LINK_KINDS = (
     "slingshot",
     "dcn",
 )
-"""What a tier is made of: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp``
-the bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, ``ethernet``
-with RDMA, ``tcp`` any network through the hosts' sockets, the rest as named; empty: not said."""
+"""The kind of a tier: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp`` the
+bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, ``ethernet`` with
+RDMA, ``tcp`` any network through the hosts' sockets, the rest as named; empty: unknown."""
 
 MAX_DEVICES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTier:
-    """Links among ``span`` neighbouring devices; the outermost tier has ``span`` 0: all devices there are."""
+    """Links among ``span`` neighbouring devices; ``span`` 0 in the outermost tier means all devices."""
 
     name: str
     span: int
     bytes_per_s: float
-    """What one device sends while all do and it receives as much, all its links of this tier together, nominal."""
+    """Nominal bandwidth of one device over all its links of this tier, sending and receiving at once."""
     latency_s: float
-    """From one device's memory to another's over this tier: a hop of a ring."""
+    """Latency from one device's memory to another's over this tier: one hop of a ring."""
     oversubscription: float = 1.0
-    """Bandwidth of all devices into the tier over what its core carries (1: full bisection)."""
+    """Oversubscription: bandwidth of all devices over that of the core network (1: full bisection)."""
     kind: str = ""
-    """One of ``LINK_KINDS``: what efficiency and algorithms it has."""
+    """One of ``LINK_KINDS``, which decides efficiency and algorithms."""
     in_network_reduction: bool = False
-    """Switches add (NVLS on NVSwitch, SHARP on InfiniBand)."""
+    """Switches reduce in hardware (NVLS on NVSwitch, SHARP on InfiniBand)."""
     torus_axes: int = 0
-    """Axes of a torus (TPU: 2 or 3), whose links ``bytes_per_s`` counts together; 0 where links are switched."""
+    """Axes of a torus (TPU: 2 or 3), all counted in ``bytes_per_s``; 0 for switched links."""
     torus_wrap: int = 4
     """Shortest axis of a torus that closes to a ring."""
     alone_bytes_per_s: float = 0.0
-    """Most that one device sends while its neighbours are silent: of one adapter that several devices share (0:
-    ``bytes_per_s``)."""
+    """Peak bandwidth of one device when its neighbours are idle, if devices share an adapter (0: ``bytes_per_s``)."""
 
     def __post_init__(self) -> None:
         where = f"tiers.{self.name}"
@@ -107,7 +106,7 @@ class Cluster:
 
     @property
     def pools(self) -> tuple[Cluster, ...]:
-        """This pool, then the others: each of one device type."""
+        """This pool and the others, each of one device type."""
         return (self, *self.others)
 
     @property
@@ -117,18 +116,18 @@ class Cluster:
 
     @property
     def total_devices(self) -> int:
-        """Devices of all pools together; 0: as many as asked for."""
+        """Devices of all pools; 0: any number."""
         return sum(pool.num_devices for pool in self.pools)
 
     def reached(self, num_devices: int) -> Cluster:
-        """The pools that ``num_devices`` devices fill, taken in the order of the file."""
+        """The pools that ``num_devices`` devices fill, in file order."""
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
         kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
         return replace(self, others=tuple(kept[1:]))
 
 
 def own_links(gpu: Gpu) -> Cluster:
-    """As many devices as are asked for, joined by what the device has of its own: its scale-up link, or PCIe."""
+    """Any number of devices, joined by their own scale-up link, or PCIe."""
     rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
     tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
     return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
@@ -154,7 +153,7 @@ def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
 
 
 def _check_nodes(tiers: tuple[LinkTier, ...], devices_per_node: int) -> None:
-    """Groups of a tier are parts of a node, or whole nodes."""
+    """Groups of a tier must be parts of a node, or whole nodes."""
     for tier in tiers:
         if tier.span and max(tier.span, devices_per_node) % min(tier.span, devices_per_node):
             must = f"must divide devices_per_node={devices_per_node} or be a multiple of it"

@@ -1,6 +1,6 @@
-"""The cluster catalogue: one TOML file per machine in the units people read, converted to SI here and only here.
+"""The cluster catalogue: one TOML file per machine, converted to SI units here.
 
-A file of one's own has the same keys; docs/howto/describe-my-cluster.md walks through one.
+Users' own files have the same keys; docs/howto/describe-my-cluster.md explains them.
 """
 
 from __future__ import annotations
@@ -169,8 +169,7 @@ _RATES: dict[str, float] = {
     "node_gb_per_s": GIGA,
     "node_gbit_per_s": GIGA / 8,
 }
-"""Ways to state a tier's rate, one direction -> factor to bytes/s: of one device, or of a node, whose devices share it
-alike."""
+"""Keys for a tier's bandwidth, one direction -> factor to bytes/s: per device, or per node, shared evenly."""
 TIER_KEYS = (
     "name",
     "kind",

@@ -1,6 +1,6 @@
-"""Whatever a user names as a device: a catalogue GPU, an accelerator of the template, or a file of either.
+"""Devices named by users: a catalogue GPU, a template accelerator, or a file of either.
 
-An accelerator stands in a GPU's place as its own datasheet (`datasheet_of`), which keeps the chip it is of.
+An accelerator takes a GPU's place through its datasheet (`datasheet_of`), which keeps the chip.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
 GENERATION = "accelerator"
-"""Generation of every chip of the template: nothing measured is of it, and it borrows from nobody."""
+"""Generation of every template chip, which has no measurements and borrows no calibration."""
 
 ANY_POWER_W = 1e6
 """Power limit of a chip whose clock the template holds: no run is throttled."""
@@ -44,14 +44,14 @@ def load_device(name_or_path: str | Path) -> Gpu:
 
 
 def device_from(table: dict[str, object], name: str) -> Gpu:
-    """A checked device from a table in the keys of a datasheet or of an accelerator's file: its arrays tell which."""
+    """A checked device from the table of a datasheet or of an accelerator's file (it has arrays)."""
     if is_accelerator(table):
         return datasheet_of(accelerator_from(table, name))
     return gpu_from(table, name)
 
 
 def datasheet_of(accelerator: Accelerator) -> Gpu:
-    """One chip (no arrays of candidates) as a datasheet would describe it: peaks, memory, cache, links.
+    """The datasheet of one chip (no arrays of candidates): peaks, memory, cache, links.
 
     Types narrower than the arrays' operands are multiplied at the same rate.
     """
@@ -87,7 +87,7 @@ MOST_SIDE = 1024
 
 
 def _array_side(a: Accelerator) -> int:
-    """The length that fills the array whichever way an operand lies: contracted over rows or produced by columns."""
+    """The length that fills the array in either orientation: contracted over rows or produced by columns."""
     rows, cols = int(a.array_rows), int(a.array_cols)
     return math.lcm(rows, cols) if math.lcm(rows, cols) <= MOST_SIDE else max(rows, cols)
 

@@ -1,4 +1,4 @@
-"""Devices as their datasheets describe them: dense peaks, memory, clocks, links, price; every entry sourced."""
+"""GPUs as described by their datasheets: dense peaks, memory, clocks, links, price, each with a source."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class Gpu:
     """One device (one die where a card's dies are separate devices). Peaks are dense, rates in SI units.
 
-    Construction refuses what no device can be (sizes that are not positive and finite, a cache larger than the
-    memory); whether an entry's numbers agree with each other is asked at the catalogue's door
-    (``hardware.selfcheck``), so that laws may be tried on devices that do not exist.
+    Construction rejects impossible values (sizes that are not positive and finite, a cache larger than the memory).
+    ``hardware.selfcheck`` checks catalogue entries for consistency, so that tests may use devices that do not exist.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Gpu:
     generation: str
     """volta, turing, ampere, ada, hopper, blackwell, cdna2, cdna3, cdna4, tpu_v5p, ...: which kernels exist."""
     num_sms: int
-    """SMs, compute units or cores that tiles are handed to; matrix engines on devices without such."""
+    """SMs, compute units or cores that tiles run on; matrix engines on other devices."""
     peak_flops_per_s: Mapping[DType, float]
     """Dense matrix peaks, with sums in fp32 where the element type is 16 bits or narrower."""
     hbm_bytes: float
@@ -39,7 +38,7 @@ class Gpu:
     """Clock the dense matrix peaks are stated at."""
     tdp_w: float
     max_clock_hz: float = 0.0
-    """Highest clock the device can be seen at; 0 when it is the boost clock."""
+    """Highest clock of the device; 0 if it is the boost clock."""
     compute_capability: str = ""
     link_bytes_per_s: float = 0.0
     """Scale-up link (NVLink, Infinity Fabric, ICI), one direction, all links of the device together."""
@@ -48,18 +47,18 @@ class Gpu:
     link_domain: int = 0
     """Devices one scale-up network joins (72 in an NVL72 rack, a TPU pod); 0: those of the node."""
     dies_per_card: int = 1
-    """Devices sold as one card; every number here is of one of them."""
+    """Devices sold as one card; every number here is per device."""
     pcie_bytes_per_s: float = 0.0
     """Host link, one direction."""
     smem_bytes_per_sm: float = 0.0
     memory_side_cache_bytes: float = 0.0
     """A cache between L2 and memory (AMD Infinity Cache); 0 where there is none."""
     fp32_accumulate_rate: float = 1.0
-    """Share of the tensor-core rate left when 8- and 16-bit products are summed in fp32 (0.5 on GeForce)."""
+    """Tensor-core rate with fp32 accumulation of 8- and 16-bit GEMMs, relative to the full rate (0.5 on GeForce)."""
     tensor_core_rate: float = 1.0
-    """Share of its generation's tensor-core rate a product is sold with (0.25 on the H20)."""
+    """Tensor-core rate of this product relative to its generation's (0.25 on the H20)."""
     host: str = ""
-    """CPU that is sold with the device on one board (``grace``); empty where the server chooses it."""
+    """CPU on the same board (``grace``); empty if the server chooses it."""
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
     released: str = ""
@@ -70,16 +69,16 @@ class Gpu:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name (or ``all``) -> document and date."""
     title: str = ""
-    """The product's name as it is sold."""
+    """Commercial name."""
     confidence: str = "high"
-    """high, medium or low: how sure the entry is; ``note`` says what is not."""
+    """high, medium or low: how reliable the entry is; ``note`` says why."""
     note: str = ""
     accelerator: Accelerator | None = None
     """The chip of the template that this is the datasheet of: its operators are priced by the template."""
 
     @property
     def label(self) -> str:
-        """What people call it (``A100 SXM4``): its title without vendor and memory size, or its name."""
+        """Short name (``A100 SXM4``): the title without vendor and memory size, or the name."""
         if self.accelerator is not None:
             return self.name
         return re.sub(r"^\w+ (Instinct |GeForce )?|( \d+ GB|[,(]).*", "", self.title).strip() or self.name
@@ -101,7 +100,7 @@ class Gpu:
             )
 
     def peak(self, dtype: DType) -> float:
-        """Dense peak [FLOP/s] for products of ``dtype``; ``InputError`` naming the types the device has."""
+        """Dense peak [FLOP/s] for GEMMs of ``dtype``; ``InputError`` with the supported types."""
         if dtype not in self.peak_flops_per_s:
             have = ", ".join(sorted((d.value for d in self.peak_flops_per_s), key=lambda name: (len(name), name)))
             raise InputError("dtype", dtype.value, f"{self.name} has no matrix units for it", have)
@@ -109,12 +108,12 @@ class Gpu:
 
     @property
     def default_dtype(self) -> DType:
-        """The 16-bit type to train in: bf16 where there is one, else fp16, else what the device has."""
+        """The 16-bit type for training: bf16 if supported, else fp16, else any other."""
         preferred = (DType.BF16, DType.FP16, DType.FP32)
         return next((d for d in preferred if d in self.peak_flops_per_s), next(iter(self.peak_flops_per_s)))
 
     def ridge_flops_per_byte(self, dtype: DType) -> float:
-        """Arithmetic intensity above which a dense product is bound by compute."""
+        """Arithmetic intensity above which a dense GEMM is compute-bound."""
         return self.peak(dtype) / self.hbm_bytes_per_s
 
 

@@ -1,4 +1,4 @@
-"""Off-chip memories by generation: what one stack (or package) holds, delivers and costs in energy."""
+"""Off-chip memory by generation: capacity, bandwidth and energy of one stack or package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sartor.units import GIB, GIGA
 
 
 class Memory(Enum):
-    """Generations of memory beside the die."""
+    """Generations of off-chip memory."""
 
     HBM2 = "hbm2"
     HBM2E = "hbm2e"
@@ -21,7 +21,7 @@ class Memory(Enum):
 
     @property
     def stack(self) -> MemoryStack:
-        """One stack of this generation as its standard and makers state it."""
+        """One stack of this generation, from its standard and vendors."""
         return _STACKS[self]
 
 
@@ -35,7 +35,7 @@ class MemoryStack:
     width_bits: int
     source: str
     uncertain: str = ""
-    """What is not certain about the entry; empty when nothing is."""
+    """Uncertain parts of the entry; empty if none."""
 
 
 _CONTINUED = "energy taken as HBM2's times the maker's stated gain; no measurement of a bit's energy is published"

@@ -1,4 +1,4 @@
-"""The peak rate of a data type on any device, and which type stands in where a device has no units for it."""
+"""The peak rate of a data type, with a fallback for types that a device lacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Do the numbers of a datasheet agree with each other? A peak is cores x clock x FLOPs per core and cycle, or wrong.
+"""Check that the numbers of a datasheet agree: a peak is cores x clock x FLOPs per core and cycle.
 
-The commonest fault of a hardware table is a peak *with structured sparsity*, twice the dense one; it is named as
-such. Devices of generations that are not in ``FLOPS_PER_SM_CYCLE`` are held to the ratios between types only.
+The commonest error is a peak *with structured sparsity*, twice the dense one; the message says so. For generations that
+are not in ``FLOPS_PER_SM_CYCLE``, only ratios between types are checked.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
 TOLERANCE = 0.035
-"""Datasheets round peaks to three digits and state them at clocks a few percent apart."""
+"""Datasheets round peaks to three digits and state them at clocks that differ by a few percent."""
 
 MAX_OVER_BOOST = 1.2
-"""Highest clock over the clock peaks are stated at: 1.16 on the H100 NVL, 1.00 to 1.08 elsewhere."""
+"""Highest clock over the clock of the stated peaks: 1.16 on the H100 NVL, 1.00 to 1.08 elsewhere."""
 
 RIDGE_RANGE = (10.0, 800.0)
 """FLOP/byte of the widest matrix type of 16 bits or more: H20 has 37, TPU v6e 560; a sparse peak leaves it."""
@@ -44,7 +44,7 @@ def contradictions(gpu: Gpu) -> Iterator[InputError]:
 
 
 def flops_per_sm_cycle(gpu: Gpu) -> Mapping[DType, float]:
-    """Dense FLOPs one SM (CU, core, matrix engine) finishes in a cycle, by type; empty for unknown generations."""
+    """Dense FLOPs of one SM (CU, core, matrix engine) per cycle, by type; empty for unknown generations."""
     key = f"{gpu.generation}/{gpu.compute_capability}"
     table = FLOPS_PER_SM_CYCLE.get(key, FLOPS_PER_SM_CYCLE.get(gpu.generation, {}))
     vector = (DType.FP64, DType.FP32)

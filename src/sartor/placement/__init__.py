@@ -1,1 +1,1 @@
-"""Device placement: which layers form which stage, how many copies of the pipeline run, how wide layers are split."""
+"""Device placement: which layers form which stage, how many replicas run, how wide layers are split."""

@@ -1,7 +1,7 @@
-"""Lower bounds on the time of every case, in one pass: what no plan of so many copies can beat.
+"""Lower bounds on the time of every case, in one pass.
 
-A case is a width, a number of copies, an interleaving and a ZeRO stage. The relaxed problem has the fastest links and
-devices, as many as it likes, and no memory limit; its recurrence is solved once per width and serves every case.
+A case is a width, a number of replicas, an interleaving and a ZeRO stage. The relaxed problem has unlimited devices of
+the fastest kind, the fastest links and no memory limit; its recurrence is solved once per width and serves every case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sartor.units import ceil_div
 def bounded_cases(
     problem: PlacementProblem, terms: PlacementTerms, tables: list[WidthTables]
 ) -> Iterator[tuple[float, int, int, int, int]]:
-    """``(bound, width index, copies, virtual stages, ZeRO stage)`` of every case that its bound leaves possible."""
+    """``(bound, width index, copies, virtual stages, ZeRO stage)`` of every case with a finite bound."""
     types = types_of(problem, terms)
     total = sum(each.num_devices for each in types)
     copies = np.arange(1, min(total, problem.num_microbatches) + 1)
@@ -41,7 +41,7 @@ def bounded_cases(
 def _relaxed_bottlenecks(
     problem: PlacementProblem, types: tuple[DeviceType, ...], tables: WidthTables
 ) -> dict[tuple[int, int], float]:
-    """Least bottleneck by (stages, devices) if nothing took memory, links were the fastest, devices too, and many."""
+    """Least bottleneck by (stages, devices) in the relaxed problem."""
     num_layers = len(tables.states.order)
     enough = num_layers * tables.width.devices
     width = slowed(tables.width, min(each.slowdown for each in types))
@@ -70,7 +70,7 @@ def _bounds(
     v: int,
     zero: int,
 ) -> Array:
-    """A time that no plan of each number of copies beats; infinite where none can fit.
+    """A lower bound on the time for each number of copies; infinite if none can fit.
 
     Beside the relaxed bottlenecks it uses that ``chunks`` stages must hold the model once:
     ``v * states + activations <= chunks * memory``.
@@ -95,7 +95,7 @@ def _bounds(
 def _work_bound(
     problem: PlacementProblem, types: tuple[DeviceType, ...], tables: WidthTables, copies: Array, num_stages: Array
 ) -> Array:
-    """Least bottleneck of stages on the fastest devices first, work split perfectly among them by speed.
+    """Least bottleneck if stages use the fastest devices first and work is split perfectly by speed.
 
     With recomputation all but the last stage run their forward twice; the last one's is at most the share ``last`` of
     what a device does in one bottleneck.
@@ -116,7 +116,7 @@ def _work_bound(
 
 
 def _model_state_bytes(problem: PlacementProblem, tables: WidthTables, copies: Array, zero: int) -> Array:
-    """Parameters, gradients and optimizer states of the whole model, at least, for each number of copies."""
+    """Least bytes of parameters, gradients and optimizer states of the whole model, for each number of copies."""
     width, param = tables.width, tables.sums.param_bytes[0, -1]
     experts = tables.sums.expert_param_bytes[0, -1]
     ranks = copies * width.context_parallel

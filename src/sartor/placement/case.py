@@ -1,4 +1,4 @@
-"""One width, number of copies, interleaving and ZeRO stage: the tables its stages are priced and fitted with."""
+"""One width, number of copies, interleaving and ZeRO stage: tables of stage times and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sartor.placement.terms import DeviceType, Network
 
 @dataclass(frozen=True)
 class WidthTables:
-    """What all cases of one width share. Tables are made when first asked for."""
+    """Tables shared by all cases of one width, made when first needed."""
 
     problem: PlacementProblem
     width: Width
@@ -36,7 +36,7 @@ class WidthTables:
 
     @property
     def has_unsplit(self) -> bool:
-        """Whether some stage might take one device while others take ``width.devices``."""
+        """Whether some stages may take one device and others ``width.devices``."""
         splits = [layer.is_split for layer in self.width.layers]
         return self.width.devices > 1 and any(splits) and not all(splits)
 
@@ -47,7 +47,7 @@ class WidthTables:
 
     @cached_property
     def largest_layer(self) -> Array:
-        """Parameter bytes of the largest layer of every stage, which ZeRO 3 holds whole while it runs."""
+        """Parameter bytes of the largest layer of every stage, which ZeRO 3 gathers while it runs."""
         largest = np.zeros_like(self.sums.param_bytes)
         members = self.states.members()
         by_id = {layer.id: layer.param_bytes for layer in self.width.layers}
@@ -61,7 +61,7 @@ class WidthTables:
         return {}
 
     def loads(self, slowdown: float, tier_in: int, tier_out: int) -> Array:
-        """Loads of all stages on devices of this speed whose tensors come and go over these tiers."""
+        """Times of all stages on devices of this speed, with these tiers for incoming and outgoing tensors."""
         key = slowdown, tier_in, tier_out
         if key not in self._loads:
             width, states = slowed(self.width, slowdown), self.states
@@ -74,13 +74,13 @@ class WidthTables:
 
 
 def slowed(width: Width, factor: float) -> Width:
-    """The width as it is on devices on which layers take ``factor`` times as long."""
+    """The width on devices where layers take ``factor`` times as long."""
     layers = (replace(x, forward_s=x.forward_s * factor, backward_s=x.backward_s * factor) for x in width.layers)
     return width if factor == 1 else replace(width, layers=tuple(layers))
 
 
 def zero_bytes(whole: Array, shared: Array, optimizer_states: float, zero_stage: int) -> Array:
-    """Optimizer states, gradients and parameters of one device: shared from ZeRO stage 1, 2 and 3 on."""
+    """Optimizer states, gradients and parameters of one device, sharded from ZeRO stage 1, 2 and 3 on."""
     optimizer, gradients, parameters = (shared if zero_stage >= stage else whole for stage in (1, 2, 3))
     return np.asarray(optimizer_states * optimizer + gradients + parameters)
 
@@ -96,7 +96,7 @@ class Case:
 
     @cached_property
     def agreement_s(self) -> Array:
-        """``[i, j]``: seconds the copies of the stage take to agree on all its gradients (and parameters)."""
+        """``[i, j]``: seconds for the copies of the stage to reduce all its gradients (and gather parameters)."""
         sums, width = self.tables.sums, self.tables.width
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
         t, e, copies = width.tensor_parallel, width.expert_parallel, self.copies
@@ -112,17 +112,17 @@ class Case:
 
     @cached_property
     def resync_s(self) -> Array:
-        """Seconds after the last microbatch: all of the agreement, or half where ZeRO 3 gathers in every microbatch."""
+        """Seconds after the last microbatch: all of it, or half if ZeRO 3 gathers in every microbatch."""
         return self.agreement_s * (0.5 if self.zero_stage == 3 else 1.0)
 
     def loads(self, device: DeviceType, tier_in: int, tier_out: int) -> Array:
-        """Loads of all stages; with ZeRO 3 the parameters are gathered for forward and for backward: two halves."""
+        """Times of all stages; ZeRO 3 adds gathering of parameters in forward and backward (two halves)."""
         loads = self.tables.loads(device.slowdown, tier_in, tier_out)
         return loads + self.agreement_s if self.zero_stage == 3 else loads
 
     @cached_property
     def state_bytes(self) -> Array:
-        """Parameters, gradients and optimizer states that one device holds, shared among copies as ZeRO says."""
+        """Parameters, gradients and optimizer states of one device, sharded as ZeRO does."""
         sums, width = self.tables.sums, self.tables.width
         optimizer = self.tables.problem.states
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
@@ -136,7 +136,7 @@ class Case:
         return {}
 
     def microbatches_that_fit(self, memory_bytes: float) -> Array:
-        """Most microbatches in flight with which a device holds the stage, and its likes where it holds several.
+        """Most microbatches in flight for which a device holds the stage (and its other chunks).
 
         Without interleaving the stage at position s from the end has s in flight.
         """

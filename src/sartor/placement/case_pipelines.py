@@ -1,4 +1,4 @@
-"""The pipelines a case can run as: which kinds of stages there are, and what each costs where it stands.
+"""The pipelines of a case: its kinds of stages, and their cost by position.
 
 A stage's cost depends on the tiers its tensors cross, hence on the devices behind it; these follow from the counts of
 stages that run after it, which is what the recurrence knows.
@@ -24,8 +24,9 @@ from sartor.units import ceil_div, distinct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePipeline:
-    """Ways to run a case whose kinds of stages are fixed: ``kinds(limit, ceiling)`` admits stages with a resync up to
-    ``limit`` and a load up to ``ceiling``.
+    """Pipelines of a case with fixed kinds of stages: ``kinds(limit, ceiling)`` admits stages with a resync up to
+    ``limit`` and a time up to ``ceiling``. ``rounds(counts)`` is the number of bottlenecks per batch; infinite for
+    counts that do not make a pipeline.
 
     ``rounds(counts)`` is how many bottlenecks a batch lasts; infinite for counts that are no whole pipeline.
     """
@@ -52,7 +53,7 @@ def pipelines(case: Case, problem: PlacementProblem, types: tuple[DeviceType, ..
 
 
 class _Masked:
-    """Loads with what does not fit or takes too long to agree masked out; tables are kept by what they depend on."""
+    """Times with infeasible stages masked out; tables are cached by their inputs."""
 
     def __init__(self, case: Case, limit: float, ceiling: float) -> None:
         self.case, self.limit, self.ceiling = case, limit, ceiling
@@ -80,8 +81,8 @@ class _Masked:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A kind of stage: on a device type (its place in the order), split or not (None: all are alike), and whether
-    the stage before it is on another type."""
+    """A kind of stage: its device type (position in the order), split or not (None: all are equal), and whether the
+    stage before it is on another type."""
 
     pool: int
     split: bool | None
@@ -139,7 +140,7 @@ def _kind(
 
 
 def _may_come_next(role: _Role, behind: Counts, roles: list[_Role]) -> bool:
-    """Pools come in order; a pool is left by a stage entered from another one, and by nothing else."""
+    """Pools come in order; only a stage entered from another pool leaves one."""
     for pool in {r.pool for n, r in zip(behind, roles, strict=True) if n}:
         entered = any(n and r.pool == pool and r.enters for n, r in zip(behind, roles, strict=True))
         if pool > role.pool or entered != (pool < role.pool):
@@ -154,7 +155,7 @@ def _interleaved(case: Case, device: DeviceType, num_stages: int, rounds: float)
     around = network.tier_holding(0, length * num_stages - 1)
 
     def tier_between(group: int) -> int:
-        """Tier from ``group`` up to the next one, around the end for the last."""
+        """Tier from ``group`` to the next one, wrapping around after the last."""
         return network.tier_at(length * (group + 1), length) if group < num_stages - 1 else around
 
     def kinds(limit: float, ceiling: float) -> list[Kind]:

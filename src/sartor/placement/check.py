@@ -1,7 +1,7 @@
-"""A second opinion: prices a given placement layer by layer, sharing nothing with the tables or the recurrence.
+"""An independent checker that prices a placement layer by layer.
 
-Plain loops over layers and edges, written from the statement of the problem (docs/concepts/placement.md). Every plan
-is priced here before it is answered, and so is the expert's strategy.
+Plain loops over layers and edges, written from the problem statement (docs/concepts/placement.md) without the solver's
+tables. Every plan is checked here before it is returned, and so is the expert's strategy.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import PlacementProblem, Width
 
 SLACK = 1e-9
-"""Relative excess of a memory limit that is put down to rounding."""
+"""Relative excess over a memory limit that counts as rounding."""
 
 StageLayers = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedPlacement:
-    """A placement with its price, and one sentence for everything that is wrong with it."""
+    """A placement with its price and its faults, one sentence each."""
 
     plan: Plan
     time_per_batch_s: float
@@ -80,7 +80,7 @@ def structure_faults(width: Width, stages: StageLayers) -> list[str]:
 
 
 def _load(problem: PlacementProblem, width: Width, stage: Sequence[int], is_last: bool) -> float:
-    """Seconds of one microbatch on the stage, both ways."""
+    """Seconds of one microbatch on the stage, forward and backward."""
     inside = set(stage)
     forward = {x.id: x.forward_s for x in width.layers if x.id in inside}
     backward = {x.id: x.backward_s for x in width.layers if x.id in inside}
@@ -95,7 +95,7 @@ def _load(problem: PlacementProblem, width: Width, stage: Sequence[int], is_last
 
 
 def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tuple[dict[int, float], dict[int, float]]:
-    """When the last tensor from elsewhere is there, by layer: forward, and backward."""
+    """When the last incoming tensor arrives, by layer: forward, and backward."""
     size: dict[tuple[int, int], float] = {}
     for edge in width.edges:
         size[edge.source, edge.dest] = size.get((edge.source, edge.dest), 0.0) + edge.size_bytes
@@ -111,7 +111,7 @@ def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tup
 
 
 def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
-    """When a device that runs one layer at a time, and never waits while one is ready, is done with all of them."""
+    """End time of a device that runs one layer at a time and never waits while one is ready."""
     waiting = dict.fromkeys(seconds, 0)
     after: dict[int, list[int]] = {id_: [] for id_ in seconds}
     for source, dest in needs:
@@ -131,7 +131,7 @@ def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[
 
 
 def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], position: int) -> float:
-    """Bytes a device of the stage holds when it is the ``position``-th from the end."""
+    """Bytes on a device of the stage when it is the ``position``-th from the end."""
     inside = set(stage)
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
@@ -143,7 +143,7 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
 
 
 def fixed_strategy_time(problem: PlacementProblem) -> float | None:
-    """The expert's strategy by the same formula; None where there is none or it does not fit (never an error)."""
+    """The time of the expert's strategy; None if there is none or it does not fit."""
     stages = fixed_strategy_stages(problem)
     if problem.fixed is None or stages is None:
         return None
@@ -153,7 +153,7 @@ def fixed_strategy_time(problem: PlacementProblem) -> float | None:
 
 
 def fixed_strategy_stages(problem: PlacementProblem) -> list[list[int]] | None:
-    """Layers of the expert's stages; None where there is no expert or it has more stages than there are devices.
+    """Layers of the expert's stages; None without an expert or with more stages than devices.
 
     Stage i holds the positions (0-based in topological order, embedding included) with
     ``pos // ceil(T / p) == i`` for pos < T = ``num_transformer_layers``; all later ones are in the last stage.

@@ -1,4 +1,4 @@
-"""The second opinion for plans with richer terms: plain loops over layers, devices and ranks, nothing of the solver."""
+"""The independent checker for plans with richer terms: plain loops over layers, devices and ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedWithTerms:
-    """A plan with its loads and time, and one sentence for everything that is wrong with it."""
+    """A plan with stage times, total time and faults, one sentence each."""
 
     plan: Plan
     time_per_batch_s: float
@@ -22,7 +22,7 @@ class PricedWithTerms:
 
 
 def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> PricedWithTerms:
-    """Price ``plan`` (its layers, devices, types, copies, chunks and ZeRO stage; its times are not looked at)."""
+    """Price ``plan`` from its layers, devices, types, copies, chunks and ZeRO stage, ignoring its times."""
     check = _Check(problem, terms, plan)
     loads = [check.load(index) for index in range(len(plan.stages))]
     per_copy = -(-problem.num_microbatches // plan.data_parallel)
@@ -39,7 +39,7 @@ def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Pla
 
 
 def fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> float | None:
-    """The expert's strategy under the same terms; None where it does not fit or there are several device types."""
+    """The time of the expert's strategy; None if it does not fit or there are several device types."""
     fixed, stages = problem.fixed, fixed_strategy_stages(problem)
     if fixed is None or stages is None or terms.device_types:
         return None
@@ -60,7 +60,7 @@ def fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTe
 
 
 class _Check:
-    """One plan under one problem and its terms; every method answers for one stage (first stage first, from 0)."""
+    """One plan of one problem; every method is about one stage (first stage first, from 0)."""
 
     def __init__(self, problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> None:
         self.problem, self.terms, self.plan = problem, terms, plan
@@ -150,13 +150,13 @@ class _Check:
         return arrivals
 
     def ranks(self, index: int) -> tuple[int, int, int]:
-        """Devices that hold the same dense parameters, those with the same experts, and their spacing."""
+        """Devices with the same dense parameters, devices with the same experts, and their spacing."""
         copies = self.plan.data_parallel * (self.plan.context_parallel if self.is_split(index) else 1)
         spacing = self.plan.tensor_parallel if self.is_split(index) else 1
         return copies, max(1, copies // self.plan.expert_parallel), spacing
 
     def agreement(self, index: int) -> float:
-        """Seconds until the copies agree on the stage's gradients."""
+        """Seconds to reduce the stage's gradients over its copies."""
         experts = sum(layer.expert_param_bytes for layer in self.layers(index))
         dense = sum(layer.param_bytes - layer.expert_param_bytes for layer in self.layers(index))
         copies, expert_copies, spacing = self.ranks(index)
@@ -179,7 +179,7 @@ class _Check:
     # Whether it fits
 
     def memory(self, index: int) -> float:
-        """Bytes a device holds for the stage, its likes on the same device counted as equals."""
+        """Bytes of the stage on a device, with other chunks of the device counted as equal."""
         params = sum(layer.param_bytes for layer in self.layers(index))
         experts = sum(layer.expert_param_bytes for layer in self.layers(index))
         copies, expert_copies, _ = self.ranks(index)

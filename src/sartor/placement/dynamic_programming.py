@@ -1,4 +1,4 @@
-"""The recurrence: the least possible bottleneck of a pipeline with given numbers of stages of each kind.
+"""The recurrence: the least bottleneck of a pipeline with given numbers of stages of each kind.
 
 The publication tabulates dp[D][k][s] for every number k of devices up to thousands. But a stage takes ``a`` devices if
 it holds a split layer and one otherwise, so k is known from how many stages there are of each kind: the table shrinks
@@ -25,7 +25,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Stages that take ``devices`` each, at most ``limit`` of them.
+    """Up to ``limit`` stages that take ``devices`` devices each.
 
     ``cost_at(counts)`` is their table of costs when ``counts`` stages of each kind run from this one to the end
     (their sum is its position from the end); None where such a stage may not come next.
@@ -66,7 +66,7 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
 
 
 def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
-    """Counts of one stage more than some of ``layer``, each once."""
+    """Counts with one more stage than some of ``layer``, each once."""
     more = {
         (*counts[:k], counts[k] + 1, *counts[k + 1 :])
         for counts in layer
@@ -77,7 +77,7 @@ def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
 
 
 def _extend(found: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
-    """One entry of the table from those with one stage less; none where nothing fits."""
+    """One entry of the table from those with one stage less; none if nothing fits."""
     best, first = None, None
     for k, kind in enumerate(found.kinds):
         after = found.of.get(less_one(counts, k))
@@ -101,7 +101,7 @@ def less_one(counts: Counts, k: int) -> Counts:
 
 
 def trace(found: Bottlenecks, counts: Counts, first_end: int) -> tuple[list[int], list[int]]:
-    """A pipeline whose bottleneck is ``found.first[counts][first_end]``: its states from 0 to the last, its kinds."""
+    """A pipeline with bottleneck ``found.first[counts][first_end]``: its states from first to last, and its kinds."""
     states, kinds, here, end = [0], [], 0, first_end
     last = len(found.of[(0,) * len(counts)]) - 1
     while True:

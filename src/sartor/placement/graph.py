@@ -1,7 +1,8 @@
-"""Layer graphs: a topological order, whether it is a chain, and the downsets a pipeline may be cut at.
+"""Layer graphs: topological order, chain test, and the downsets where a pipeline may be cut.
 
-A pipeline of stages is a growing row of downsets (sets of layers closed under predecessors): the first is empty, the
-last holds all, and a stage is the difference of two neighbours. A chain of L layers has L + 1 downsets, its prefixes.
+A pipeline is an increasing sequence of downsets (sets of layers closed under predecessors): the first is empty, the
+last has all layers, and a stage is the difference of two neighbours. A chain of L layers has L + 1 downsets, its
+prefixes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def topological_order(ids: Sequence[int], pairs: Pairs) -> tuple[int, ...]:
 
 
 def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
-    """One cycle among layers of which each has a predecessor among them."""
+    """One cycle among layers that each have a predecessor in the set."""
     before = {dest: source for source, dest in pairs if source in stuck and dest in stuck}
     path = [min(stuck)]
     while path[-1] not in path[:-1]:
@@ -54,11 +55,11 @@ def is_chain(order: Sequence[int], pairs: Pairs) -> bool:
 
 
 MAX_DOWNSETS = 2500
-"""Downsets a branching graph may have: tables are quadratic in them (2500: 50 MB each, some tens of seconds)."""
+"""Most downsets of a branching graph: tables grow with their square (2500: 50 MB each, some tens of seconds)."""
 
 
 def downsets(order: Sequence[int], pairs: Pairs) -> list[int]:
-    """All downsets as bit masks over positions in ``order``, smaller ones first; `InputError` where too many."""
+    """All downsets as bit masks over positions in ``order``, smaller ones first; `InputError` if too many."""
     position = {id_: index for index, id_ in enumerate(order)}
     needs = [0] * len(order)
     for source, dest in pairs:

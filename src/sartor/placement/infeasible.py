@@ -1,4 +1,4 @@
-"""When nothing fits: the least memory, and the fewest devices, with which something would."""
+"""If nothing fits: the least memory and the fewest devices that would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.units import format_bytes
 
 
 def find_tightest(problem: PlacementProblem) -> TightestLimit:
-    """What the nearest feasible problem has instead: both numbers are exact, by the recurrence with other costs."""
+    """The nearest feasible problem; both numbers are exact, from the recurrence with other costs."""
     states = find_states(problem)
     least_bytes, least_devices = inf, inf
     for width in problem.widths:
@@ -34,7 +34,7 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
 
 
 def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
-    """Smallest memory per device with which one copy fits on the devices: a bottleneck of bytes."""
+    """Smallest memory per device with which one copy fits: a bottleneck of bytes."""
     held = np.where(sums.is_stage, (2 + problem.states) * sums.param_bytes + sums.activation_bytes, inf)
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     kinds = _kinds(
@@ -46,7 +46,7 @@ def _least_memory(problem: PlacementProblem, width: Width, states: States, sums:
 
 
 def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
-    """Fewest devices of the given memory that hold one copy, infinite if no number does."""
+    """Fewest devices of the given memory that hold one copy; infinite if no number does."""
     positions = max_positions(problem, sums)
     kinds = _kinds(
         width, states, sums, lambda mask: lambda counts: np.where(mask & (positions >= sum(counts)), 0.0, inf)
@@ -74,7 +74,7 @@ class _Need:
 
 
 def _layer_that_fits_nowhere(problem: PlacementProblem) -> PlacedLayer | None:
-    """The layer that needs most at the width where that is least, if a device cannot hold it alone."""
+    """The largest layer, at the width where it is smallest, if it does not fit on a device alone."""
 
     def needs(width: Width) -> _Need:
         held = {x.id: (2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers}

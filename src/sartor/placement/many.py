@@ -1,8 +1,8 @@
-"""Lower bounds on the time of a batch for thousands of devices at once: one chain of layers, every candidate's seconds.
+"""Lower bounds on the time of a batch for thousands of chips at once, for one chain of layers.
 
-Whatever :func:`sartor.placement.place` answers under the published form of the model (no richer terms) takes at least
-this long. With one kind of layer between the first and the last the bound knows how many layers memory and the
-bottleneck let each stage hold, so it is nearly the answer; with several kinds it divides their work evenly.
+Any result of :func:`sartor.placement.place` without richer terms takes at least this long. With one kind of layer
+between first and last, the bound knows how many layers each stage can hold, so it is nearly exact; with several kinds
+it divides the work evenly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sartor.placement.tabulate import ROUNDING, Array
 from sartor.units import ceil_div
 
 HALVINGS = 14
-"""Of the bracket around a bottleneck, one to three layers wide: what is left is 1e-4 of a layer."""
+"""Bisection steps of a bracket one to three layers wide; the rest is 1e-4 of a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class ChainSet:
     boundary_bytes: float
     expert_param_bytes: Array | None = None
     expert_parallel: int = 1
-    """Copies share the experts in groups of so many, so their number is a multiple of it."""
+    """Copies share the experts in groups of this size, so their number is a multiple of it."""
 
     @property
     def num_of(self) -> Array:
@@ -48,10 +48,10 @@ class ChainSet:
 def batch_time_bounds(
     chain: ChainSet, problem: PlacementProblem, link_bytes_per_s: Any, update_s_per_byte: Any = 0.0
 ) -> Array:
-    """A time [candidates] that no placement of the chain beats; infinite where memory or devices hold none.
+    """Lower bounds [candidates] on the time of any placement of the chain; infinite if memory or devices are too small.
 
-    ``problem`` gives memory, devices, microbatches, recomputation and copies of the parameters; its widths, bandwidth
-    and update time are not looked at: the last two are given per candidate.
+    ``problem`` gives memory, devices, microbatches, recomputation and optimizer copies; its widths, bandwidth and
+    update time are ignored, because the last two vary per candidate.
     """
     copies = chain.devices * chain.expert_parallel
     num_stages = np.arange(1, min(int(chain.num_of.sum()), problem.num_devices // copies) + 1)
@@ -72,8 +72,8 @@ def batch_time_bounds(
 
 
 def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, float]:
-    """What a batch lasts at least, in units of one microbatch's work on one copy: of forward and backward, and of a
-    further forward. Infinite where memory or devices hold no plan. Seconds of the chain are not looked at."""
+    """Least time of a batch in units of one microbatch's work on one copy: of forward and backward, and of a further
+    forward. Infinite if no plan fits. The chain's seconds are not used."""
     most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
     num_stages = np.arange(1, most + 1)
     if not most or chain.expert_parallel > problem.num_microbatches:
@@ -89,8 +89,8 @@ def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, floa
 
 
 def _of_one_kind(chain: ChainSet) -> list[ChainSet]:
-    """Chains with one kind of layer in between that take no longer: the least of all kinds in everything, and each kind
-    alone that is half of the layers or more."""
+    """Chains with one kind of layer in between that take no longer: the minimum of all kinds, and each kind alone that
+    makes up half of the layers or more."""
     if len(chain.counts) == 1:
         return [chain]
     most = sum(chain.counts)
@@ -117,7 +117,7 @@ def _reduced(chain: ChainSet, parts: slice, count: int) -> ChainSet:
 
 
 def _fits(chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
-    """Numbers of stages that may hold the model."""
+    """Numbers of stages that may fit the model."""
     fits = _may_hold(chain, problem, num_stages)
     for each, its in zip(_of_one_kind(chain), caps, strict=True):
         fits = fits & (its.most.sum(axis=0) >= each.counts[0])
@@ -130,13 +130,13 @@ def _held(chain: ChainSet, problem: PlacementProblem) -> Array:
 
 
 def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
-    """Whether so many devices hold the model once at all, and each of its layers."""
+    """Whether this many devices hold the model, and each of its layers."""
     held, room = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING)
     return (num_stages * room >= (held * chain.num_of).sum()) & (held <= room).all()
 
 
 def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
-    """Bottleneck [candidates, stages] if work could be divided at will, but no layer cut.
+    """Bottleneck [candidates, stages] if work could be divided freely, but no layer cut.
 
     With recomputation every stage but the last runs its forward twice; the last one's is at most a share of its load.
     """
@@ -160,20 +160,20 @@ def _promising(chain: ChainSet, problem: PlacementProblem, num_stages: Array, bo
 
 
 def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
-    """Bottlenecks that a batch lasts with as many copies as there are devices for."""
+    """Number of bottlenecks per batch, with as many copies as there are devices for."""
     return np.asarray(ceil_div(problem.num_microbatches, _copies(chain, problem, num_stages)) + num_stages - 1)
 
 
 def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
-    """Most copies of so many stages; one expert-parallel group where there is room for none."""
+    """Most copies of this many stages; one expert-parallel group if there is no room."""
     most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
     return np.asarray(np.maximum(most // chain.expert_parallel, 1) * chain.expert_parallel)
 
 
 @dataclass(frozen=True, slots=True)
 class _Caps:
-    """Layers that memory lets stages hold: the first and last of each number of stages, and ``middle[m, stages]``, the
-    sum over the stages between of min(m, what they hold)."""
+    """Layers that fit in the first and last stage for each number of stages, and ``middle[m, stages]``, the sum of
+    min(m, layers that fit) over the stages between."""
 
     first: Array
     last: Array
@@ -214,7 +214,7 @@ def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Cap
 def _by_layers(
     chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, low: Array, transfer: Array
 ) -> Array:
-    """Bottleneck [candidates, stages] below which the stages do not hold all layers, by halving a bracket."""
+    """Bottleneck [candidates, stages] below which the stages do not hold all layers, by bisection."""
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None] + 2 * transfer[:, None]
     low, high = low.copy(), low + slack
     enough = _hold(chain, problem, num_stages, caps, low, transfer) >= chain.counts[0]
@@ -228,7 +228,7 @@ def _by_layers(
 def _hold(
     chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, limit: Array, transfer: Array
 ) -> Array:
-    """Layers that all stages together hold with no load above ``limit`` [candidates, stages]."""
+    """Layers that all stages together can hold with no time above ``limit`` [candidates, stages]."""
     forward, backward, most = chain.forward_s, chain.backward_s, chain.counts[0]
     c = transfer[:, None]
 
@@ -263,7 +263,7 @@ def _batch_times(
     link_bytes_per_s: Any,
     update_s_per_byte: Any,
 ) -> Array:
-    """Bottlenecks times rounds, and what the first stage's gradients and parameters take at least.
+    """Bottlenecks times rounds, plus the least time for the first stage's gradients and parameters.
 
     With copies d as a real number, T N / d + R (1 - 1/d) falls with d where T N >= R and is least at d = 1 elsewhere.
     """

@@ -1,4 +1,4 @@
-"""The time of a batch through a pipeline, and the best of all (stages, copies) given what each bottleneck can be.
+"""The time of a batch through a pipeline, and the best (stages, copies) for given bottlenecks.
 
     time = bottleneck * (ceil(N/d) + S - 1) + 4 (d - 1)/d * P_first / B
 
@@ -20,20 +20,20 @@ from sartor.units import ceil_div, distinct
 
 
 def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
-    """Bottlenecks that a batch lasts: microbatches of one copy, and the filling of the pipeline."""
+    """Number of bottlenecks per batch: microbatches of one copy, and filling the pipeline."""
     return ceil_div(num_microbatches, data_parallel) + num_stages - 1
 
 
 def resync_s_per_byte(data_parallel: Any, bytes_per_s: float, factor: float = RESYNC_FACTOR) -> Any:
-    """Seconds per parameter byte of the first stage that the copies take to agree."""
+    """Seconds to reduce gradients, per parameter byte of the first stage."""
     return factor * (data_parallel - 1) / data_parallel / bytes_per_s
 
 
 def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -> Array:
-    """Data-parallel widths worth a look, multiples of ``groups_of``: of those with equal ceil(N/d) the smallest, at
-    most about 2 sqrt(N).
+    """Data-parallel widths to consider, multiples of ``groups_of``: the smallest for each ceil(N/d), at most about 2
+    sqrt(N).
 
-    The smallest needs the fewest devices and the shortest resync, and otherwise costs the same.
+    The smallest needs the fewest devices and the shortest resync, and costs the same otherwise.
     """
     if groups_of > 1:  # ceil(N / (g k)) = ceil(ceil(N / g) / k)
         groups = useful_copies(int(ceil_div(num_microbatches, groups_of)), num_devices // groups_of)
@@ -48,7 +48,7 @@ def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The best pipeline of one width: ``counts`` of stages by kind, ``copies``, and where the first stage ends."""
+    """The best pipeline of one width: ``counts`` of stages by kind, ``copies``, and the end of the first stage."""
 
     time_s: float
     counts: Counts
@@ -59,8 +59,8 @@ class Choice:
 def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks, below_s: float) -> Choice | None:
     """The fastest (counts, copies, first stage) under ``below_s``, or None.
 
-    All (counts, copies) are first bounded with the shortest first stage; only those whose bound beats the best
-    answer so far are looked at with every first stage.
+    All (counts, copies) are first bounded with the shortest first stage; only those with a better bound than the best
+    result so far are tried with every first stage.
     """
     if not found.first:
         return None
@@ -108,7 +108,7 @@ def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks
 
 
 def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:
-    """A time that no pipeline of these layers beats: work split perfectly, no layer cut, nothing ever sent."""
+    """A lower bound on the time: work split perfectly, no layer cut, no communication."""
     num_stages = np.arange(1, min(len(layer_s), problem.num_devices // devices) + 1)[:, None]
     if not len(num_stages):
         return np.inf

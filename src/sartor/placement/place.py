@@ -1,4 +1,4 @@
-"""From a placement problem to its proved answer: solve, re-price by code that shares nothing, price the expert."""
+"""Solve a placement problem, check the plan independently, and price the expert's strategy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.placement.with_terms import solve_with_terms
 
 
 def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Placement:
-    """The fastest placement of all, or the constraint that leaves none.
+    """The fastest placement, or the tightest constraint if none fits.
 
     The answer is exact for the published cost model, or for that with the richer ``terms``
     (docs/concepts/placement.md): no other tensor width, number of copies and cut into stages is faster. The plan is
@@ -44,7 +44,7 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
 
 
 def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> TightestLimit:
-    """What is missing; with terms: what is missing for the plain plans among those looked at."""
+    """What is missing; with terms, for the plans without them."""
     if terms is None:
         return find_tightest(problem)
     types = types_of(problem, terms)

@@ -19,7 +19,7 @@ from sartor.units import distinct
 
 
 def solve(problem: PlacementProblem) -> Plan | None:
-    """The fastest plan, priced by the checker, or None. Widths come in the order of a bound on their time."""
+    """The fastest plan, priced by the checker, or None. Widths are tried in order of their bounds."""
     bounds = [(width_bound(problem, width), index) for index, width in enumerate(problem.widths)]
     if all(bound == inf for bound, _ in bounds):
         return None
@@ -54,7 +54,7 @@ def max_stages(problem: PlacementProblem, states: States) -> int:
 
 
 def width_bound(problem: PlacementProblem, width: Width) -> float:
-    """A lower bound on the time at this width; infinite where some layer fits nowhere, so no table is made."""
+    """A lower bound on the time at this width; infinite if some layer does not fit."""
     held = np.array([(2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers])
     if (held > problem.memory_bytes * (1 + 1e-9)).any():
         return inf
@@ -64,7 +64,7 @@ def width_bound(problem: PlacementProblem, width: Width) -> float:
 
 
 def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
-    """Stages that take ``width.devices`` and stages that take one; a single kind where the two cost the same."""
+    """Stages that take ``width.devices`` and stages that take one; one kind if the two cost the same."""
     unsplit = sum(not x.is_split for x in table.width.layers)
     num_layers, devices = len(table.states.order), table.width.devices
     loads, positions, split = table.load_s, table.max_position, table.sums.is_split
@@ -78,7 +78,7 @@ def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
 
 
 def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
-    """Costs at a position: infinite where ``positions`` ends before it. Positions between two limits share a table."""
+    """Costs at a position: infinite if ``positions`` ends before it. Positions between two limits share a table."""
     limits = distinct(positions)
 
     @lru_cache(maxsize=2)

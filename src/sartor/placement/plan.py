@@ -1,4 +1,4 @@
-"""What a placement answers with: stages on devices, their price, and when nothing fits the constraint that bites."""
+"""The result of a placement: stages on devices with their times, or the tightest constraint."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Plan:
 
     @property
     def num_stages(self) -> int:
-        """Device groups that a microbatch passes through."""
+        """Number of device groups in the pipeline."""
         return len(self.stages) // self.virtual_stages
 
     @property
     def num_devices(self) -> int:
-        """Devices in use, over all copies."""
+        """Devices used by all copies."""
         return self.data_parallel * sum(stage.devices for stage in self.stages[: self.num_stages])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TightestLimit:
-    """Why nothing fits: what the nearest feasible problem would have instead.
+    """Why nothing fits, and the nearest feasible problem.
 
     ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model (None: they are
     too few for any width); ``least_devices`` the fewest devices of the given memory that do (None: no number does);

@@ -1,7 +1,7 @@
-"""The placement problem: layers with their times and sizes at every tensor-parallel width, and what they run on.
+"""The placement problem: layers with times and sizes at every tensor-parallel width, and the devices.
 
-Names in brackets are the fields of the public program's JSON, which error sentences use. Everything is checked when
-it is built, so that no solver meets a negative latency, a cycle or a missing width.
+Names in brackets are the JSON fields of the public program, used in error messages. Everything is checked on
+construction, so that solvers need no checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESYNC_FACTOR = 4.0
 
 
 class PlacedOptimizer(Enum):
-    """What is held per parameter beside the parameter and its gradient."""
+    """Optimizer state per parameter, in addition to the parameter and its gradient."""
 
     SGD = "SGD"
     ADAM = "Adam"
@@ -86,7 +86,7 @@ class Width:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedStrategy:
-    """The expert's strategy to price beside the optimum (fixedPP, fixedTMPC, fixedDP, numTransformerLayers)."""
+    """The expert's strategy, priced for comparison (fixedPP, fixedTMPC, fixedDP, numTransformerLayers)."""
 
     num_stages: int
     tensor_parallel: int
@@ -96,14 +96,14 @@ class FixedStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:
-    """What is to be placed on what.
+    """A placement problem.
 
     ``memory_bytes`` per device (maxMemoryPerDevice), ``num_devices`` (maxDevices), ``link_bytes_per_s`` of every link
     (bandwidth), ``num_microbatches`` in a global batch (mbsInBatch), ``recompute`` (activationRecomputation).
 
-    Three numbers the publication has fixed and the JSON does not hold: ``optimizer_copies`` (bytes kept per parameter
-    byte beside the parameter and its gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte
-    of the first stage and (d-1)/d; richer terms bring their own) and ``update_s_per_byte`` (seconds of the optimizer's
+    Three numbers that are fixed in the publication and missing in the JSON: ``optimizer_copies`` (bytes per parameter
+    byte in addition to parameter and gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte
+    of the first stage and (d-1)/d; richer terms have their own) and ``update_s_per_byte`` (seconds of the optimizer
     step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and under terms).
 
     Raises
@@ -155,10 +155,10 @@ class PlacementProblem:
 
 
 MAX_DEVICES = 10**7
-"""More accelerators than any machine has had; a larger number is a slip of the pen."""
+"""More accelerators than any machine has had; larger numbers are typing errors."""
 MAX_MICROBATCHES = 10**7
 MAX_LAYERS = 1024
-"""Layers that are read: tables are quadratic in them, the recurrence cubic (200 layers: 0.1 s, 1024: 10 s)."""
+"""Most layers: tables grow with the square, the recurrence with the cube (200 layers: 0.1 s, 1024: 10 s)."""
 
 
 def _positive(field: str, value: Any, unit: str) -> None:
@@ -231,7 +231,7 @@ def _check_edge(edge: Edge, known: set[int], where: str) -> None:
 
 
 def _check_same_graph(width: Width, first: Width) -> None:
-    """Every width must speak of the same layers and the same pairs."""
+    """Every width must have the same layers and edges."""
     _agree("layer", width, first, {f"{x.id}" for x in width.layers}, {f"{x.id}" for x in first.layers})
     pairs, others = ({f"{e.source} -> {e.dest}" for e in each.edges} for each in (width, first))
     _agree("edge", width, first, pairs, others)

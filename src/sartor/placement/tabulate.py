@@ -1,4 +1,4 @@
-"""Load and memory of every possible stage, as tables over pairs of states.
+"""Time and memory of every possible stage, as tables over pairs of states.
 
 A state is a downset of the layer graph; in a chain of L layers state i is its first i layers. Entry ``[i, j]`` of a
 table belongs to the stage that holds what state j has and state i has not. Every table has shape
@@ -56,7 +56,7 @@ class States:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSums:
-    """What a stage holds, whatever its links: bytes, seconds of its layers alone, bytes entering it, devices' kind."""
+    """Sums over a stage that do not depend on links: bytes, seconds of its layers, incoming bytes, device kind."""
 
     is_stage: Array
     param_bytes: Array
@@ -70,7 +70,7 @@ class StageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTable:
-    """One width's stages as the recurrence needs them.
+    """One width's stages as tables for the recurrence.
 
     ``load_s`` is infinite where there is no stage; ``max_position`` is the farthest position from the end (1 = last
     stage) at which memory holds the stage, 0 for none; ``is_split`` tells which stages take ``width.devices``.
@@ -89,7 +89,7 @@ class StageTable:
 
 
 def find_states(problem: PlacementProblem) -> States:
-    """Prefixes of a chain, or the downsets of a branching graph (`InputError` where there are too many)."""
+    """Prefixes of a chain, or the downsets of a branching graph (`InputError` if there are too many)."""
     order, pairs = problem.layer_ids, [(e.source, e.dest) for e in problem.widths[0].edges]
     if is_chain(order, pairs):
         return States(order=order, masks=None, sizes=np.arange(len(order) + 1))
@@ -121,7 +121,7 @@ def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompu
 
 
 def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
-    """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 where even s = 1 does not fit."""
+    """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 if even s = 1 does not fit."""
     held = (2 + problem.states) * sums.param_bytes + sums.activation_bytes
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     return positions_that_fit(held, stash, problem.memory_bytes, sums, most=float(len(held)))

@@ -36,7 +36,7 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTerms:
-    """What a placement is priced with beyond the publication.
+    """Cost terms beyond the publication.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _positive(field: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Tiers in force: those of the terms, or one of the problem's bandwidth. The last tier holds everything."""
+    """The tiers in use: those of the terms, or one with the problem's bandwidth. The last tier holds all devices."""
 
     tiers: tuple[Tier, ...]
     resync_factor: float
@@ -134,7 +134,7 @@ class Network:
         return self.tier_holding(max(0, boundary - reach), boundary + reach - 1)
 
     def resync_s_per_byte(self, ranks: int, stride: int) -> float:
-        """Seconds per byte until ``ranks`` devices, every ``stride``-th, agree on it: tier by tier, each on a share.
+        """Seconds per byte to reduce over ``ranks`` devices, every ``stride``-th, tier by tier.
 
         Within a tier of size g as many agree as surely share a group, gcd(ranks, g / stride); the next tier then
         carries only their share of the bytes.
@@ -155,7 +155,7 @@ class Network:
         return seconds
 
     def _within(self, ranks: int, stride: int) -> list[int]:
-        """How many of the ranks have agreed after each tier."""
+        """Number of ranks covered after each tier."""
         inner = [gcd(ranks, t.size // stride) if t.size % stride == 0 else 1 for t in self.tiers[:-1]]
         return [*inner, ranks]
 

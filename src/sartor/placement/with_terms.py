@@ -45,7 +45,7 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
 
 
 MAX_COPIES = 65_536
-"""Data-parallel copies that are looked at one by one."""
+"""Most data-parallel copies tried one by one."""
 
 
 def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
@@ -57,7 +57,7 @@ def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """A solved case: the cuts between its stages and the type of device of each."""
+    """A solved case: the cuts between its stages and the device type of each."""
 
     time_s: float
     case: Case
@@ -100,7 +100,7 @@ def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, be
 
 
 def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
-    """Only the copies of the first stage agree: its resync is added where the first stage is chosen."""
+    """Only the first stage pays for gradient reduction; it is added when that stage is chosen."""
     found = _fill(case, pipeline, inf, below)
     resync = case.virtual_stages * case.resync_s[0]
     best: tuple[float, Counts, int] | None = None
@@ -114,7 +114,7 @@ def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _So
 
 
 def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
-    """Bottleneck and longest resync traded off, exactly: from the best bottleneck down in resync.
+    """The exact trade-off between bottleneck and longest resync, from the best bottleneck on.
 
     At each level of bottleneck time the smallest limit on the resync that keeps it is found by bisection over the
     resyncs there are; then the limit is lowered to where it could pay for a longer bottleneck.
@@ -145,7 +145,7 @@ def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _So
 
 
 def _least(case: Case, pipeline: CasePipeline, limit: float, below: float) -> tuple[Bottlenecks, float, Counts | None]:
-    """Least pipeline time, resync aside, of stages whose resync is within ``limit``."""
+    """Least pipeline time, without resync, of stages with a resync within ``limit``."""
     found = _fill(case, pipeline, limit, below)
     times = {counts: float(first.min()) * pipeline.rounds(counts) for counts, first in found.first.items()}
     counts = min(times, key=lambda each: times[each], default=None)
@@ -153,7 +153,7 @@ def _least(case: Case, pipeline: CasePipeline, limit: float, below: float) -> tu
 
 
 def _fill(case: Case, pipeline: CasePipeline, limit: float, below: float) -> Bottlenecks:
-    """The recurrence, without stages so long that the batch would take more than ``below``."""
+    """The recurrence without stages so slow that the batch would take more than ``below``."""
     sizes = case.tables.states.sizes
     kinds = pipeline.kinds(limit, below / pipeline.least_rounds * (1 + 1e-9))
     return least_bottlenecks(kinds, sizes, pipeline.max_stages, pipeline.max_devices)

@@ -1,4 +1,4 @@
-"""One layer on one accelerator: which operator runs when, on which cores, and how far from the best that is."""
+"""Schedule one layer on one accelerator: which operator runs when and on which cores, with a proved bound."""
 
 from sartor.schedule.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
 from sartor.schedule.result import Mode, OperatorRun, ScheduleResult, Solver, Status

@@ -1,4 +1,4 @@
-"""What every solver of a block hands back, and what it is asked."""
+"""The inputs and outputs of a block solver."""
 
 from __future__ import annotations
 

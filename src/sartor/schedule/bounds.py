@@ -1,4 +1,4 @@
-"""What no schedule can beat, without a solver.
+"""Lower bounds on the makespan, without a solver.
 
 Operators split over all cores run alone, so a makespan T is the sum of their times plus the time M in which only
 single-core operators run: T = sum of q_i over the split ones + M. M is at least the one-core time on any path, and
@@ -21,19 +21,19 @@ from sartor.schedule.split import OpBlock, bits
 from sartor.units import ceil_div
 
 GRIDS = ((60, 16), (300, 8), (2000, 4))
-"""How fine the weights are, by the size of the block: their number grows with the square, the work with the cube."""
+"""Resolution of the weights, by the size of the block: their number grows with the square, the work with the cube."""
 ROUNDS = 4
-"""How often modes are ruled out by what was ruled out before."""
+"""Rounds of ruling out modes."""
 
 Modes: TypeAlias = tuple[tuple[bool, bool], ...]
-"""Per operator, whether one core, and whether all cores, can be part of a better schedule."""
+"""For each operator, whether one core, and whether all cores, can be part of a better schedule."""
 Found: TypeAlias = tuple[int, list[int], list[int]]
-"""A bound, and what it would be with each operator on one core, and with each split."""
+"""A bound, and the bounds with each operator on one core, and with each split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakespanBound:
-    """A makespan no schedule beats, and the modes that a schedule better than the one known may still use."""
+    """A lower bound on the makespan, and the modes that a better schedule than the known one may still use."""
 
     value: int
     modes: Modes
@@ -70,7 +70,7 @@ def critical_path(block: OpBlock) -> int:
 
 
 def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
-    """Per operator, the longest path that starts with it, itself included, for given durations."""
+    """For each operator, the longest path that starts with it, itself included, for given durations."""
     covers, out = block.covers, [0] * block.size
     for i in reversed(range(block.size)):
         out[i] = durations[i] + max((out[j] for j in bits(covers[i])), default=0)
@@ -92,7 +92,7 @@ def _weights(block: OpBlock) -> Iterator[tuple[int, int, int, int]]:
 def _weighted(
     block: OpBlock, covers: list[list[int]], modes: Modes, grid: int, tensor: int, vector: int, paths: int
 ) -> Found:
-    """The bound for one set of weights, and what it would be with each operator on one core, and split.
+    """The bound for one set of weights, and the bounds with each operator on one core, and split.
 
     Everything is times grid * N_tc * N_vc, so that it stays whole.
     """
@@ -135,7 +135,7 @@ def _through_each(
 
 
 def _best_path(covers: list[list[int]], gains: list[int]) -> Iterator[int]:
-    """The path along which the gains sum to most."""
+    """The path with the largest sum of gains."""
     ahead, following = list(gains), [-1] * len(gains)
     for i in reversed(range(len(gains))):
         if covers[i]:

@@ -1,6 +1,6 @@
-"""Is this a schedule? Written from the problem's definition alone; it shares nothing with the solvers.
+"""Check a schedule against the problem's definition, independently of the solvers.
 
-Every schedule passes here before it is answered.
+Every schedule is checked here before it is returned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sartor.schedule.result import OperatorRun
 
 
 def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan: int) -> tuple[str, ...]:
-    """What is wrong with a schedule, as sentences; empty when it is one of the stated makespan."""
+    """The faults of a schedule as sentences; empty for a valid schedule of the stated makespan."""
     known = {op.id: op for op in problem.operators}
     found = list(_each_once(known, times))
     if found:
@@ -51,7 +51,7 @@ def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[Opera
 
 
 def _order(problem: ScheduleProblem, times: Iterable[OperatorRun]) -> Iterable[str]:
-    """Walk the edges forward: a Nop is done when all before it are, any other operator at its end."""
+    """Follow the edges: a Nop is done when its predecessors are, any other operator at its end."""
     row_of = {row.id: row for row in times}
     preds: dict[OperatorId, set[OperatorId]] = defaultdict(set)
     for a, b in problem.edges:
@@ -89,7 +89,7 @@ def _alone(times: Sequence[OperatorRun]) -> Iterable[str]:
 def _cores(
     problem: ScheduleProblem, known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]
 ) -> Iterable[str]:
-    """Each operator has the cores its type and mode ask for, and no core serves two at once."""
+    """Each operator has the cores its type and mode need, and no core runs two at once."""
     busy: dict[tuple[str, int], list[OperatorRun]] = defaultdict(list)
     for row in times:
         kind = known[row.id].core_type

@@ -1,4 +1,4 @@
-"""Which core runs what, once it is known when: counting cores is enough for a schedule, drawing one needs names.
+"""Assign cores to operators with known times: solvers count cores, but a schedule names them.
 
 An operator in single mode takes one core of its type. A fused one takes the tensor and the vector core of the same
 index where a pair is free; others leave pairs alone as long as an unpaired core is free.
@@ -15,7 +15,7 @@ Rows = Sequence[tuple[ScheduledOperator, int, int, bool]]
 
 
 def assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Tensor and vector cores of each row, lowest index first where nothing else decides."""
+    """Tensor and vector cores of each row, lowest index first unless pairing decides."""
     out: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())] * len(rows)
     free_at = {"tensor": [0] * num_tc, "vector": [0] * num_vc}
     # Longer of two that start together first, fused before others: pairs are scarcer than cores.
@@ -39,7 +39,7 @@ def assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, 
 
 
 def _free(free_at: Iterable[int], start: int) -> list[int]:
-    """Free cores; the first one when none is, which the checker will not let pass."""
+    """Free cores; the first one if none is free, which the checker will reject."""
     return [core for core, time in enumerate(free_at) if time <= start] or [0]
 
 

@@ -21,15 +21,15 @@ from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.split import OpBlock, Timetable, bits
 
 WORKERS = 8
-"""CP-SAT's mix of strategies needs eight workers even on one core (docs/dependencies.md)."""
+"""CP-SAT's search portfolio needs eight workers even on one core (docs/dependencies.md)."""
 SEED = 1
 WORK_PER_S = 0.2
 """Deterministic units of CP-SAT that stand for a second where a limit counts work. Of 31 blocks of GPT-2 XL, Llama-2-7B
 and Mixtral-8x7B, one worker proved 28 within 0.01 of them (2026-11)."""
 ALONE_S = 0.05
-"""Such seconds before the second clock is asked: what CP-SAT can prove at all it mostly proves by then."""
+"""Such seconds before the second clock is tried: CP-SAT proves most of what it can prove by then."""
 PATIENCE_S = 300.0
-"""Clock that a limit of work may take on a busy machine."""
+"""Clock time that a limit on work may take on a busy machine."""
 HEADS_UP_TO = 120
 """Operators up to which each also gets the work of all that run before and after it: quadratically many terms."""
 
@@ -47,8 +47,8 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
 
 
 def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """As `solve_block`, but limited by the solver's own units of work, and by one worker, whose search repeats itself
-    exactly: however busy the machine is and whoever asks, the answer is the same."""
+    """Like `solve_block`, but limited by the solver's own units of work, with one deterministic worker: the answer does
+    not depend on how busy the machine is."""
     model = _Model(block, hint, lower_bound)
     return _answer(model, hint, lower_bound, _solver(model, 1, PATIENCE_S, limit_s * WORK_PER_S))
 
@@ -66,7 +66,7 @@ def _solver(model: _Model, workers: int, time_limit_s: float, work: float = math
 
 
 def _answer(model: _Model, hint: Timetable, lower_bound: int, solver: Any) -> BlockAnswer:
-    """What the solver finds and proves, never less than was known."""
+    """The solver's result, never worse than what was known."""
     status, interrupted = _run(solver, model.model)
     if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
         # Time ran out first; or it says infeasible, which cannot be: the hint is a schedule. Its word is not taken.
@@ -78,7 +78,7 @@ def _answer(model: _Model, hint: Timetable, lower_bound: int, solver: Any) -> Bl
 
 
 def _run(solver: Any, model: Any) -> tuple[Any, bool]:
-    """Solve beside the main thread, so that Ctrl-C stops the search and keeps what it has found.
+    """Solve in a second thread, so that Ctrl-C stops the search and keeps its best result.
 
     It waits for an event, not for the thread: an interrupted ``Thread.join`` takes the thread for finished.
     """
@@ -104,7 +104,7 @@ def _run(solver: Any, model: Any) -> tuple[Any, bool]:
 
 
 class _Model:
-    """CP-SAT's variables and rows for a block, by position."""
+    """CP-SAT's variables and constraints for a block, by position."""
 
     def __init__(self, block: OpBlock, hint: Timetable, lower_bound: int) -> None:
         self.block, self.cp = block, _cp_model()
@@ -123,7 +123,7 @@ class _Model:
         self.model.minimize(self.makespan)
 
     def read(self, solver: Any) -> Timetable:
-        """The schedule a solver has found."""
+        """The solver's schedule."""
         split = [mode if isinstance(mode, int) else solver.value(mode) for mode in self.split]
         return Timetable(starts=tuple(solver.value(start) for start in self.starts), split=tuple(map(bool, split)))
 
@@ -159,7 +159,7 @@ class _Model:
         return out
 
     def _cores(self) -> None:
-        """At no moment more cores than there are; a split operator takes them all, of both kinds.
+        """At no time more cores than there are; a split operator takes all cores of both kinds.
 
         Single-core operators on one path never overlap, nor does anything overlap a split one: with each path of a
         cover, the split ones form a disjunctive constraint, which prunes more than the cumulative ones.
@@ -183,7 +183,7 @@ class _Model:
                 self.model.add(self._end(i) <= self.starts[j])
 
     def _second_clock(self) -> None:
-        """Rows on the clock that stands still while a split operator runs."""
+        """Constraints on the clock that stops while a split operator runs."""
         block, everything = self.block, range(self.block.size)
         clock_end = self._time()
         clock = [self._time() for _ in everything]
@@ -211,7 +211,7 @@ class _Model:
                 self.model.add(count * room >= sum(work))
 
     def _twins(self) -> None:
-        """Operators that nothing tells apart start in the order given."""
+        """Identical operators start in the given order."""
         for i, j in twins(self.block):
             self.model.add(self.starts[i] <= self.starts[j])
 

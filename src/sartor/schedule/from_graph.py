@@ -21,7 +21,7 @@ FUSED_KINDS = (
     MemoryBoundKind.ROTARY,
     MemoryBoundKind.CAST,
 )
-"""Elementwise kinds that a product absorbs; norms and softmax want whole rows first."""
+"""Elementwise kinds that a GEMM can fuse; norms and softmax need whole rows first."""
 UNIT_S = 0.01 * MICRO
 """One unit of time in the problems: 10 ns, about ten clock cycles."""
 
@@ -39,10 +39,9 @@ def schedule_problem(
 ) -> ScheduleProblem:
     """The problem of scheduling ``graph`` on one accelerator, times in units of ``unit_s``, rounded up.
 
-    Products need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective
-    takes its time on the links; the problem knows no links, so it stands as a vector-core operator whose two latencies
-    are equal, as in the published instances: it then holds one vector core that real hardware would leave free.
-    A graph without edges is a chain.
+    GEMMs need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective runs
+    on the links, which the problem does not model, so it is a vector-core operator with two equal latencies, as in the
+    published instances: it holds one vector core that real hardware would leave free. A graph without edges is a chain.
     """
     if accelerator.shape:
         raise InputError("accelerator", accelerator.shape, "must be one accelerator; schedule_problems takes many")
@@ -79,8 +78,8 @@ def schedule_problems(
 
 
 def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
-    """Latencies of every operator on one core and on all, in whole units: two integer arrays (operators, candidates),
-    candidates in the order of the accelerator's flattened arrays."""
+    """Latencies of every operator on one core and on all cores, in whole units: two integer arrays (operators,
+    candidates), candidates in the order of the accelerator's flattened arrays."""
     rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
     one, together = operator_latencies(fused.operators, accelerator)
     return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
@@ -94,8 +93,8 @@ def core_type(op: Operator | Fused) -> CoreType:
 
 
 def fuse_graph(graph: OperatorGraph) -> FusedGraph:
-    """Each product takes in an elementwise operator that follows it, if that waits for nothing else that the product
-    does not wait for too, and nothing else waits for the product's own result."""
+    """Each GEMM fuses an elementwise operator that follows it, if that has no dependencies the GEMM lacks and nothing
+    else depends on the GEMM's own result."""
     edges = _edges(graph)
     after: dict[int, set[int]] = {i: set() for i in range(len(graph.operators))}
     before: dict[int, set[int]] = {i: set() for i in range(len(graph.operators))}
@@ -133,7 +132,7 @@ def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict
 
 
 def _ancestors(before: dict[int, set[int]]) -> dict[int, set[int]]:
-    """All that each operator waits for; operators are numbered so that edges go up."""
+    """All predecessors of each operator; operators are numbered so that edges go up."""
     known: dict[int, set[int]] = {}
     for i in sorted(before):
         known[i] = set().union(before[i], *(known[a] for a in before[i]))
@@ -145,7 +144,7 @@ def _edges(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:
 
 
 def _units(seconds: Any, unit_s: float) -> Any:
-    """Whole units, rounded up but for the noise of one division."""
+    """Whole units, rounded up except for floating-point noise."""
     if not np.isfinite(seconds).all():
         raise InputError("num_links", 0, "must be above 0: a collective has no link to run on", "1")
     return np.ceil(seconds / unit_s * (1 - 1e-12)).astype(np.int64)

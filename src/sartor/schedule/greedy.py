@@ -1,8 +1,8 @@
-"""List scheduling: good schedules at once, as an upper bound, a hint for the exact solvers and a fallback.
+"""List scheduling: good schedules quickly, as an upper bound, a hint for the exact solvers and a fallback.
 
-An operator starts when its predecessors have ended and its cores are free; who goes first is a priority, which mode
-an operator runs in is decided beforehand. Several priorities and mode choices are tried and the best is improved by
-changing one mode at a time; the same block always gives the same schedule.
+An operator starts when its predecessors have ended and its cores are free. A priority decides who goes first; modes are
+decided beforehand. Several priorities and mode choices are tried, and the best is improved by changing one mode at a
+time; the result is deterministic.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Successors: TypeAlias = Sequence[Sequence[int]]
 TRIES_PER_STEP = 6
 """Values of a threshold that are tried; quantiles where there are more."""
 COMPANY_UP_TO = 100
-"""Operators up to which each is tried on one core together with what may run beside it."""
+"""Largest block in which each operator is tried on one core together with operators that may overlap it."""
 FEWEST_TRIES, TRY_WORK = 6, 2_000_000
-"""Bound on operators placed before improving, so that large blocks get fewer tries."""
+"""Most operators placed before improving, so that large blocks get fewer tries."""
 STARTS = 4
-"""Schedules that are improved."""
+"""Number of schedules to improve."""
 IMPROVE_WORK = 60_000
-"""Bound on operators placed while improving one, so that its time does not grow with the block."""
+"""Most operators placed while improving one, so that its time does not grow with the block."""
 
 
 def best_greedy(block: OpBlock) -> Timetable:
-    """The best schedule found; never longer than running everything one after another in its shorter mode."""
+    """The best schedule found; never longer than running operators one after another in their shorter modes."""
     if block.size == 1:
         return Timetable(starts=(0,), split=block.may_split)
     ahead, behind = _best_forward(block), _best_forward(_reversed(block))
@@ -38,7 +38,7 @@ def best_greedy(block: OpBlock) -> Timetable:
 
 
 def _reversed(block: OpBlock) -> OpBlock:
-    """The block with time turned around: positions, precedence and all."""
+    """The block with time reversed: positions, precedence and all."""
     last = block.size - 1
     return replace(
         block,
@@ -50,7 +50,7 @@ def _reversed(block: OpBlock) -> OpBlock:
 
 
 def _mirrored(block: OpBlock, backwards: Timetable) -> Timetable:
-    """The schedule of a block that a schedule of its reverse is when read from its end."""
+    """The schedule of a block from a schedule of its reverse."""
     turned = _reversed(block)
     makespan, ends = backwards.makespan(turned), backwards.ends(turned)
     return Timetable(starts=tuple(makespan - end for end in reversed(ends)), split=backwards.split[::-1])
@@ -110,7 +110,7 @@ def list_schedule(
 
 
 def _ranks(block: OpBlock) -> Iterator[list[int]]:
-    """Who goes first: the longest path ahead (shorter modes, then one-core times), the longest operator."""
+    """Priorities: the longest path ahead (shorter modes, then one-core times), the longest operator."""
     for keys in (tails(block, block.serial), tails(block, block.latency), list(block.serial)):
         order = sorted(range(block.size), key=lambda i: (-keys[i], i))
         rank = [0] * block.size
@@ -120,7 +120,8 @@ def _ranks(block: OpBlock) -> Iterator[list[int]]:
 
 
 def _mode_choices(block: OpBlock) -> list[tuple[bool, ...]]:
-    """All split that gain, none, those above a threshold of time or gain, all but one and what may run beside it."""
+    """Mode choices: all operators split that gain from it, none, those above a threshold, all but one and its
+    neighbours."""
     gains = [i for i, may in enumerate(block.may_split) if may]
     choices = {block.may_split: None, (False,) * block.size: None}
     related = [after | before for after, before in zip(block.after, block.before, strict=True)]
@@ -137,7 +138,7 @@ def _mode_choices(block: OpBlock) -> list[tuple[bool, ...]]:
 
 
 def _improved(block: OpBlock, direct: Successors, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
-    """Change one operator's mode at a time while that shortens the schedule."""
+    """Change one operator's mode at a time as long as that shortens the schedule."""
     may, tries = [i for i, may in enumerate(block.may_split) if may], IMPROVE_WORK // block.size**2
     best, makespan, position, since = found, found.makespan(block), 0, 0
     while may and tries > 0 and since < len(may):

@@ -1,4 +1,4 @@
-"""One layer on thousands of accelerators at once: what no schedule beats, and what running in turn reaches.
+"""Schedule bounds of one layer on thousands of accelerators at once.
 
 The bound is that of :mod:`sartor.schedule.bounds` (weights over tensor work, vector work and paths) on a coarse grid of
 weights, as arrays over candidates; the graph is split in series first, once, for it is the same for all. What
@@ -24,9 +24,9 @@ from sartor.schedule.split import OpBlock, bits, part, series
 Array = npt.NDArray[np.float64]
 
 GRID = 8
-"""Parts the weights come in: 45 combinations of tensor work, vector work and paths."""
+"""Resolution of the weights: 45 combinations of tensor work, vector work and paths."""
 ROUNDS = 2
-"""How often modes are ruled out by what the bound says of them."""
+"""Rounds of ruling out modes."""
 WHOLE = 1e-9
 """Relative slack before a bound is rounded up: sums of doubles are exact to far less."""
 
@@ -59,8 +59,8 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
 
 
 def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
-    """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path, of
-    each part of the series, from the operators' floors."""
+    """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
+    each part of the series."""
     fused = fuse_graph(graph)
     floors = [operator_floor(op, accelerator) for op in fused.operators]
     total: Any = np.zeros(accelerator.shape)
@@ -102,7 +102,7 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
 
 
 def part_bound(block: OpBlock, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
-    """What no schedule of a part beats: integers [candidates] from latencies [operators, candidates].
+    """Lower bounds for one part: integers [candidates] from latencies [operators, candidates].
 
     ``block`` gives kinds of cores and precedence; its own latencies are not looked at.
     """
@@ -154,7 +154,7 @@ def _needs(kinds: Sequence[CoreType], *, tensor: bool) -> Array:
 
 
 def _over_weights(p: _Part, allowed: Allowed) -> tuple[Array, Array, Array]:
-    """The best bound, and what it is at least with each operator on one core, and with each split."""
+    """The best bound, and the bounds with each operator on one core, and with each split."""
     shape = p.single.shape
     value, with_single, with_split = np.zeros(shape[1]), np.zeros(shape), np.zeros(shape)
     split = np.where(allowed[1], p.split, np.inf)
@@ -185,7 +185,7 @@ def _least(work: Array, split: Array, may_be_single: npt.NDArray[np.bool_]) -> A
 
 
 def _best_path(covers: Sequence[tuple[int, ...]], gain: Array) -> npt.NDArray[np.bool_]:
-    """Which operators lie on the path along which the gains sum to most, for every candidate."""
+    """The operators on the path with the largest sum of gains, for every candidate."""
     size, count = gain.shape
     ahead, following = gain.copy(), np.full((size, count), -1, dtype=np.int16)
     for i in reversed(range(size)):

@@ -1,4 +1,4 @@
-"""The second opinion: PHAZE's integer program on HiGHS, through ``scipy.optimize.milp`` (extra ``milp``).
+"""An independent solver: PHAZE's integer program on HiGHS, through ``scipy.optimize.milp`` (extra ``milp``).
 
 Variables of Wang et al. 2024 (ICML, "Integrated Hardware Architecture and Device Placement Search"): start t_i,
 mode y_i (1 = split over all cores), x_ij (i ends before j starts) and z_ic (i runs on core c). With l, q the two
@@ -26,11 +26,11 @@ from sartor.schedule.quiet import silently
 from sartor.schedule.split import OpBlock, Timetable, bits
 
 MAX_OPERATORS = 64
-"""Rows grow with the cube of the operators: 64 give 250,000, and HiGHS proves nothing long before."""
+"""Rows grow with the cube of the operators: 64 give 250,000, and HiGHS proves nothing well before that."""
 
 
 def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
-    """The best schedule HiGHS finds within the limit, or ``hint`` where that is no worse, and the best bound."""
+    """The best schedule HiGHS finds within the limit, or ``hint`` if that is as good, and the best bound."""
     optimize, sparse = _scipy()
     if block.size > MAX_OPERATORS:
         must = f"must have at most {MAX_OPERATORS} operators that may overlap, not {block.size}"
@@ -76,7 +76,7 @@ class _MilpProgram:
         return len(self.upper)
 
     def read(self, values: Any) -> Timetable:
-        """The modes and the order that were found; starts are made anew from them, so that they are whole."""
+        """The modes and the order found; starts are recomputed from them as whole numbers."""
         block = self.block
         split = tuple(bool(values[column] > 0.5) for column in self.mode)
         ahead = {pair for pair, column in self.first.items() if values[column] > 0.5}

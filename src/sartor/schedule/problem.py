@@ -1,6 +1,6 @@
-"""What is to be scheduled: operators of one layer, their precedence, and an accelerator's tensor and vector cores.
+"""The scheduling problem: operators of one layer, their precedence, and an accelerator's tensor and vector cores.
 
-Times are whole numbers of any one unit (clock cycles, microseconds): the solvers are exact, so their input is too.
+Times are integers in any unit (clock cycles, microseconds), because the solvers are exact.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ OperatorId: TypeAlias = int | str
 MAX_OPERATORS = 2000
 """Most operators of one problem; one decoder layer, forward and backward, has 30 to 130."""
 MAX_TOTAL_LATENCY = 2**50
-"""Largest sum of latencies: products with core counts stay exact in 64 bits."""
+"""Largest sum of latencies, so that products with core counts stay exact in 64 bits."""
 MAX_CORES = 2**20
 """Most cores of a kind; the published search space ends at 4096."""
 
 
 class CoreType(StrEnum):
-    """Which cores an operator needs (the names of PHAZE's operator graphs)."""
+    """The cores an operator needs (names of PHAZE's operator graphs)."""
 
     TC = "TC"
     VC = "VC"
@@ -120,7 +120,7 @@ def successors(problem: ScheduleProblem) -> dict[OperatorId, tuple[OperatorId, .
 
 
 def show_id(id_: Any) -> str:
-    """An id as it may be printed: control characters escaped, long ones cut."""
+    """An id that is safe to print: control characters escaped, long ones cut."""
     text = ascii(id_)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -177,7 +177,7 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
 
 
 def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorId]:
-    """One cycle, first id again at its end, among operators that all wait for another of them."""
+    """One cycle, with the first id repeated at its end, among operators that all wait for another of them."""
     before = {target: source for source, targets in after.items() for target in targets if target in after}
     here, seen = next(iter(before)), []
     while here not in seen:

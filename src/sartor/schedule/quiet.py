@@ -1,4 +1,4 @@
-"""HiGHS writes some lines to stdout whatever it is told (SciPy 1.17: its sub-solver does); stdout is the answer's."""
+"""Silence HiGHS, which writes lines to stdout regardless of its options (SciPy 1.17: its sub-solver does)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def silently(call: Callable[..., Any], **words: Any) -> Any:
-    """``call(**words)``; what it writes to file descriptor 1 is lost."""
+    """``call(**words)`` with its output to file descriptor 1 discarded."""
     with _nowhere():
         return call(**words)
 
@@ -37,7 +37,7 @@ def _nowhere() -> Iterator[None]:
 
 
 def _flush_c() -> None:
-    """What C's own buffer holds belongs to the call, too."""
+    """C's output buffer belongs to the call, too."""
     try:
         ctypes.CDLL(None).fflush(None)
     except (AttributeError, OSError, TypeError):  # a platform without one name for its C library

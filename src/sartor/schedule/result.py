@@ -1,4 +1,4 @@
-"""What a schedule is: when and where each operator runs, and what is proved about it."""
+"""A schedule: when and where each operator runs, and its proof."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sartor.schedule.problem import OperatorId, ScheduleProblem
 
 
 class Solver(StrEnum):
-    """Who solves what list scheduling and the bounds leave open."""
+    """The solver for blocks that list scheduling and the bounds leave open."""
 
     CP_SAT = "cp_sat"
     MILP = "milp"
@@ -17,7 +17,7 @@ class Solver(StrEnum):
 
 
 class Status(StrEnum):
-    """Proved optimal, or the best found. There is always a schedule, so there is no third."""
+    """Proved optimal, or the best found. A schedule always exists."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -32,7 +32,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRun:
-    """When and where one operator runs, from ``start`` until just before ``end``."""
+    """Cores and times of one operator, from ``start`` until just before ``end``."""
 
     id: OperatorId
     start: int
@@ -44,7 +44,7 @@ class OperatorRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleResult:
-    """A checked schedule, by start, with the proved lower bound on what any schedule could reach."""
+    """A checked schedule, sorted by start, with the proved lower bound."""
 
     problem: ScheduleProblem = field(repr=False)
     status: Status
@@ -52,7 +52,7 @@ class ScheduleResult:
     lower_bound: int
     operators: tuple[OperatorRun, ...]
     checked: bool
-    """Code that shares nothing with the solvers has accepted it."""
+    """An independent checker has accepted it."""
     solver: Solver
     solve_s: float
     interrupted: bool = False
@@ -64,7 +64,7 @@ class ScheduleResult:
 
     @property
     def busy(self) -> dict[str, int]:
-        """Core time in use, by kind: sum over operators of their time times their cores."""
+        """Busy core time by kind: sum over operators of time times cores."""
         return {
             "tc": sum((row.end - row.start) * len(row.tensor_cores) for row in self.operators),
             "vc": sum((row.end - row.start) * len(row.vector_cores) for row in self.operators),

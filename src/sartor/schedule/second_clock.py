@@ -1,4 +1,4 @@
-"""What the second clock alone says of a block: an integer program far smaller than the schedule, and nearly as tight.
+"""A lower bound from the second clock alone: an integer program far smaller than the schedule, and nearly as tight.
 
 Split operators run alone, so T = Q + M: Q the sum of their times, M the end of a clock that stands still while one of
 them runs (`cp_sat`). With y_i = 1 where operator i is split, l_i and q_i its times on one core and on all, c_i when it
@@ -29,19 +29,19 @@ from sartor.schedule.split import OpBlock, Timetable, bits
 
 MOST_OPERATORS = 120
 ROUNDS = 6
-"""Times the program is solved; of the layers seen so far three were enough."""
+"""Most solves of the program; three were enough for all layers so far."""
 MOST_PAIRS = 40
-"""Pairs put in order after each, those that overlap most."""
+"""Pairs ordered after each solve, those with most overlap."""
 MOST_NODES = 2000
-"""Nodes of one solve: a limit that does not hang on the clock."""
+"""Node limit of one solve, independent of the clock."""
 SLACK = 1e-6
-"""Of the horizon, taken off the bound: what rows and whole numbers hold to. At least half a unit."""
+"""Share of the horizon subtracted from the bound for solver tolerances. At least half a unit."""
 SAME = 1e-3
-"""Moments on the clock, in its units, that count as one."""
+"""Times on the clock, in its units, that count as equal."""
 
 
 def improve(block: OpBlock, hint: Timetable, lower_bound: int) -> BlockAnswer:
-    """``hint`` and ``lower_bound``, or better ones; the same on every run. Nothing is done without SciPy."""
+    """``hint`` and ``lower_bound``, or better ones; deterministic. Does nothing without SciPy."""
     try:
         from scipy import optimize, sparse
     except ImportError:
@@ -98,7 +98,7 @@ class _Program:
             self._row({**room, **work}, taken + sum(work.values()))
 
     def order_pairs(self, found: _Found) -> bool:
-        """Rows for pairs of a split operator within a one-core one; whether there are new ones."""
+        """Constraints for pairs of a split operator inside a one-core one; whether there are new ones."""
         block, clock = self.block, found.clock
         inside = []
         for i in (i for i, split in enumerate(found.split) if split):
@@ -120,7 +120,7 @@ class _Program:
         self.num_columns += 1
 
     def solve(self, optimize: Any, sparse: Any) -> _Found | None:
-        """The best modes and clock with their bound; None where the limit came before any."""
+        """The best modes and clock with their bound; None if the limit came first."""
         block, size, count = self.block, self.block.size, self.num_columns
         at = [(r, column, value) for r, row in enumerate(self.rows) for column, value in row.items()]
         rows, columns, values = zip(*at, strict=True)
@@ -173,7 +173,8 @@ def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[float]) -> 
 
 
 def _free_from(block: OpBlock, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
-    """From when on the clock, not before ``first``, operator i has the cores it needs; ``held`` are those placed."""
+    """The earliest time on the clock, not before ``first``, when operator i has its cores; ``held`` are those
+    placed."""
     types, time = block.core_types, block.latency[i]
     for at in sorted({first, *(end for _, end, _ in held if end > first)}):
         beside = [(a, b, k) for a, b, k in held if a < at + time and b > at]

@@ -1,4 +1,4 @@
-"""From a problem to its answer: contract, split, bound, solve what is left open, assemble, check."""
+"""From a problem to its result: contract, split, bound, solve open blocks, assemble, check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_LIMIT_S = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCache:
-    """Proved schedules by block, for callers that solve many problems: equal layers are solved once."""
+    """Proved schedules by block, so that callers with many problems solve equal layers once."""
 
     proved: dict[OpBlock, BlockAnswer] = field(default_factory=dict)
 
@@ -76,8 +76,7 @@ def solve(
 def _answers(
     blocks: list[OpBlock], deadline: float, solver: Solver, cache: ScheduleCache, work: float | None
 ) -> list[BlockAnswer]:
-    """Every block's answer; equal ones are solved once, and what time is left is shared among those still open. With
-    ``work`` every block may take that much, whatever the clock says."""
+    """The result of every block; equal ones are solved once, and the remaining time is shared among open ones."""
     scaled = [coarsest(block) for block in blocks]
     ordered = [canonical(block) for block, _ in scaled]
     found: dict[OpBlock, BlockAnswer] = {}
@@ -98,7 +97,7 @@ def _answers(
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """What little work proves, the second clock, then all the work allowed; each where the last left it open."""
+    """A short CP-SAT run, the second clock, then all the allowed work, each only if the result is still open."""
     looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
     for k, look in enumerate(looks):
         if _open(block, answer) and not answer.interrupted:
@@ -109,7 +108,7 @@ def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
 
 
 def _without_solver(block: OpBlock) -> BlockAnswer:
-    """List scheduling and the bounds: the whole answer where they meet."""
+    """List scheduling and the bounds, which are the whole answer if they meet."""
     timetable = greedy.best_greedy(block)
     return BlockAnswer(timetable=timetable, lower_bound=bounds.lower_bound(block, timetable.makespan(block)).value)
 
@@ -119,7 +118,7 @@ def _open(block: OpBlock, answer: BlockAnswer) -> bool:
 
 
 def _restored(answer: BlockAnswer, order: tuple[int, ...], unit: int) -> BlockAnswer:
-    """An answer in the order and unit that the problem was given in."""
+    """A result in the order and unit of the original problem."""
     starts, split = [0] * len(order), [False] * len(order)
     for k, i in enumerate(order):
         starts[i], split[i] = answer.timetable.starts[k] * unit, answer.timetable.split[k]
@@ -130,7 +129,7 @@ def _restored(answer: BlockAnswer, order: tuple[int, ...], unit: int) -> BlockAn
 def _in_series(
     blocks: list[OpBlock], answers: list[BlockAnswer], ids: tuple[OperatorId, ...]
 ) -> tuple[dict[OperatorId, tuple[int, bool]], int]:
-    """Start and mode of every operator when one block runs after the other, and when the last one ends."""
+    """Start and mode of every operator when blocks run one after another, and the end of the last one."""
     chosen: dict[OperatorId, tuple[int, bool]] = {}
     offset, remaining = 0, iter(ids)
     for block, answer in zip(blocks, answers, strict=True):

@@ -1,4 +1,4 @@
-"""From the problem to blocks a solver sees: Nops contracted, precedence closed, split where the graph is in series.
+"""From the problem to solver blocks: contract Nops, close precedence, split where the graph is in series.
 
 Where every operator of a first part precedes every operator of the rest (a cut node is the case that the middle
 part is one operator), an optimal schedule is optimal schedules of the parts one after another. These parts are the
@@ -23,7 +23,7 @@ from sartor.schedule.problem import (
 )
 
 CANONICAL_UP_TO = 200
-"""Operators up to which a block is brought into an order of its own: the work grows with their cube."""
+"""Largest block that is put in canonical order, which costs the cube of its operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class OpBlock:
 
     @property
     def serial(self) -> tuple[int, ...]:
-        """The least time of each operator alone."""
+        """The shortest time of each operator alone."""
         return tuple(map(min, self.latency, self.intra_latency))
 
     @property
     def may_split(self) -> tuple[bool, ...]:
-        """Whether running on all cores gains at all; where it does not, one core is at least as good."""
+        """Whether running on all cores is faster; if not, one core is at least as good."""
         return tuple(split < single for single, split in zip(self.latency, self.intra_latency, strict=True))
 
     @property
@@ -79,7 +79,7 @@ class OpBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """A schedule of a block by position: when each operator starts, and whether it is split over all cores."""
+    """A schedule of a block by position: start of each operator, and whether it is split over all cores."""
 
     starts: tuple[int, ...]
     split: tuple[bool, ...]
@@ -140,7 +140,7 @@ def series(block: OpBlock) -> tuple[tuple[int, ...], ...]:
 
 
 def part(block: OpBlock, positions: tuple[int, ...]) -> OpBlock:
-    """The block of some positions that follow each other."""
+    """The block of some consecutive positions."""
     first, size = positions[0], len(positions)
     types = block.core_types[first : first + size]
     return OpBlock(
@@ -168,7 +168,7 @@ def coarsest(block: OpBlock) -> tuple[OpBlock, int]:
 
 
 def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
-    """The block with its operators in an order that does not depend on how they were given, and that order.
+    """The block in a canonical operator order, independent of the given one, and that order.
 
     Colour refinement (Weisfeiler and Leman 1968) tells operators apart by their surroundings; ties keep their
     order, so equal graphs nearly always, and unequal ones never, become the same block.

@@ -1,4 +1,4 @@
-"""Which of many priced points are worth showing: the fastest of every kind of change, the smallest edit that pays."""
+"""Which priced points to show: the fastest of each kind of change, and the smallest edit that pays."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sartor.shapes.space import IntArray, Points, is_coupled
 FloatArray = npt.NDArray[np.float64]
 
 MIN_GAIN = 5e-3
-"""Least share of time a shown candidate saves beyond what being smaller explains; less is not worth a change."""
+"""Least share of time that a shown candidate saves beyond the effect of being smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Which fields each point changes.
+    """The fields each point changes.
 
     ``kinds`` [N]: one bit per field of ``fields`` that counts as an edit. A field that follows from others is changed
     but does not count: key/value heads of a multi-head model, and the head dimension where heads x head_dim is the
@@ -32,7 +32,7 @@ class Changes:
 
 
 def changes(points: Points) -> Changes:
-    """What every point changes, against the space's baseline."""
+    """The changes of every point against the space's baseline."""
     fields, own = points.fields(), points.space.baseline
     edits = {name: values != own[name] for name, values in fields.items()}
     if "num_kv_heads" in own and own["num_kv_heads"] == own["num_heads"]:
@@ -54,8 +54,8 @@ def fastest_of_each(key: IntArray, score: FloatArray) -> IntArray:
 
 
 def paying(points: Points, score: FloatArray, baseline: int) -> npt.NDArray[np.bool_]:
-    """Mask of the points that save more than fewer parameters, or fewer that a token uses, explain. ``score`` is time
-    over the baseline's, which is the point at ``baseline``."""
+    """Mask of the points that save more time than their smaller parameter count explains. ``score`` is time relative to
+    the baseline's, which is the point at ``baseline``."""
     counts = (points.num_params, points.num_active_params)
     smaller = np.minimum.reduce([np.minimum(1.0, count / count[baseline]) for count in counts])
     mask: npt.NDArray[np.bool_] = score <= smaller * (1 - MIN_GAIN)
@@ -82,7 +82,7 @@ def shown(points: Points, found: Changes, score: FloatArray, pays: npt.NDArray[n
 
 
 def _is_idle(i: int, others: IntArray, kinds: IntArray, times: FloatArray) -> bool:
-    """Whether some edit of point ``i`` gains nothing: one of ``others`` does without it and is as fast."""
+    """Whether some edit of point ``i`` gains nothing: one of ``others`` is as fast without it."""
     return _has_better_subset(int(kinds[i]), times[i], kinds[others], times[others])
 
 
@@ -100,7 +100,7 @@ def smallest_edit(found: Changes, score: FloatArray, pays: npt.NDArray[np.bool_]
 
 
 def single_edits(found: Changes, score: FloatArray) -> Mapping[str, int]:
-    """For every field, the fastest point that edits it alone."""
+    """For every field, the fastest point that changes only this field."""
     out = {}
     for bit, field in enumerate(found.fields):
         alone = np.flatnonzero(found.kinds == 1 << bit)

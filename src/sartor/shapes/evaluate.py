@@ -1,9 +1,9 @@
-"""Times of many shapes at once, by the same ``lower`` and ``price`` that price one.
+"""Times of many shapes at once, by the same ``lower`` and ``price`` as for one shape.
 
 The grid of a space is lowered once, as open axes: an operator that depends on hidden size and feed-forward width is
-priced for those two axes only, whatever else varies. Operators of like axes are priced and summed together, and each
-sum is looked up at the points. An operator whose own axes hold more combinations than there are points is priced at
-the points instead. No formula lives here.
+priced on those two axes only. Operators on the same axes are priced and summed together, and each sum is looked up at
+the points. An operator whose own axes have more combinations than there are points is priced at the points instead.
+This module has no cost formula.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """How a shape is priced: how it is spread, and what is known of each device (by name; absent: looked up)."""
+    """How to price a shape: its split over devices, and the calibration of each device by name (default: looked up)."""
 
     dims: ParallelDims
     calibrations: Mapping[str, Calibration]
@@ -47,7 +47,7 @@ class Evaluator:
         return price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
 
     def one(self, workload: Workload, gpu: Gpu) -> Estimate:
-        """A single shape, the plain way."""
+        """A single shape, without the grid."""
         return self.price(self.graph(workload), gpu)
 
     def times(self, points: Points, workload: Workload, gpus: tuple[Gpu, ...]) -> tuple[FloatArray, ...]:
@@ -74,7 +74,7 @@ class Evaluator:
 
 
 def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...], list[Operator]], list[Operator]]:
-    """Operators by the axes their sizes and counts span; those wider than the points, at the points."""
+    """Operators grouped by the axes of their sizes and counts; those wider than the points, at the points."""
     groups: dict[tuple[int, ...], list[Operator]] = {}
     at_points: list[Operator] = []
     for op in graph.operators:
@@ -93,7 +93,7 @@ def map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
 
 
 def look_up(grid: Any, index: tuple[npt.NDArray[np.int64], ...]) -> Any:
-    """Values [N] of an array over the open grid's axes (length 1 where it does not depend on one) at positions [N]."""
+    """Values [N] of an array over the open grid's axes (length 1 where it is constant) at positions [N]."""
     if np.ndim(grid) == 0:
         return grid
     assert np.ndim(grid) == len(index), "an array over the grid has one axis for each of the space's"

@@ -1,4 +1,4 @@
-"""Fields that cannot be searched because of how a model is built, each with the reason it is kept."""
+"""Fields that cannot be searched because of how a model is built, with the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sartor.model.workload import Workload
 
 
 def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str, str]:
-    """Field -> why an edit of it would not be this model any more (or would not be what the edit says)."""
+    """Field -> why a change of it would make a different model."""
     found = {
         **_mixed(shape),
         **_latent(shape),
@@ -29,7 +29,7 @@ def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str
         **_layers(shape),
     }
     if not shape.lm_head and shape.encoder_only:
-        found["vocab_size"] = "no product runs over the vocabulary"
+        found["vocab_size"] = "no matrix multiplication runs over the vocabulary"
     return {field: why for field, why in found.items() if field in shape.fields()}
 
 
@@ -38,12 +38,12 @@ def _layers_of(shape: TransformerShape) -> list[Layer]:
 
 
 def _mixed(shape: TransformerShape) -> dict[str, str]:
-    """Fields that differ between layers: one value for all would be another model."""
+    """Fields that differ between layers, so one value for all would be a different model."""
     seen: dict[str, set[Any]] = {}
     for field, value in (pair for layer in _layers_of(shape) for pair in _sizes(layer)):
         seen.setdefault(field, set()).add(value)
     return {
-        field: f"layers differ in it ({', '.join(str(v) for v in sorted(values))})"
+        field: f"differs between layers ({', '.join(str(v) for v in sorted(values))})"
         for field, values in seen.items()
         if len(values) > 1
     }
@@ -67,30 +67,30 @@ def _sizes(layer: Layer) -> Iterator[tuple[str, Any]]:
 def _latent(shape: TransformerShape) -> dict[str, str]:
     if not isinstance(shape.attention, LatentAttentionMixer):
         return {}
-    # Every head has keys and values of its own: their number follows the heads', so there is nothing to say of it.
+    # Every head has its own keys and values, so their number follows the heads and needs no reason.
     return {"head_dim": "latent attention keeps its ranks and head dimensions", "num_kv_heads": ""}
 
 
 def _experts(shape: TransformerShape) -> dict[str, str]:
     if shape.moe_ffn is None:
         return {}
-    found = {"experts_per_token": "how many experts a token visits is not a matter of shape"}
+    found = {"experts_per_token": "experts per token are not part of the shape"}
     if shape.dense_ffn is not None:
-        found["ffn_hidden_size"] = "the width searched is that of the experts"
+        found["ffn_hidden_size"] = "the search varies the width of the experts"
     if isinstance(shape.moe_ffn, MoeFfn) and shape.moe_ffn.expert_hidden_size is not None:
-        found["hidden_size"] = "experts work on a width of their own"
+        found["hidden_size"] = "experts have their own hidden size"
     return found
 
 
 def _hidden(shape: TransformerShape) -> dict[str, str]:
-    """The residual width, where something outside the layers' own linears is tied to it."""
+    """The residual width, if something outside the linear layers depends on it."""
     layers, main = _layers_of(shape), shape.main
     mixers = [mixer for layer in layers for mixer in layer.mixers]
     parts = [part for layer in layers for part in layer.all_ffns]
     reasons = {
         "state-space projections are made for it": any(isinstance(m, StateSpaceMixer) for m in mixers),
         "another stack is projected to it": len(shape.stacks) > 1,
-        "the token table has a width of its own": shape.embedding_size is not None,
+        "the token embedding has its own width": shape.embedding_size is not None,
         "linear layers outside attention and feed-forward are made for it": bool(
             shape.linears
             or main.linears
@@ -107,7 +107,7 @@ def _hidden(shape: TransformerShape) -> dict[str, str]:
 
 
 def _given(shape: TransformerShape) -> dict[str, str]:
-    """Heads and widths of parts whose linear layers or vectors the config gives as they are."""
+    """Heads and widths of parts whose linear layers or vectors have fixed sizes in the config."""
     layers = _layers_of(shape)
     mixers = [m for layer in layers for m in layer.mixers if isinstance(m, (AttentionMixer, LatentAttentionMixer))]
     parts = [part for layer in layers for part in layer.all_ffns]
@@ -122,7 +122,7 @@ def _given(shape: TransformerShape) -> dict[str, str]:
 
 
 def _is_given(owner: Any) -> bool:
-    """Whether it holds vectors of a fixed size that ``edit`` does not adapt."""
+    """Whether the part has vectors of a fixed size that ``edit`` does not adapt."""
     latent = isinstance(owner, LatentAttentionMixer)
     known = FOLLOWING | ({"q_norm", "kv_norm"} if latent else set())
     return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.name not in known for v in owner.vectors)
@@ -133,8 +133,8 @@ FOLLOWING = {"q_norm", "k_norm", "sinks", "score_bias"}
 
 
 def _layers(shape: TransformerShape) -> dict[str, str]:
-    """The depth, where layers of several kinds alternate: another depth is another mix. A few dense layers before the
-    experts are no such mix."""
+    """The depth, if layers of several kinds alternate, because another depth changes the mix. A few dense layers before
+    the experts do not count."""
     runs = shape.main.runs
     kinds = {repr(replace(run.layer, ffn=None, ffns=())) for run in runs}
     if len(kinds) > 1 or (len(runs) > 1 and any(run.positions and not _first(run.positions) for run in runs[:-1])):

@@ -1,4 +1,4 @@
-"""The default grid: values near a baseline that hardware likes, within the guard, the baseline's own among them."""
+"""The default grid: hardware-friendly values near a baseline and within the guard, including the baseline's own."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from sartor.shapes.space import Axis, IntArray, Space, is_coupled
 from sartor.units import round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
-"""Head dimensions FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);
-FlashAttention-2 has all of them too."""
+"""Head dimensions that FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);
+FlashAttention-2 supports all of them too."""
 
 UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
-"""Multiples of 16 that published models use: matrix products take any."""
+"""Multiples of 16 in published models; GEMMs take any."""
 
 KEEP_TP = (2, 4)
-"""Tensor-parallel degrees that heads go on splitting over, where the baseline's do: a shape of 43 heads is of no use
-to whoever later needs two devices."""
+"""Tensor-parallel degrees that heads must still split over if the baseline's do: 43 heads would rule out two
+devices."""
 
 MAX_VALUES = 256
-"""Most values of one field; steps between them double until they are that few."""
+"""Most values of one field; the step between them doubles until there are no more."""
 
 
 def build_space(
@@ -42,9 +42,9 @@ def build_space(
     extra: dict[str, Sequence[int]] | None = None,
     keep_tp: Sequence[int] = KEEP_TP,
 ) -> Space:
-    """The default grid around a workload's shape: values hardware likes, within the guard, the baseline's own among
-    them. ``extra`` adds values of single fields; heads keep splitting over the degrees in ``keep_tp`` that the
-    baseline's split over. Raises ``InputError`` for a field in ``freeze`` that none is.
+    """The default grid around a workload's shape: hardware-friendly values within the guard, including the baseline's
+    own. ``extra`` adds values of single fields; heads still split over the degrees in ``keep_tp`` that the baseline's
+    split over. Raises ``InputError`` for an unknown field in ``freeze``.
     """
     guard = guard or QualityGuard()
     shape = workload.shape
@@ -73,7 +73,7 @@ def _checked(freeze: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Near:
-    """Values near the baseline's, field by field."""
+    """Values near the baseline's, by field."""
 
     own: dict[str, int]
     guard: QualityGuard
@@ -105,7 +105,7 @@ class _Near:
         return self.around("hidden_size", 1 - share, 1 + share, step, most=64)
 
     def vocab(self) -> IntArray:
-        """The baseline's, and upwards to multiples of 64, 128 and 256 on every tensor-parallel rank (at most 5%)."""
+        """The baseline's, and larger multiples of 64, 128 and 256 on every tensor-parallel rank (at most 5% more)."""
         v = self.own["vocab_size"]
         padded = [int(round_up(v, step * ranks)) for step in (64, 128, 256) for ranks in {1, self.tp}]
         return self._values("vocab_size", [p for p in padded if p <= 1.05 * v])
@@ -116,8 +116,8 @@ class _Near:
         return self.around("num_experts", 1 - share, 1 + share, step)
 
     def width(self) -> dict[str, IntArray]:
-        """Feed-forward width: of the experts where there are any (dense layers among them then stay), else the dense
-        one. Multiples of 64 on every rank, coarser for very wide parts."""
+        """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
+        Multiples of 64 on every rank, coarser for very wide layers."""
         field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
         if field not in self.own:
             return {}
@@ -128,8 +128,8 @@ class _Near:
         return {field: self.around(field, low, high, 64 * self.tp)}
 
     def around(self, field: str, low: float, high: float, step: int, most: int = MAX_VALUES) -> IntArray:
-        """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; where they would be too many, of
-        its doubles."""
+        """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too
+        many."""
         own = self.own[field]
         while (high - low) * own / step > most:
             step *= 2
@@ -137,7 +137,7 @@ class _Near:
         return self._values(field, range(max(start, step), stop + 1, step))
 
     def _values(self, field: str, values: Iterable[int]) -> IntArray:
-        """Sorted, with the baseline's own value and any extra ones; the baseline's alone where the field is frozen."""
+        """Sorted, with the baseline's own value and the extra ones; only the baseline's if the field is frozen."""
         chosen = {*values, *self.extra.get(field, ())} if field in self.free else set()
         return np.asarray(sorted({*chosen, self.own[field]}), dtype=np.int64)
 
@@ -163,13 +163,13 @@ def _own_heads(near: _Near) -> tuple[int, int, int]:
 
 
 def _latent_heads(near: _Near) -> IntArray:
-    """Heads of latent attention within 25%: they add parameters, since their inner sizes stay."""
+    """Heads of latent attention within 25%; they change the parameter count, since their inner sizes stay."""
     share = min(0.25 * near.guard.width, 0.9)
     return near.around("num_heads", 1 - share, 1 + share, math.lcm(near.tp, 8))
 
 
 def _head_rows(near: _Near, workload: Workload) -> Iterable[tuple[int, int, int]]:
-    """Heads x head_dim equals the hidden size where the baseline's does; else it keeps near its own width."""
+    """Heads x head_dim equals the hidden size if the baseline's does; else it stays near its own width."""
     a0, _, d0 = _own_heads(near)
     known = FLASH_HEAD_DIMS if workload.attention_kernel is AttentionKernel.FLASH else UNFUSED_HEAD_DIMS
     head_dims = sorted({d0, *known, *near.extra.get("head_dim", ())}) if "head_dim" in near.free else [d0]
@@ -193,8 +193,8 @@ def _head_counts(near: _Near, head_dim: int) -> Iterable[int]:
 
 
 def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
-    """Divisors of the heads that split over the ranks or are whole on several. Multi-head and multi-query models stay
-    what they are."""
+    """Divisors of the heads that split over the ranks or are replicated evenly. Multi-head and multi-query models stay
+    so."""
     a0, g0, _ = _own_heads(near)
     if a0 == g0:
         return [heads] if "num_kv_heads" in near.free or heads == g0 else []
@@ -206,5 +206,5 @@ def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
 
 
 def _shares(kv_heads: int, tp: int) -> bool:
-    """Whether every rank gets whole key/value heads, its own or one it shares with others."""
+    """Whether every rank gets whole key/value heads, its own or a shared one."""
     return kv_heads % tp == 0 or tp % kv_heads == 0

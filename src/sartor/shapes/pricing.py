@@ -1,4 +1,4 @@
-"""Points with their prices, and any one of them told in full."""
+"""Points with their prices, and the full description of any of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Seconds [N]: of the objective by GPU, and of every phase on the first GPU; ``baseline`` is a position."""
+    """Seconds [N] of the objective by GPU, and of every phase on the first GPU; ``baseline`` is a position."""
 
     by_gpu: tuple[FloatArray, ...]
     by_phase: Mapping[Phase, FloatArray]
     baseline: int
     score: FloatArray
-    """Time over the baseline's on the first GPU, to ten digits: sums taken in another order then rank alike."""
+    """Time relative to the baseline's on the first GPU, rounded to ten digits so that ties do not depend on summation
+    order."""
 
     @property
     def regret(self) -> FloatArray:
-        """Each point's greatest loss to any GPU's own best, as a share of that best."""
+        """Each point's largest loss against the best of any GPU, as a share of that best."""
         losses = np.stack([times / times.min() - 1 for times in self.by_gpu])
         worst: FloatArray = np.round(losses.max(axis=0), 10)
         return worst
@@ -44,7 +45,7 @@ class Prices:
 def price(
     points: Points, phases: Mapping[Phase, Workload], objective: Phase, gpus: tuple[Gpu, ...], evaluator: Evaluator
 ) -> Prices:
-    """Every point in every phase on the first GPU, and in the objective's on all of them."""
+    """Every point in every phase on the first GPU, and in the objective's phase on all GPUs."""
     by_phase = {
         phase: evaluator.times(points, workload, gpus if phase is objective else gpus[:1])
         for phase, workload in phases.items()
@@ -63,7 +64,7 @@ def price(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """All that is known of the points of one search; its methods tell one point, by position."""
+    """The points of one search; its methods describe one point by position."""
 
     points: Points
     prices: Prices
@@ -79,7 +80,7 @@ class Priced:
         return {name: int(value) for name, value in self.workload.shape.fields().items()}
 
     def fields(self, i: int) -> dict[str, int]:
-        """All of a point's fields as the grid holds them; what follows from others is in its shape."""
+        """All fields of a point in the grid; derived sizes are in its shape."""
         axes = zip(self.points.space.axes, self.points.index, strict=True)
         return self.own() | {n: int(v[index[i]]) for axis, index in axes for n, v in axis.values.items()}
 
@@ -100,7 +101,7 @@ class Priced:
         return {gpu.name: float(t[base] / t[i]) for gpu, t in zip(self.gpus, self.prices.by_gpu, strict=True)}
 
     def candidate(self, i: int) -> Candidate:
-        """A point in full: priced once more the plain way, with interval, confidence and quality."""
+        """A point in full: priced once more without the grid, with interval, confidence and quality."""
         own = self.own()
         shape = edit(self.workload.shape, **{name: new for name, (_, new) in self.changed(i).items()})
         fields = {name: int(value) for name, value in shape.fields().items()}
@@ -152,7 +153,7 @@ class Priced:
 
 
 def fastest(times: FloatArray, count: npt.NDArray[np.int64]) -> int:
-    """Position of the least time (to ten digits); ties go to fewest edits, then to the grid's order."""
+    """Position of the least time (to ten digits); ties go to the fewest edits, then to grid order."""
     rounded = np.round(times / times.min(), 10)
     best = np.flatnonzero(rounded == rounded.min())
     return int(best[np.argmin(count[best])])

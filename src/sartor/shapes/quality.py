@@ -1,8 +1,8 @@
-"""What is known to matter for a model's quality, as bounds around the baseline, each with its source.
+"""Published evidence on model quality as bounds around the baseline, each with its source.
 
-The search compares shapes of equal size; that size is what loss follows first, and shape second, is itself a finding
-with limits (Kaplan et al. 2020). The guard keeps candidates where there is evidence that the shape costs little, and
-every candidate says which quantities moved, how far, and where the evidence ends.
+The search compares shapes of equal size, because loss depends first on size and little on shape, within limits (Kaplan
+et al. 2020). The guard keeps candidates within the range of that evidence, and every candidate reports which quantities
+changed, by how much, and where the evidence ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sartor.errors import InputError
 from sartor.units import Bools
 
 Fields = Mapping[str, Any]
-"""Shape fields by their glossary names, each one number or an array of candidates."""
+"""Shape fields by glossary name, each a number or an array of candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityGuard:
-    """How far a candidate may leave the baseline; shares of it unless said otherwise.
+    """How far a candidate may differ from the baseline; relative unless stated otherwise.
 
-    ``width`` scales every relative bound: 0.5 is half as wide, 0 lets only the vocabulary be padded. Above 1 it also
-    lets values leave the range of published models, and candidates that do are marked as outside the evidence.
+    ``width`` scales every relative bound: 0.5 is half as wide, 0 allows only vocabulary padding. Above 1, values may
+    leave the range of published models, and such candidates are marked as outside the evidence.
     """
 
     width: float = 1.0
@@ -35,11 +35,11 @@ class QualityGuard:
     aspect: float = 0.5
     """Hidden size per layer, up; down to 1 / (1 + aspect)."""
     heads: float = 2.0
-    """Factor on the number of query heads, either way."""
+    """Factor on the number of query heads, up or down."""
     kv_group: float = 2.0
-    """Factor on query heads per key/value head, either way. A multi-head model stays one."""
+    """Factor on query heads per key/value head, up or down. A multi-head model stays one."""
     kv_width: float = 0.25
-    """How far the key/value cache of one token may shrink, all layers together."""
+    """How far the key/value cache per token may shrink, over all layers."""
     attention_width: float = 0.25
     """heads * head_dim / hidden size, up or down."""
     ffn: float = 0.25
@@ -47,7 +47,7 @@ class QualityGuard:
     experts: float = 0.25
     """Number of experts, up or down."""
     active: float = 0.05
-    """Parameters one token uses, up or down (mixtures of experts)."""
+    """Parameters used per token, up or down (mixtures of experts)."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.width) and 0 <= self.width <= 4):
@@ -56,16 +56,16 @@ class QualityGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One quantity, how far the guard lets it move, and what is known about it."""
+    """One quantity, its bounds, and the evidence for it."""
 
     name: str
     needs: tuple[str, ...]
-    """Fields it is computed from; a model without them is not judged by it."""
+    """Fields it is computed from; models without them are not checked."""
     quantity: Callable[[Fields], Any]
     factors: Callable[[QualityGuard], tuple[float, float]]
     """Least and greatest factor on the baseline's value."""
     published: tuple[float, float] | None
-    """Range over published models; None where they say nothing."""
+    """Range over published models; None if unknown."""
     source: str
 
 
@@ -173,7 +173,7 @@ CRITERIA: tuple[Criterion, ...] = (
 
 
 def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
-    """Where every criterion that ``fields`` has the sizes for is within its bounds; broadcasts like the fields."""
+    """Where every criterion that ``fields`` has the sizes for is within bounds; broadcasts like the fields."""
     mask: Any = True
     for criterion in judged(fields, baseline):
         low, high = bounds(criterion, guard, baseline)
@@ -183,12 +183,12 @@ def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
 
 
 def judged(fields: Fields, baseline: Fields) -> tuple[Criterion, ...]:
-    """The criteria that apply: those whose fields both sides have, none of them zero in the baseline."""
+    """The criteria that apply: both sides have the fields, and none is zero in the baseline."""
     return tuple(c for c in CRITERIA if all(name in fields and baseline.get(name) for name in c.needs))
 
 
 def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple[float, float]:
-    """Least and greatest value the guard lets through. The baseline's own value always is."""
+    """Smallest and largest value the guard allows, always including the baseline's own."""
     own = float(criterion.quantity(baseline))
     least, most = criterion.factors(guard)
     low, high = own * least, own * most
@@ -200,7 +200,7 @@ def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityCheck:
-    """One quantity that moved. ``within_evidence``: in the published range, or nearer to it than the baseline was."""
+    """One quantity that changed. ``within_evidence``: in the published range, or closer to it than the baseline."""
 
     name: str
     baseline: float
@@ -213,7 +213,7 @@ class QualityCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What moved that quality may depend on, and whether published evidence reaches that far."""
+    """Changed quantities that may affect quality, and whether published evidence covers them."""
 
     within_evidence: bool
     checks: tuple[QualityCheck, ...]
@@ -225,7 +225,7 @@ STUDIED_PARAMS = 1.5e9
 
 
 def quality_of(guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float) -> Quality:
-    """What the evidence says about one candidate (scalar fields) of a model of ``num_params`` parameters."""
+    """The evidence about one candidate (scalar fields) of a model with ``num_params`` parameters."""
     checks = tuple(
         _check(criterion, guard, fields, baseline)
         for criterion in judged(fields, baseline)

@@ -1,4 +1,4 @@
-"""What a shape search answers with: candidates, the front, the smallest edit, and how far it holds."""
+"""The result of a shape search: candidates, Pareto front, smallest edit, sensitivity."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sartor.shapes.stability import StabilityGrid, StabilityRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One shape of the baseline's size. Times are of the objective on the first GPU unless they say otherwise."""
+    """One shape of the baseline's size. Times are of the objective on the first GPU unless stated otherwise."""
 
     shape: TransformerShape
     fields: Mapping[str, int]
     changed: Mapping[str, tuple[int, int]]
     """Field -> (old, new)."""
     num_changes: int
-    """Fields changed, not counting those that follow from others (``search.choose.Changes``)."""
+    """Number of changed fields, without derived ones (``shapes.choose.Changes``)."""
     num_params: int
     params_change: float
-    """Share of the baseline's parameters."""
+    """Relative to the baseline's parameters."""
     flops_change: float
-    """Share of the baseline's matrix-product FLOPs in the objective's workload."""
+    """Relative to the baseline's FLOPs in the objective's workload."""
     time_s: float
     low_s: float
     high_s: float
@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A point no other beats in training time, decode time, parameter change and number of fields changed at once."""
+    """A point that no other beats in training time, decode time, parameter change and number of changed fields."""
 
     fields: Mapping[str, int]
     changed: Mapping[str, tuple[int, int]]
@@ -57,7 +57,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleEdit:
-    """The best value of one field changed alone, at the same size: what moves and what it gains."""
+    """The best value of one field changed alone, at the same size."""
 
     field: str
     old: int
@@ -69,7 +69,7 @@ class SingleEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSearch:
-    """What a search found. ``candidates`` are best first by the objective's time on the first GPU."""
+    """The result of a search. ``candidates`` are sorted by the objective's time on the first GPU."""
 
     workload: Workload
     gpus: tuple[Gpu, ...]
@@ -77,18 +77,18 @@ class ShapeSearch:
     candidates: tuple[Candidate, ...]
     front: tuple[FrontPoint, ...]
     smallest_edit: Candidate | None
-    """Fewest fields changed for at least 80% of the time the best candidate saves; None when nothing is faster."""
+    """Fewest changed fields for at least 80% of the best candidate's time saving; None if nothing is faster."""
     minimax: Candidate | None
-    """With several GPUs: the shape whose greatest loss to any GPU's own best is least."""
+    """With several GPUs: the shape with the smallest worst-case loss against each GPU's best."""
     regret: float
-    """That greatest loss, as a share of the GPU's own best time; 0 with one GPU."""
+    """That worst-case loss, as a share of the GPU's best time; 0 with one GPU."""
     best_per_gpu: Mapping[str, Candidate]
     single_edits: tuple[SingleEdit, ...]
     stability: tuple[StabilityRange | StabilityGrid, ...]
     grid_size: int
     """Combinations of the grid, all sizes."""
     evaluated: int
-    """Shapes of the baseline's size, every one priced in full."""
+    """Shapes of the baseline's size; all are priced."""
     wall_s: float = field(compare=False)
     assumptions: tuple[str, ...]
 

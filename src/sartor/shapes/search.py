@@ -1,8 +1,8 @@
-"""Same-size shapes that run faster: every point of the grid priced, the best kinds of change told with their reasons.
+"""Search for shapes of the same size that run faster: price every point of the grid, then choose.
 
-``search_shapes`` reads from top to bottom: the space around the baseline, the points of it that are the same size,
-their times on every device; then the choice, and for what is shown the intervals, the quality notes and how far the
-ranking holds. docs/concepts/shape-search.md has the definitions.
+``search_shapes`` reads from top to bottom: the space around the baseline, its points of the same size, their times on
+every device; then the choice, with intervals, quality notes and sensitivity. docs/concepts/shape-search.md has the
+definitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sartor.shapes.stability import stability
 __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]
 
 SMALLEST_EDIT_SHARE = 0.8
-"""The smallest edit is the one with fewest fields changed that saves this share of the time the best one saves."""
+"""The smallest edit changes the fewest fields among candidates with this share of the best time saving."""
 
 
 def search_shapes(
@@ -100,7 +100,7 @@ def _phases(workload: Workload, objective: Phase) -> dict[Phase, Workload]:
 
 
 def phase_workload(workload: Workload, phase: Phase) -> Workload:
-    """The same sequences in another phase: decoding adds one token after ``context_len`` (or else ``seq_len``)."""
+    """The same sequences in another phase; decoding adds one token after ``context_len`` (or else ``seq_len``)."""
     if phase is workload.phase:
         return workload
     if phase is Phase.DECODE:
@@ -110,7 +110,7 @@ def phase_workload(workload: Workload, phase: Phase) -> Workload:
 
 
 def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ...]) -> ShapeSearch:
-    """What of the priced points to tell."""
+    """The priced points to report."""
     prices, found = priced.prices, priced.found
     pays = paying(priced.points, prices.score, prices.baseline)
     chosen = [int(i) for i in shown(priced.points, found, prices.score, pays, top)]
@@ -139,7 +139,8 @@ def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ..
 
 
 def _front(priced: Priced) -> tuple[FrontPoint, ...]:
-    """Points no other beats in training time, decode time, |parameter change| and fields changed, fastest first."""
+    """Points that no other beats in training time, decode time, |parameter change| and changed fields, fastest
+    first."""
     prices = priced.prices
     base = prices.baseline
     times = [
@@ -154,13 +155,11 @@ def _front(priced: Priced) -> tuple[FrontPoint, ...]:
 
 
 def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """What the answer takes for granted beyond the question."""
+    """Assumptions of the answer beyond those of the question."""
     others = [phase.value for phase in phases if phase is not asked.phase]
-    notes = [f"{' and '.join(others)} times are of the same {asked.microbatch_size} sequences"] if others else []
+    notes = [f"{' and '.join(others)} times are for the same {asked.microbatch_size} sequences"] if others else []
     if len(gpus) > 1:
-        notes.append(
-            f"candidates are ranked for {gpus[0].name}, the first GPU named; per_gpu and minimax tell the rest"
-        )
+        notes.append(f"candidates are ranked for {gpus[0].name}, the first GPU; see per_gpu and minimax for the others")
     if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared is not None:
         notes.append("shared experts keep their width")
     return tuple(notes)

@@ -1,9 +1,8 @@
-"""What the search may choose from: a grid of field values around the baseline, and the points of it that are the
-same size.
+"""The search space: a grid of field values around the baseline, and its points of the same size.
 
-A ``Space`` is a handful of axes: most hold one field; query heads, key/value heads and head dimension share one,
-since only some combinations exist. The last axis is the width that is solved for: given everything else, parameters
-grow with it, so a bisection finds the stretch that keeps the model's size, exactly and without touching the rest.
+A ``Space`` has a few axes: most hold one field; query heads, key/value heads and head dimension share one, since only
+some combinations exist. The last axis is the width that is solved for: parameters grow with it, so a bisection finds
+the range that keeps the model's size exactly.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from sartor.shapes.quality import QualityGuard, allowed
 IntArray = npt.NDArray[np.int64]
 
 CHUNK = 500_000
-"""Combinations (before the width is solved for) looked at together; bounds memory to a few hundred megabytes."""
+"""Combinations processed together (before the width is solved for); bounds memory to a few hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One choice: ``values[field]`` are arrays of one length, entry i of each belonging together."""
+    """One axis: ``values[field]`` are arrays of one length; entries at the same position belong together."""
 
     values: dict[str, IntArray]
 
@@ -43,7 +42,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Axes around a baseline. Every combination is a candidate before size and quality are asked."""
+    """Axes around a baseline. Every combination is a candidate before size and quality are checked."""
 
     shape: TransformerShape
     axes: tuple[Axis, ...]
@@ -56,7 +55,7 @@ class Space:
 
     @property
     def baseline(self) -> dict[str, int]:
-        """The fields the axes hold, as the baseline has them."""
+        """The baseline's values of the fields on the axes."""
         own = self.shape.fields()
         return {field: int(own[field]) for axis in self.axes for field in axis.values}
 
@@ -78,8 +77,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Combinations of a space that are the same size as the baseline: positions [N] on every axis, and counts [N] of
-    parameters, all and those one token uses."""
+    """Combinations of a space with the baseline's size: positions [N] on every axis, and parameter counts [N], total
+    and used per token."""
 
     space: Space
     index: tuple[IntArray, ...]
@@ -103,8 +102,8 @@ class Points:
 
 
 def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: QualityGuard | None = None) -> Points:
-    """Every combination whose parameters are within ``tolerance`` (a share) of the baseline's, that ``dims`` can
-    split and ``guard`` lets through; the baseline itself is always one. In the grid's lexicographic order.
+    """Every combination whose parameters are within ``tolerance`` (a share) of the baseline's, that ``dims`` can split
+    and ``guard`` allows, always including the baseline itself; in the grid's lexicographic order.
     """
     guard = guard or QualityGuard()
     if not (math.isfinite(tolerance) and 0 <= tolerance <= 1):
@@ -120,18 +119,18 @@ def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: 
 
 
 def is_coupled(fields: Any) -> Any:
-    """Whether heads x head_dim is the hidden size, elementwise: then the head dimension follows from the two."""
+    """Whether heads x head_dim is the hidden size, elementwise; the head dimension then follows from the two."""
     return fields["num_heads"] * fields["head_dim"] == fields["hidden_size"]
 
 
 def _chunks(space: Space) -> list[IntArray]:
-    """Positions on the first axis, in groups small enough to look at together."""
+    """Positions on the first axis, in groups small enough to process together."""
     first, *others = (axis.size for axis in space.axes[:-1])
     return np.array_split(np.arange(first), min(first, math.ceil(first * math.prod(others) / CHUNK)))
 
 
 def _before_width(space: Space, guard: QualityGuard, layers: IntArray) -> tuple[IntArray, ...]:
-    """Combinations of all axes but the last that the guard lets through; the solved width is not yet chosen."""
+    """Combinations of all axes but the last that the guard allows; the width is not solved yet."""
     sizes = [axis.size for axis in space.axes[1:-1]]
     index = tuple(i.ravel() for i in np.meshgrid(layers, *(np.arange(n) for n in sizes), indexing="ij"))
     fields = space.at(index)
@@ -142,7 +141,7 @@ def _before_width(space: Space, guard: QualityGuard, layers: IntArray) -> tuple[
 
 
 def _widths_between(space: Space, before: tuple[IntArray, ...], low: int, high: int) -> tuple[IntArray, IntArray]:
-    """For every combination the first width of at least ``low`` parameters, and the first of more than ``high``.
+    """For every combination, the first width with at least ``low`` parameters and the first with more than ``high``.
 
     Parameters are linear in the width of the feed-forward parts, so two counts give them at every width.
     """
@@ -175,7 +174,7 @@ def _expand(before: tuple[IntArray, ...], first: IntArray, last: IntArray) -> tu
 
 
 def _checked_points(space: Space, index: tuple[IntArray, ...], dims: ParallelDims, guard: QualityGuard) -> Points:
-    """What else must hold: the guard on the width, whole shards, and for experts what one token uses."""
+    """The remaining conditions: the guard on the width, whole shards, and, for experts, parameters per token."""
     fields, own = space.at(index), space.baseline
     counts = _count(space, index)
     mask = allowed(guard, fields, own) & np.asarray(feasible(edit(space.shape, **fields), dims))

@@ -1,4 +1,4 @@
-"""How far a recommendation holds: the same few shapes priced over batch sizes, sequence lengths and tensor ranks."""
+"""How far a recommendation holds: the same few shapes priced for other batch sizes, sequence lengths and tp."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ TP_DEGREES = (1, 2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StabilityRange:
-    """Along one axis (the others as asked): where the best candidate stays ahead.
+    """Along one axis, with the others as requested: where the best candidate stays ahead.
 
-    ``beats_baseline``: the stretch around the asked value where it is faster than the baseline; ``stays_best``: where
-    no other shown candidate is faster by more than 0.1%. None: not even at the asked value. Shares are of the values
-    tested.
+    ``beats_baseline``: the range around the requested value where it is faster than the baseline; ``stays_best``: where
+    no other shown candidate is faster by more than 0.1%. None: not even at the requested value. Shares are of the
+    tested values.
     """
 
     axis: str
     asked: int
     tested: tuple[int, ...]
     speedup: tuple[float, ...]
-    """Of the best candidate over the baseline at every tested value; 0 where it cannot be split."""
+    """Speedup of the best candidate at every tested value; 0 if it does not split."""
     beats_baseline: tuple[int, int] | None
     stays_best: tuple[int, int] | None
     share_beats: float
     share_best: float
 
     def __str__(self) -> str:
-        tested = f"{self.axis} {self.tested[0]} to {self.tested[-1]}"
         if self.beats_baseline is None:
-            return f"{tested} tested: the best candidate is not faster at {self.asked}"
-        words = f"{tested} tested: faster than the baseline {_stretch(self.beats_baseline)}"
+            return f"{self.axis}: the best candidate is not faster at {self.asked}"
+        tested = f"tested {self.tested[0]} to {self.tested[-1]}"
+        words = f"{self.axis} ({tested}): faster than the baseline {_stretch(self.beats_baseline)}"
         if self.stays_best is not None:
-            words += f", best of those shown {_stretch(self.stays_best)}"
+            words += f", still the best of these {_stretch(self.stays_best)}"
         unsplit = [str(value) for value, speedup in zip(self.tested, self.speedup, strict=True) if not speedup]
         words += f"; does not split over {', '.join(unsplit)}" if unsplit else ""
         least = min(speedup for speedup in self.speedup if speedup)
-        return f"{words} (asked: {self.asked}; least speedup {least:.2f}x)"
+        return f"{words} (speedup at least {least:.2f}x)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StabilityGrid:
-    """Batch sizes x sequence lengths at once: share of all tested pairs where the ranking holds."""
+    """Batch sizes x sequence lengths together: shares of all tested pairs."""
 
     axis: str
     tested: int
@@ -64,15 +64,15 @@ class StabilityGrid:
 
     def __str__(self) -> str:
         return (
-            f"over all {self.tested} pairs of {self.axis}: faster than the baseline in {100 * self.share_beats:.0f}%, "
-            f"best of those shown in {100 * self.share_best:.0f}%, least speedup {self.least_speedup:.2f}x"
+            f"{self.tested} pairs of {self.axis}: faster than the baseline in {100 * self.share_beats:.0f}%, still the "
+            f"best of these in {100 * self.share_best:.0f}% (speedup at least {self.least_speedup:.2f}x)"
         )
 
 
 def stability(
     workload: Workload, gpu: Gpu, evaluator: Evaluator, candidates: Sequence[Mapping[str, int]]
 ) -> tuple[StabilityRange | StabilityGrid, ...]:
-    """Ranges for shapes given as fields, the best first; empty when there are none."""
+    """Ranges for shapes given as fields, the best first; empty without candidates."""
     if not candidates:
         return ()
     fields = _columns(workload, candidates)
@@ -93,7 +93,7 @@ def stability(
 
 
 def _columns(workload: Workload, candidates: Sequence[Mapping[str, int]]) -> dict[str, npt.NDArray[np.int64]]:
-    """Fields that any candidate changes, as columns: the baseline's value, then theirs."""
+    """Fields that any candidate changes, as columns: the baseline's value, then the candidates'."""
     own = workload.shape.fields()
     names = [name for name in candidates[0] if any(c[name] != own[name] for c in candidates)]
     return {name: np.asarray([int(own[name]), *(c[name] for c in candidates)]) for name in names}
@@ -116,7 +116,7 @@ def _times(
 def _tp_range(
     workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: Mapping[str, Any]
 ) -> tuple[StabilityRange, ...]:
-    """Degrees within a node that the baseline itself splits over."""
+    """Degrees within a node that the baseline also splits over."""
     asked = int(np.max(evaluator.dims.tp))
     rows = {}
     for tp in sorted({*TP_DEGREES, asked}):
@@ -152,7 +152,7 @@ def _grid(axis: str, times: npt.NDArray[np.float64]) -> StabilityGrid:
 
 
 def _verdicts(times: npt.NDArray[np.float64]) -> tuple[Any, Any, Any]:
-    """Where the first candidate beats the baseline, where no other shown one is 0.1% faster, and its speedup."""
+    """Where the first candidate beats the baseline, where no other shown one is 0.1% faster, and the speedup."""
     baseline, first, others = times[..., 0], times[..., 1], times[..., 1:]
     beats = first < baseline
     best = np.isfinite(first) & (first <= 1.001 * others.min(axis=-1))
@@ -160,7 +160,7 @@ def _verdicts(times: npt.NDArray[np.float64]) -> tuple[Any, Any, Any]:
 
 
 def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], asked: int) -> tuple[int, int] | None:
-    """The unbroken stretch of tested values around the asked one."""
+    """The contiguous range of tested values around the requested one."""
     at = tested.index(asked)
     if not holds[at]:
         return None
@@ -173,4 +173,4 @@ def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], asked: int) -
 
 
 def _stretch(found: tuple[int, int]) -> str:
-    return f"at {found[0]} only" if found[0] == found[1] else f"from {found[0]} to {found[1]}"
+    return f"at {found[0]}" if found[0] == found[1] else f"from {found[0]} to {found[1]}"

@@ -1,4 +1,5 @@
-"""One field swept while the rest stays: the staircase of tiles, waves and alignment, for figures and the page."""
+"""A sweep of one field with the rest unchanged: the sawtooth of tiles, waves and alignment, for figures and the
+page."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ WORKLOAD_FIELDS = ("microbatch_size", "seq_len", "context_len")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Arrays [values]: seconds by GPU (infinite where the value cannot be), parameters and product FLOPs."""
+    """Arrays [values]: seconds by GPU (infinite for invalid values), parameters and GEMM FLOPs."""
 
     field: str
     asked: int
@@ -39,7 +40,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """A sweep laid out and lowered, not yet priced: its operators over all values, and which of those can be."""
+    """A sweep lowered but not priced: its operators over all values, and which values are valid."""
 
     field: str
     asked: int
@@ -58,11 +59,11 @@ def sweep(
     values: Sequence[int] | npt.NDArray[np.int64],
     calibrations: Mapping[str, Calibration] | None = None,
 ) -> Sweep:
-    """Times of a workload with one field of its shape, or of itself, at every one of ``values``.
+    """Times of a workload for every one of ``values`` of one field of its shape, or of the workload itself.
 
-    What follows from the field follows: where heads x head_dim is the hidden size it stays so (the head dimension
-    adapts, and values that leave none are infeasible); key/value heads of a multi-head model stay equal to its heads.
-    Raises ``InputError`` for a field there is not.
+    Derived sizes follow: if heads x head_dim is the hidden size, it stays so (the head dimension adapts, and values
+    without a valid one are infeasible); key/value heads of a multi-head model stay equal to its heads. Raises
+    ``InputError`` for an unknown field.
     """
     return price_sweeps([lay(workload, dims, field=field, values=values)], gpus, calibrations)[0]
 
@@ -74,7 +75,7 @@ def lay(
     field: str,
     values: Sequence[int] | npt.NDArray[np.int64],
 ) -> Laid:
-    """A sweep before it is priced: words as in ``sweep``. Raises ``InputError``."""
+    """A sweep before pricing; arguments as in ``sweep``. Raises ``InputError``."""
     numbers = np.asarray(values, dtype=np.int64)
     if numbers.ndim != 1 or not len(numbers) or numbers.min() < 1:
         raise InputError("values", values, "must be a list of positive integers")
@@ -117,7 +118,7 @@ def _sweep(laid: Laid, time_s: Mapping[str, Any]) -> Sweep:
 def _varied(
     workload: Workload, field: str, values: npt.NDArray[np.int64]
 ) -> tuple[Workload, npt.NDArray[np.bool_], int]:
-    """The workload over all values, which of them can be, and the value it has."""
+    """The workload over all values, which of them are valid, and its current value."""
     everywhere = np.ones(len(values), dtype=np.bool_)
     if field == "microbatch_size":
         return replace(workload, microbatch_size=values), everywhere, int(np.max(workload.microbatch_size))
@@ -135,7 +136,7 @@ def _varied(
 
 
 def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """The field's values and those of the fields that follow from it."""
+    """Values of the field and of the fields derived from it."""
     edited: dict[str, Any] = {field: values}
     if "num_heads" not in own:
         return edited
@@ -148,7 +149,7 @@ def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64])
 
 
 def _heads_fit(own: Mapping[str, int], sizes: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
-    """Whole groups of heads, and heads that fill the hidden size where the baseline's do."""
+    """Whole groups of heads, and heads that fill the hidden size if the baseline's do."""
     fits = np.equal(np.asarray(sizes["num_heads"]) % sizes["num_kv_heads"], 0)
     if is_coupled(own) and (np.ndim(sizes["hidden_size"]) or np.ndim(sizes["num_heads"])):
         fits = fits & is_coupled(sizes)
