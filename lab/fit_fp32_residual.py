@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_gemm import fp32_job, predictor
 from fit_residual import Rows, _half, record_of, save, trained, windows_of, write
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.correction.gemm import general_features
-from sartor.cost.correction.network_data import Residual, residual_records
+from sartor.cost.correction.gemm_features import general_features
+from sartor.cost.correction.network import Residual, residual_records
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType

@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
-from sartor.cost.correction import network_data as residual
+from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.cost.correction.kinship import DIE
 from sartor.cost.correction.tables import table_of

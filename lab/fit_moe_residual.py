@@ -26,8 +26,7 @@ import fit_residual
 from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of, moe_table
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, grouped_columns, grouped_features, grouped_floor_s
-from sartor.cost.correction.network import PANEL, forward
-from sartor.cost.correction.network_data import Residual, fingerprint, residual_records
+from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
 from sartor.cost.gpu.grouped import _SHORT, grouped_terms
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.peaks import peak_flops_per_s

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_gemm import table_job
 from fit_kernels import AIC, _attention_op
-from sartor.cost.correction import network_data as measured
+from sartor.cost.correction import network as measured
 from sartor.cost.correction.attention import (
     PARTS,
     SHORTEST,
@@ -38,9 +38,8 @@ from sartor.cost.correction.attention import (
     windows_known,
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.correction.gemm import gemm_features, table_length
-from sartor.cost.correction.network import PANEL, forward, without_residuals
-from sartor.cost.correction.network_data import Residual, fingerprint, residual_records
+from sartor.cost.correction.gemm_features import gemm_features, table_length
+from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records, without_residuals
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import roofline_s

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction import network_data as residual
+from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import Coded, read_tables

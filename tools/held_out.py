@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sartor.cost.correction.network_data import residual_records
+from sartor.cost.correction.network import residual_records
 from sartor.cost.correction.tables import calibration_files
 
 ATTENTION = {"context": "prefill", "generation": "decode", "encoder": "encoder"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sartor.cost.correction.network_data import residual_records
+from sartor.cost.correction.network import residual_records
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "concepts" / "residual.md"

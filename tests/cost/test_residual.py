@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
-from sartor.cost.correction.gemm import table_length
-from sartor.cost.correction.network import applicable, without_residuals
-from sartor.cost.correction.network_data import find_residual, fingerprint, residual_records
+from sartor.cost.correction.gemm_features import table_length
+from sartor.cost.correction.network import applicable, find_residual, fingerprint, residual_records, without_residuals
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs, roofline_s
 from sartor.cost.gpu.grouped import grouped_cost

@@ -23,9 +23,8 @@ from sartor.calibrate.samples import choose
 from sartor.calibrate.trials import Trial, trials
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.network import applicable
-from sartor.cost.correction.network_data import fingerprint
-from sartor.cost.correction.own_rows_data import OwnRows
+from sartor.cost.correction.network import applicable, fingerprint
+from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError, MissingExtraError

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from sartor.calibrate.fit import Array, Products
-from sartor.cost.correction.own_rows_data import OwnRows, closeness
+from sartor.cost.correction.own_rows import OwnRows, closeness
 
 LENGTHS = (2.5, 4.0, 7.0)
 HEIGHTS = (0.03, 0.07, 0.15, 0.3)

@@ -15,8 +15,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
-from sartor.cost.correction.network import Array, Mask, applicable, correct
-from sartor.cost.correction.network_data import Residual, Weights
+from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Pass, attention_pairs
 
@@ -55,7 +54,7 @@ def correct_attention(
             continue
         columns = {name: values[where] for name, values in sizes.items()}
         formula_s, launch_s = times[where], launch_of(part, c)
-        moved = correct(
+        moved = moved_by(
             residual,
             gpu,
             columns,

@@ -24,7 +24,7 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.kinship import DIE, beyond, borrowed, kin_of, lender_record, lenders, link_kin_of
 from sartor.cost.correction.lending import per_sm, told_apart
 from sartor.cost.correction.link_kin import nearest_rate
-from sartor.cost.correction.own_rows_data import OwnRows
+from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.correction.products import product_coefficients
 from sartor.cost.correction.tables import SECTIONS, coefficients, generation, table_of
 from sartor.hardware.catalog import load_gpu

@@ -16,8 +16,8 @@ from typing import Any
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
-from sartor.cost.correction.network_data import find_residual
-from sartor.cost.correction.own_rows_data import OwnRows, own_rows_of
+from sartor.cost.correction.network import find_residual
+from sartor.cost.correction.own_rows import OwnRows, own_rows_of
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType

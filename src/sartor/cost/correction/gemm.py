@@ -1,137 +1,169 @@
-"""The residual of matrix products: what its network sees of one, and where it applies.
+"""What measurements add to the formula of a GEMM: one step after another, each where the data say something.
 
-Tables of tensor cores hold single products of a linear layer's forward (TN, batch 1, n and k in multiples of 256), so
-there alone the formula is moved. Tables of general cores (fp32) hold those and batched products (NN), of any sizes.
+A step looks for what it needs in the calibration (a network fitted on these coefficients, rows up to which kernels
+stream, a wait for the host, a user's own rows) and leaves the record as it is where there is nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.network import Array, Mask, applicable, correct
-from sartor.cost.correction.network_data import Weights
-from sartor.cost.gpu.tiles import Machine, Problems
+from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
+from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length
+from sartor.cost.correction.network import Array, Mask, applicable, moved_by
+from sartor.cost.correction.scaling import HOST_WAIT
+from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
+from sartor.cost.gpu.tiles import Machine, Problems, quantizing_s
 from sartor.hardware.gpu import Gpu
-
-TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
-         (192, 128), (256, 256))  # fmt: skip
-"""Output tiles through which a product is seen, whatever the menu of its calibration."""
+from sartor.operators import DType
 
 
-def correct_gemms(
-    found: dict[str, Array],
-    sigma: Array,
-    short: Mask,
-    tabled: Mask,
-    across: Mask | None,
-    p: Problems,
-    machine: Machine,
-    gpu: Gpu,
-    calibration: Calibration,
-    c: GemmCoefficients,
-) -> tuple[dict[str, Array], Array]:
-    """Times and standard deviations with the residual; unchanged where there is none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmRows:
+    """GEMMs of one type on one device: flat arrays with what the formula, and every correction so far, say of them."""
 
-    ``tabled`` marks products of the kind that tables hold, ``short`` those that are mostly launch. ``across`` is given
-    for general cores and marks NN. The terms in ``found`` stay the formula's; how far the time was moved is added as
-    ``residual`` when they are there.
-    """
-    residual, where = applicable(calibration, c), np.flatnonzero(tabled)
-    if residual is None or not where.size:
-        return found, sigma
-    chosen = p.part(where)
-    moved = correct(
+    gpu: Gpu
+    dtype: DType
+    machine: Machine
+    calibration: Calibration
+    coefficients: GemmCoefficients
+    sizes: Problems
+    terms: dict[str, Array]
+    """``time_s``; with details what it is made of and the tile it takes."""
+    log_sigma: Array
+    formula_s: Array
+    short: Mask
+    """Mostly launch."""
+    single: Mask
+    """A linear layer's forward as tables of tensor cores time it: TN, batch 1, quantizing kernel included."""
+    across: Mask
+    """The same in layout NN, batched or not: tables of general cores hold those as well."""
+    quantized: Mask
+    """Operands arrive narrow."""
+
+    @property
+    def time_s(self) -> Array:
+        return self.terms["time_s"]
+
+    def with_terms(self, **terms: Any) -> GemmRows:
+        """The same with these terms in place of those that are kept."""
+        return replace(self, terms=self.terms | {name: v for name, v in terms.items() if name in self.terms})
+
+
+def correct(rows: GemmRows) -> GemmRows:
+    """The formula's times and intervals moved by all that was learned, in this order."""
+    for step in (_by_network, _as_stream, _without_quantizing, _waiting_for_the_host, _by_own_rows, _in_long_runs):
+        rows = step(rows)
+    return rows
+
+
+def _by_network(rows: GemmRows) -> GemmRows:
+    """Times moved by the network that was fitted on these coefficients; the terms stay the formula's, ``residual`` says
+    by how much the time was moved. Where its tables hold nothing alike, the formula alone speaks."""
+    residual = applicable(rows.calibration, rows.coefficients)
+    if residual is None:
+        return rows
+    general = residual.dtype == DType.FP32.value
+    where = np.flatnonzero(rows.single | rows.across if general else rows.single)
+    if not where.size:
+        return rows
+    p = rows.sizes.part(where)
+    columns = {"m": p.m, "n": table_length(p.n), "k": table_length(p.k)}
+    if general:
+        columns = {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch, "across": rows.across[where].astype(np.float64)}
+    sees = general_features if general else gemm_features
+    moved = moved_by(
         residual,
-        gpu,
-        _columns(chosen, across[where] if across is not None else None),
-        lambda block: (gemm_features if across is None else general_features)(block, machine, c, gpu),
-        found["time_s"][where],
-        roofline_of(chosen, machine, gpu),
-        sigma[where],
-        short[where],
+        rows.gpu,
+        columns,
+        lambda block: sees(block, rows.machine, rows.coefficients, rows.gpu),
+        rows.time_s[where],
+        roofline_of(p, rows.machine, rows.gpu),
+        rows.log_sigma[where],
+        rows.short[where],
     )
-    corrected = {**found, "time_s": _with(found["time_s"], where, moved.time_s)}
-    if len(found) > 1:
-        corrected["residual"] = _with(np.ones_like(sigma), where, moved.factor)
-    return corrected, _with(sigma, where, moved.log_sigma)
+    terms = rows.terms | {"time_s": _with(rows.time_s, where, moved.time_s)}
+    if len(terms) > 1:
+        terms["residual"] = _with(np.ones_like(rows.log_sigma), where, moved.factor)
+    return replace(rows, terms=terms, log_sigma=_with(rows.log_sigma, where, moved.log_sigma))
 
 
-def _columns(p: Problems, across: Mask | None) -> dict[str, Array]:
-    if across is None:
-        return {"m": p.m, "n": table_length(p.n), "k": table_length(p.k)}
-    return {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch, "across": across.astype(np.float64)}
+def _as_stream(rows: GemmRows) -> GemmRows:
+    """A matrix times a vector where the fit saw none: as long as a streaming kernel takes for its bytes, at most."""
+    p, machine, streams = rows.sizes, rows.machine, rows.calibration.memory_bound
+    few = p.m <= rows.coefficients.stream_rows
+    if not np.any(few):
+        return rows
+    moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
+    memory_s = p.batch * moved / (streams.hbm_share * rows.gpu.hbm_bytes_per_s)
+    sooner = few & (memory_s + streams.launch_s < rows.time_s)
+    streamed: dict[str, Any] = {
+        "time_s": memory_s + streams.launch_s,
+        "compute_s": 0.0,
+        "memory_s": memory_s,
+        "overhead_s": streams.launch_s,
+    }
+    return rows.with_terms(
+        **{name: np.where(sooner, value, rows.terms[name]) for name, value in streamed.items() if name in rows.terms}
+    )
 
 
-def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """What the network sees, (features, products). No part of it depends on the clock or on the formula's time."""
-    m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
-    log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
-    wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
-    first, second, out = m * k * wide, n * k * width, m * n * np.float32(2)
-    ratios = _ratios(log_m + log_n + log_k, (first, second, out), first + second + out, machine, c, gpu)
-    ragged = [-m % q / q for q in _EDGES]
-    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k], ratios, ragged))]
-    return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
+def _without_quantizing(rows: GemmRows) -> GemmRows:
+    """GEMMs whose operands arrive narrow are shorter by the share that the formula gives the quantizing kernel."""
+    if not np.any(rows.quantized):
+        return rows
+    quantizing = quantizing_s(rows.sizes, rows.machine, rows.coefficients)
+    share = np.where(rows.quantized, quantizing / rows.formula_s, 0.0)
+    overhead_s = rows.terms.get("overhead_s", 0.0)
+    return rows.with_terms(time_s=rows.time_s * (1.0 - share), overhead_s=overhead_s - share * rows.formula_s)
 
 
-GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
-"""Output tiles of sgemm kernels, through which a product on general cores is seen."""
+def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
+    """GEMMs narrower than one scale block wait for the host of a fallback kernel."""
+    p, c = rows.sizes, rows.coefficients
+    if not c.sub_block_s and not c.half_block_s:
+        return rows
+    half = (p.k >= SCALE_BLOCK) & (p.n >= SCALE_BLOCK / 2) if c.half_block_s else np.zeros(p.m.shape, dtype=bool)
+    wait_s = np.where(half, np.where(p.m < _FEW_ROWS, c.half_block_few_s, c.half_block_s), c.sub_block_s)
+    wait_s = wait_s * HOST_WAIT.get(rows.gpu.host, 1.0)
+    bound = (np.minimum(p.n, p.k) < SCALE_BLOCK) & (rows.time_s < wait_s)
+    if not np.any(bound):
+        return rows
+    waited = np.where(bound, wait_s - rows.time_s, 0.0)
+    sigma = np.where(half, c.half_block_log_sigma, c.sub_block_log_sigma)
+    moved = rows.with_terms(time_s=rows.time_s + waited, overhead_s=rows.terms.get("overhead_s", 0.0) + waited)
+    return replace(moved, log_sigma=np.where(bound, sigma, rows.log_sigma))
 
 
-def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """The same of a product on general cores, batched or not: ``across`` is 1 where its layout is NN."""
-    m, n, k, batch, across = (block[name].astype(np.float32) for name in ("m", "n", "k", "batch", "across"))
-    log_m, log_n, log_k, log_batch = np.log(m), np.log(n), np.log(k), np.log(batch)
-    width = np.float32(machine.element_bytes)
-    first, second, out = m * k * width, n * k * width, m * n * width
-    moved = batch * (first + second + out)
-    ratios = _ratios(log_m + log_n + log_k + log_batch, (first, second, out), moved, machine, c, gpu)
-    ragged = [-length % q / q for length in (m, n, k) for q in _GENERAL_EDGES]
-    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k, log_batch, across], ratios, ragged))]
-    return np.concatenate([*parts, *_tiled(GENERAL_TILES, m, n, batch, log_m + log_n + log_batch, machine)])
+_FEW_ROWS = 32
+"""From so many rows on vLLM leaves FlashInfer's block-scaled kernel for DeepGEMM's (H200, 17 and 32 rows measured)."""
 
 
-def _ratios(
-    log_mnk: Weights, operands: tuple[Weights, ...], moved: Weights, machine: Machine, c: GemmCoefficients, gpu: Gpu
-) -> list[Weights]:
-    """Compute, memory and launch against each other, and every operand against L2, all as ln."""
-    compute = log_mnk + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
-    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
-    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
-    return [compute - memory, compute - launch, memory - launch, *(np.log(b) - l2 for b in (*operands, moved))]
+def _by_own_rows(rows: GemmRows) -> GemmRows:
+    """Times moved by what the user measured (docs/howto/calibrate.md), never under the roofline, with the interval that
+    held-out regions of those rows needed. The terms stay the formula's; ``own_rows`` is the factor."""
+    own = rows.calibration.own_rows.get(rows.dtype)
+    if own is None:
+        return rows
+    p, before = rows.sizes, rows.time_s
+    factor = np.exp(own.log_factor(p.batch * p.m, p.n, p.k))
+    time_s = np.maximum(before * factor, np.minimum(roofline_of(p, rows.machine, rows.gpu), before))
+    terms = rows.terms | {"time_s": time_s}
+    if len(terms) > 1:
+        terms["own_rows"] = time_s / before
+    return replace(rows, terms=terms, log_sigma=np.where(rows.short, own.log_sigma_small, own.log_sigma))
 
 
-def _tiled(
-    tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: Any, log_area: Weights, machine: Machine
-) -> tuple[Weights, Weights, Weights]:
-    """What the last wave leaves idle, what tiles pad and how many waves there are, by tile, all as ln."""
-    tm, tn = np.asarray(tiles, dtype=np.float32).T[:, :, None]
-    grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
-    waves, log_grid = grid / np.float32(machine.num_sms), np.log(grid)
-    log_waves = log_grid - np.float32(np.log(machine.num_sms))
-    return np.log(np.ceil(waves)) - log_waves, log_grid + np.log(tm * tn) - log_area, log_waves
-
-
-_GENERAL_EDGES = tuple(np.float32(q) for q in (2, 4, 8, 32, 128))
-"""Of all three lengths: tables of general cores hold sizes at random."""
-
-_EDGES = tuple(np.float32(q) for q in (8, 16, 32, 64, 128, 256))
-"""Of rows only: tables hold n and k in multiples of 256 alone (but for the smallest), so theirs can't be learned."""
-
-
-def table_length(length: Array) -> Array:
-    """``n`` or ``k`` rounded up to what tables hold: 32, 64, 128, then multiples of 256.
-
-    Between those the formula alone speaks: a factor learned from no measurement is noise a search would go after.
-    """
-    step = np.select([length <= 32, length <= 64, length <= 128], [32.0, 64.0, 128.0], 256.0)
-    rounded: Array = np.ceil(length / step) * step
-    return rounded
+def _in_long_runs(rows: GemmRows) -> GemmRows:
+    """The power limit's own uncertainty, where it is what slows a long run."""
+    run = rows.machine.long_run
+    if run is None or not run.limit_flops_per_s:
+        return rows
+    return replace(rows, log_sigma=np.sqrt(rows.log_sigma * rows.log_sigma + LONG_RUN_LOG_SIGMA * LONG_RUN_LOG_SIGMA))
 
 
 def roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:

@@ -13,8 +13,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.network import Array, applicable, correct
-from sartor.cost.correction.network_data import Weights
+from sartor.cost.correction.network import Array, Weights, applicable, moved_by
 from sartor.hardware.gpu import Gpu
 from sartor.operators import GroupedGemm, Pass
 
@@ -37,7 +36,7 @@ def correct_grouped(
         return time_s, sigma, None
     shape = np.shape(time_s)
     columns = grouped_columns(op, shape)
-    moved = correct(
+    moved = moved_by(
         residual,
         gpu,
         columns,

@@ -1,28 +1,72 @@
-"""A user's own measured products, as a factor on predicted times: docs/howto/calibrate.md."""
+"""What a user's own measured products say beyond coefficients: a smooth factor on predicted times, as data.
+
+A Gaussian process over (ln rows, ln n, ln k): ``ln factor = mean + sum of weight x closeness``, closeness falling from
+1 at a measured product to 0 far from all of them (Matern 5/2; Rasmussen and Williams 2006, eq. 4.17), so that far
+away only the mean is left. Written by ``sartor calibrate``, applied by ``sartor.cost.correction.gemm``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.gemm import roofline_of
-from sartor.cost.correction.own_rows_data import OwnRows
-from sartor.cost.gpu.tiles import Machine, Problems
-from sartor.hardware.gpu import Gpu
-
 Array = npt.NDArray[np.float64]
 
+FARTHEST = 2.0
+"""Greatest ``|ln factor|``."""
 
-def correct_by_own_rows(
-    found: dict[str, Array], sigma: Array, short: Any, p: Problems, machine: Machine, gpu: Gpu, own: OwnRows
-) -> tuple[dict[str, Array], Array]:
-    """Times moved by what the user measured, never under the roofline, with the interval that held-out regions of those
-    rows needed. The terms stay the formula's; ``own_rows`` is the factor."""
-    factor = np.exp(own.log_factor(p.batch * p.m, p.n, p.k))
-    time_s = np.maximum(found["time_s"] * factor, np.minimum(roofline_of(p, machine, gpu), found["time_s"]))
-    out = {**found, "time_s": time_s}
-    if len(found) > 1:
-        out["own_rows"] = time_s / found["time_s"]
-    return out, np.where(short, own.log_sigma_small, own.log_sigma)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRows:
+    """The factor of one dtype on one device, and how far off products still were that it had not seen."""
+
+    mean: float
+    length: float
+    """Distance in ln(size) over which products have to do with each other."""
+    points: tuple[tuple[float, float, float], ...]
+    """(ln of batch x m, ln n, ln k) of the measured products."""
+    weights: tuple[float, ...]
+    log_sigma: float
+    """Standard deviation of ln(measured / predicted) on regions held out; ``small`` of short products."""
+    log_sigma_small: float
+    residual: str = ""
+    """Fingerprint of the coefficients whose residual was in the times these rows were compared with; empty: none."""
+
+    def log_factor(self, rows: Array, n: Array, k: Array) -> Array:
+        """ln of the factor for flat arrays of products; an entry equals the call with that entry alone."""
+        at = np.log(np.stack([rows, n, k], axis=1))
+        known, weights = np.asarray(self.points), np.asarray(self.weights)
+        found = np.empty(len(at))
+        for start in range(0, len(at), _BLOCK):
+            part = at[start : start + _BLOCK]
+            found[start : start + _BLOCK] = (closeness(part, known, self.length) * weights).sum(axis=1)
+        return np.clip(self.mean + found, -FARTHEST, FARTHEST)
+
+
+_BLOCK = 2048
+"""Products evaluated together: with 400 points 6 MB a matrix."""
+
+
+def closeness(a: Array, b: Array, length: float) -> Array:
+    """Matern 5/2 of every point of ``a`` with every one of ``b``."""
+    squared: Any = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
+    d = np.sqrt(5.0 * squared) / length
+    found: Array = (1 + d + d * d / 3) * np.exp(-d)
+    return found
+
+
+def own_rows_of(values: Mapping[str, Any]) -> OwnRows:
+    """From the tables of a file. Raises ``TypeError`` or ``ValueError`` where they are no such rows."""
+    points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
+    weights = tuple(float(each) for each in values["weights"])
+    numbers = {name: float(values[name]) for name in ("mean", "length", "log_sigma", "log_sigma_small")}
+    everything = np.concatenate([np.ravel(points), weights, list(numbers.values())])
+    if len(points) != len(weights) or not points or not np.isfinite(everything).all():
+        raise ValueError("points and weights must be as many numbers")
+    if min(numbers["length"], numbers["log_sigma"], numbers["log_sigma_small"]) <= 0:
+        raise ValueError("length and standard deviations must be above 0")
+    return OwnRows(points=points, weights=weights, residual=str(values.get("residual", "")), **numbers)

@@ -7,7 +7,7 @@ to choose the fastest. Formula, symbols and accuracy: docs/concepts/gemm.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,17 +16,14 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import (
     FRESH_BYTES,
-    SCALE_BLOCK,
     GemmCoefficients,
-    MemoryBoundCoefficients,
     PowerCoefficients,
 )
-from sartor.cost.correction.gemm import correct_gemms
-from sartor.cost.correction.own_rows import correct_by_own_rows
-from sartor.cost.correction.scaling import HOST_WAIT, l2_bytes_per_s
+from sartor.cost.correction.gemm import GemmRows, correct
+from sartor.cost.correction.scaling import l2_bytes_per_s
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA, long_run
-from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate, quantizing_s
+from sartor.cost.gpu.power import long_run
+from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import STAND_INS, peak_flops_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
@@ -41,64 +38,77 @@ def gemm_costs(
     clock: Clock = Clock.SUSTAINED,
     details: bool = True,
 ) -> list[Cost]:
-    """Costs of products, in the order given; each ``Cost`` has the broadcast shape of its product's sizes.
+    """Costs of GEMMs, in the order given; each ``Cost`` has the broadcast shape of its GEMM's sizes.
 
-    Products of one dtype are evaluated together, so a whole model's scalar products take one pass.
+    GEMMs of one dtype are evaluated together, so a whole model's take one pass: the formula, then all that was learned
+    (``correction.gemm``).
     """
-    costs: list[Cost | None] = [None] * len(gemms)
-    for dtype, bare in dict.fromkeys(_kind(gemm) for gemm in gemms):
-        chosen = [i for i, gemm in enumerate(gemms) if _kind(gemm) == (dtype, bare)]
-        coefficients = _bare_coefficients(calibration) if bare else _coefficients(calibration, dtype)
-        problems = [_problem(gemms[i], coefficients) for i in chosen]
-        machine = _machine(gpu, dtype, coefficients, clock, calibration.power)
-        flat = Problems(
-            **{
-                name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
-                for name in Problems.__slots__
-            }
-        )
-        formula = evaluate(flat, machine, coefficients, details)
-        counts = [int(np.prod(shape)) for _, shape in problems]
-        across = np.repeat([gemms[i].layout is Layout.NN for i in chosen], counts)
-        seen = np.repeat([_tabled(gemms[i]) for i in chosen], counts) & (across | (flat.batch == 1))
-        short = formula["time_s"] < _SHORT * coefficients.launch_s
-        sigma = np.where(short, coefficients.log_sigma_small, coefficients.log_sigma)
-        result, sigma = correct_gemms(
-            formula,
-            sigma,
-            short,
-            seen,
-            across if dtype is DType.FP32 else None,
-            flat,
-            machine,
-            gpu,
-            calibration,
-            coefficients,
-        )
-        result = _streamed(result, flat, machine, gpu, calibration.memory_bound, coefficients)
-        quantized = np.repeat([gemms[i].quantized for i in chosen], counts)
-        result = _without_quantizing(result, formula["time_s"], quantized, flat, machine, coefficients)
-        if dtype is DType.FP8_BLOCK:
-            result, sigma = _below_a_block(result, sigma, flat, gpu, coefficients)
-        if dtype in calibration.own_rows:
-            result, sigma = correct_by_own_rows(result, sigma, short, flat, machine, gpu, calibration.own_rows[dtype])
-        if machine.long_run and machine.long_run.limit_flops_per_s:
-            sigma = np.sqrt(sigma * sigma + LONG_RUN_LOG_SIGMA * LONG_RUN_LOG_SIGMA)
-        source = Source.CALIBRATED if f"gemm.{dtype.value}" in calibration.calibrated else Source.ANALYTIC
-        start = 0
-        for i, (_, shape) in zip(chosen, problems, strict=True):
-            stop = start + int(np.prod(shape))
-            widen = GROUPED_SIGMA if isinstance(gemms[i], GroupedGemm) else 1.0
-            part = {key: v[start:stop] for key, v in result.items()}
-            costs[i] = _cost(part, sigma[start:stop] * widen, shape, source)
-            start = stop
-    found = [cost for cost in costs if cost is not None]
+    found: dict[int, Cost] = {}
+    for kind in dict.fromkeys(_kind(gemm) for gemm in gemms):
+        chosen = [i for i, gemm in enumerate(gemms) if _kind(gemm) == kind]
+        same = [gemms[i] for i in chosen]
+        problems = [_problem(gemm, _coefficients_of(kind, calibration)) for gemm in same]
+        rows = correct(_by_formula(same, problems, gpu, calibration, clock, details))
+        found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
+    costs = [found[i] for i in range(len(gemms))]
     swept = [i for i, gemm in enumerate(gemms) if _swept(gemm, calibration)]
     alike = [replace(gemms[i], dtype=DType.BF16) for i in swept]
     timed = gemm_costs(alike, gpu, calibration, clock=clock, details=details) if swept else []
     for i, other in zip(swept, timed, strict=True):
-        found[i] = _without_the_host(found[i], other, _SHORT * calibration.gemm[DType.FP16].launch_s)
-    return found
+        costs[i] = _without_the_host(costs[i], other, _SHORT * calibration.gemm[DType.FP16].launch_s)
+    return costs
+
+
+def _by_formula(
+    gemms: Sequence[Gemm | GroupedGemm],
+    problems: Sequence[tuple[dict[str, Any], tuple[int, ...]]],
+    gpu: Gpu,
+    calibration: Calibration,
+    clock: Clock,
+    details: bool,
+) -> GemmRows:
+    """GEMMs of one kind as flat rows, priced by the formula alone."""
+    kind = _kind(gemms[0])
+    c = _coefficients_of(kind, calibration)
+    machine = _machine(gpu, kind[0], c, clock, calibration.power)
+    sizes = Problems(
+        **{
+            name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
+            for name in Problems.__slots__
+        }
+    )
+    terms = evaluate(sizes, machine, c, details)
+    short = terms["time_s"] < _SHORT * c.launch_s
+    counts = [int(np.prod(shape)) for _, shape in problems]
+    forward = [isinstance(each, Gemm) and not each.accumulates and not each.quantized for each in gemms]
+    layouts = [each.layout if plain else None for each, plain in zip(gemms, forward, strict=True)]
+    return GemmRows(
+        gpu=gpu,
+        dtype=kind[0],
+        machine=machine,
+        calibration=calibration,
+        coefficients=c,
+        sizes=sizes,
+        terms=terms,
+        log_sigma=np.where(short, c.log_sigma_small, c.log_sigma),
+        formula_s=terms["time_s"],
+        short=short,
+        single=np.repeat([layout is Layout.TN for layout in layouts], counts) & (sizes.batch == 1),
+        across=np.repeat([layout is Layout.NN for layout in layouts], counts),
+        quantized=np.repeat([each.quantized for each in gemms], counts),
+    )
+
+
+def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]], rows: GemmRows) -> Iterator[Cost]:
+    """Rows handed back to the GEMMs they are of, each in its own shape."""
+    fitted_here = f"gemm.{rows.dtype.value}" in rows.calibration.calibrated
+    source, start = Source.CALIBRATED if fitted_here else Source.ANALYTIC, 0
+    for gemm, shape in zip(gemms, shapes, strict=True):
+        stop = start + int(np.prod(shape))
+        widen = GROUPED_SIGMA if isinstance(gemm, GroupedGemm) else 1.0
+        terms = {key: values[start:stop] for key, values in rows.terms.items()}
+        yield _cost(terms, rows.log_sigma[start:stop] * widen, shape, source)
+        start = stop
 
 
 def _swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
@@ -128,30 +138,6 @@ def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def _streamed(
-    found: dict[str, Array],
-    p: Problems,
-    machine: Machine,
-    gpu: Gpu,
-    streams: MemoryBoundCoefficients,
-    c: GemmCoefficients,
-) -> dict[str, Array]:
-    """A matrix times a vector where the fit saw none: as long as a streaming kernel takes for its bytes, at most."""
-    few = p.m <= c.stream_rows
-    if not np.any(few):
-        return found
-    moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
-    memory = p.batch * moved / (streams.hbm_share * gpu.hbm_bytes_per_s)
-    sooner = few & (memory + streams.launch_s < found["time_s"])
-    terms: dict[str, Any] = {
-        "time_s": memory + streams.launch_s,
-        "compute_s": 0.0,
-        "memory_s": memory,
-        "overhead_s": streams.launch_s,
-    }
-    return found | {name: np.where(sooner, terms[name], found[name]) for name in terms.keys() & found.keys()}
-
-
 def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:
     """Its type, and whether it is one that tables time only together with the kernel that narrows its operands."""
     return gemm.dtype, gemm.quantized and gemm.dtype in _BARE
@@ -161,49 +147,17 @@ _BARE = (DType.FP8, DType.MXFP8, DType.INT8, DType.NVFP4, DType.MXFP4, DType.INT
 """Types whose operands are scaled in the tensor cores or once per tensor: blocks of other kinds are a kernel's own."""
 
 
-def _bare_coefficients(calibration: Calibration) -> GemmCoefficients:
-    """Of a narrow product without its quantizing kernel: the device's 16-bit kernels at the narrow type's peak and
-    bytes.
+def _coefficients_of(kind: tuple[DType, bool], calibration: Calibration) -> GemmCoefficients:
+    """Of a type; without its quantizing kernel the device's 16-bit ones, at the narrow type's peak and bytes.
 
-    Fits of narrow types take that kernel's traffic for the product's own (docs/concepts/gemm.md, "Narrow types"). The
+    Fits of narrow types take that kernel's traffic for the GEMM's own (docs/concepts/gemm.md, "Narrow types"). The
     interval is that of other units, twice as wide.
     """
+    dtype, bare = kind
+    if not bare:
+        return _coefficients(calibration, dtype)
     c = _coefficients(calibration, DType.BF16)
     return replace(c, log_sigma=2 * c.log_sigma, log_sigma_small=2 * c.log_sigma_small)
-
-
-def _without_quantizing(
-    found: dict[str, Array], formula_s: Array, where: Any, p: Problems, machine: Machine, c: GemmCoefficients
-) -> dict[str, Array]:
-    """Products whose operands come narrow are shorter by the share that the formula gives the quantizing kernel."""
-    if not np.any(where):
-        return found
-    share = np.where(where, quantizing_s(p, machine, c) / formula_s, 0.0)
-    out = {**found, "time_s": found["time_s"] * (1.0 - share)}
-    if "overhead_s" in found:
-        out["overhead_s"] = found["overhead_s"] - share * formula_s
-    return out
-
-
-def _below_a_block(
-    found: dict[str, Array], sigma: Array, p: Problems, gpu: Gpu, c: GemmCoefficients
-) -> tuple[dict[str, Array], Array]:
-    """Products narrower than one scale block wait for the host of a fallback."""
-    half = (p.k >= SCALE_BLOCK) & (p.n >= SCALE_BLOCK / 2) if c.half_block_s else np.zeros(p.m.shape, dtype=bool)
-    wait_s = np.where(half, np.where(p.m < _FEW_ROWS, c.half_block_few_s, c.half_block_s), c.sub_block_s)
-    wait_s = wait_s * HOST_WAIT.get(gpu.host, 1.0)
-    bound = (np.minimum(p.n, p.k) < SCALE_BLOCK) & (found["time_s"] < wait_s)
-    if not np.any(bound):
-        return found, sigma
-    waited = np.where(bound, wait_s - found["time_s"], 0.0)
-    out = {**found, "time_s": found["time_s"] + waited}
-    if "overhead_s" in found:
-        out["overhead_s"] = found["overhead_s"] + waited
-    return out, np.where(bound, np.where(half, c.half_block_log_sigma, c.sub_block_log_sigma), sigma)
-
-
-_FEW_ROWS = 32
-"""From so many rows on vLLM leaves FlashInfer's block-scaled kernel for DeepGEMM's (H200, 17 and 32 rows measured)."""
 
 
 def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
@@ -338,14 +292,6 @@ formula plus a fixed 20 to 30 us and the permutation's traffic, medians of 6 to 
 
 _SHORT = 8
 """Products shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
-
-
-def _tabled(gemm: Gemm | GroupedGemm) -> bool:
-    """Whether measured tables hold its kind, which residuals were fitted on: a linear layer's forward product; on
-    general cores batched ones (NN) too."""
-    layouts = (Layout.TN, Layout.NN) if gemm.dtype is DType.FP32 else (Layout.TN,)
-    plain = isinstance(gemm, Gemm) and gemm.layout in layouts and not gemm.accumulates
-    return plain and not gemm.quantized  # tables time narrow products with their quantizing kernel
 
 
 def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: Source) -> Cost:

@@ -1,0 +1,84 @@
+"""What the network of a GEMM sees of it: numbers without units, on tensor cores and on general ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.network import Array, Weights
+from sartor.cost.gpu.tiles import Machine
+from sartor.hardware.gpu import Gpu
+
+TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+         (192, 128), (256, 256))  # fmt: skip
+"""Output tiles through which a GEMM is seen, whatever the menu of its calibration."""
+
+
+def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+    """What the network sees, (features, products). No part of it depends on the clock or on the formula's time."""
+    m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
+    log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
+    wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
+    first, second, out = m * k * wide, n * k * width, m * n * np.float32(2)
+    ratios = _ratios(log_m + log_n + log_k, (first, second, out), first + second + out, machine, c, gpu)
+    ragged = [-m % q / q for q in _EDGES]
+    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k], ratios, ragged))]
+    return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
+
+
+GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
+"""Output tiles of sgemm kernels, through which a product on general cores is seen."""
+
+
+def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+    """The same of a product on general cores, batched or not: ``across`` is 1 where its layout is NN."""
+    m, n, k, batch, across = (block[name].astype(np.float32) for name in ("m", "n", "k", "batch", "across"))
+    log_m, log_n, log_k, log_batch = np.log(m), np.log(n), np.log(k), np.log(batch)
+    width = np.float32(machine.element_bytes)
+    first, second, out = m * k * width, n * k * width, m * n * width
+    moved = batch * (first + second + out)
+    ratios = _ratios(log_m + log_n + log_k + log_batch, (first, second, out), moved, machine, c, gpu)
+    ragged = [-length % q / q for length in (m, n, k) for q in _GENERAL_EDGES]
+    parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k, log_batch, across], ratios, ragged))]
+    return np.concatenate([*parts, *_tiled(GENERAL_TILES, m, n, batch, log_m + log_n + log_batch, machine)])
+
+
+def _ratios(
+    log_mnk: Weights, operands: tuple[Weights, ...], moved: Weights, machine: Machine, c: GemmCoefficients, gpu: Gpu
+) -> list[Weights]:
+    """Compute, memory and launch against each other, and every operand against L2, all as ln."""
+    compute = log_mnk + np.float32(np.log(2 / (machine.sm_flops_per_s * machine.num_sms)))
+    memory = np.log(moved) - np.float32(np.log(gpu.hbm_bytes_per_s))
+    launch, l2 = np.float32(np.log(c.launch_s)), np.float32(np.log(gpu.l2_bytes))
+    return [compute - memory, compute - launch, memory - launch, *(np.log(b) - l2 for b in (*operands, moved))]
+
+
+def _tiled(
+    tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: Any, log_area: Weights, machine: Machine
+) -> tuple[Weights, Weights, Weights]:
+    """What the last wave leaves idle, what tiles pad and how many waves there are, by tile, all as ln."""
+    tm, tn = np.asarray(tiles, dtype=np.float32).T[:, :, None]
+    grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
+    waves, log_grid = grid / np.float32(machine.num_sms), np.log(grid)
+    log_waves = log_grid - np.float32(np.log(machine.num_sms))
+    return np.log(np.ceil(waves)) - log_waves, log_grid + np.log(tm * tn) - log_area, log_waves
+
+
+_GENERAL_EDGES = tuple(np.float32(q) for q in (2, 4, 8, 32, 128))
+"""Of all three lengths: tables of general cores hold sizes at random."""
+
+_EDGES = tuple(np.float32(q) for q in (8, 16, 32, 64, 128, 256))
+"""Of rows only: tables hold n and k in multiples of 256 alone (but for the smallest), so theirs can't be learned."""
+
+
+def table_length(length: Array) -> Array:
+    """``n`` or ``k`` rounded up to what tables hold: 32, 64, 128, then multiples of 256.
+
+    Between those the formula alone speaks: a factor learned from no measurement is noise a search would go after.
+    """
+    step = np.select([length <= 32, length <= 64, length <= 128], [32.0, 64.0, 128.0], 256.0)
+    rounded: Array = np.ceil(length / step) * step
+    return rounded
