@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.designs.bounds import in_turn_s
 from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.fixed import expert_options, fixed_outcome
 from sartor.designs.keep import Keep, afresh
@@ -27,6 +26,7 @@ from sartor.errors import MissingExtraError
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedule.from_graph import UNIT_S, fuse_graph, whole_latencies
+from sartor.schedule.makespan import in_turn_s
 
 Array = npt.NDArray[Any]
 

@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.chip.operator_floor import operator_floor
-from sartor.cost.chip.operator_latency import operator_latencies
-from sartor.cost.chip.vector_core import vector_cost
-from sartor.designs.parts import PARAM_BYTES, ModelPart, ModelParts, Split, model_parts
+from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Recompute
-from sartor.operators import MemoryBound, MemoryBoundKind, OperatorGraph, Pass
+from sartor.operators import OperatorGraph
 from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
 from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 from sartor.schedule.from_graph import UNIT_S
+from sartor.schedule.makespan import in_turn_s
 from sartor.schedule.many import makespan_bounds, makespan_floors
+from sartor.step.lockstep import WIDTH_BYTES
+from sartor.step.optimizer import chip_update_s_per_param
 from sartor.units import ceil_div
 
 Array = npt.NDArray[Any]
@@ -146,30 +146,11 @@ def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array
     return np.asarray(makespan_bounds(graph, a).lower * UNIT_S)
 
 
-def in_turn_s(graph: OperatorGraph, a: Accelerator) -> Array:
-    """Seconds [candidates] of a part's operators one after another, each on one core or on all, as is quicker."""
-    if not graph.operators:
-        return np.zeros(a.shape)
-    single, split = operator_latencies(graph, a)
-    counts = np.array([float(op.count) for op in graph.operators]).reshape(-1, *([1] * len(a.shape)))
-    return np.asarray((np.minimum(single, split) * counts).sum(axis=0))
-
-
 def update_s_per_byte(question: DesignQuestion, a: Accelerator) -> Array:
     """Seconds [candidates] of the optimizer's step per parameter byte: Adam on the vector cores and memory."""
     if not question.costs.counts_update:
         return np.zeros(a.shape)
-    params = 1e8
-    step = MemoryBound(
-        name="optimizer",
-        kind=MemoryBoundKind.OPTIMIZER,
-        rows=1,
-        cols=int(params),
-        bytes_moved=(ADAM_BYTES_PER_PARAM + PARAM_BYTES) * params,
-        flops=12.0 * params,
-        pass_=Pass.OPTIMIZER,
-    )
-    return np.broadcast_to(np.asarray(vector_cost(step, a).time_s) / (params * PARAM_BYTES), a.shape)
+    return np.broadcast_to(np.asarray(chip_update_s_per_param(a)) / WIDTH_BYTES, a.shape)
 
 
 def bare_problem(

@@ -14,7 +14,7 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.parts import ModelPart, ModelParts
-from sartor.designs.point import SCHEDULE_LIMIT_S, Evaluation, ModelOutcome, Point, parts_of, placement_problem
+from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
 from sartor.designs.question import AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
@@ -22,6 +22,7 @@ from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.problem import PlacementProblem
 from sartor.schedule.from_graph import schedule_problem
+from sartor.schedule.makespan import SCHEDULE_LIMIT_S
 from sartor.schedule.result import ScheduleResult
 from sartor.schedule.solve import solve
 

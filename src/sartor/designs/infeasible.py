@@ -7,15 +7,14 @@ from dataclasses import replace
 from math import inf
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
-from sartor.designs.parts import ModelParts, padded
+from sartor.designs.parts import ModelParts, design_job
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
-from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
-from sartor.model.workload import Workload
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.problem import Edge, PlacedLayer, Width
+from sartor.step.chip_blocks import block_graphs
 from sartor.units import format_bytes
 
 
@@ -48,10 +47,10 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:
     """What lowering says to the smallest split that is refused: a width, or a traced graph's type or sizes."""
+    job = design_job(model, question.global_batch_size)
     for microbatch_size, width, experts in splits(question, model):
-        workload = Workload(shape=padded(model.shape, width), microbatch_size=microbatch_size, seq_len=model.seq_len)
         try:
-            lower(workload, ParallelDims(tp=width, ep=experts, dp=experts))
+            block_graphs(job, ParallelDims(tp=width, ep=experts, dp=experts), microbatch_size)
         except InputError as error:
             return f" ({error})"
     return ""

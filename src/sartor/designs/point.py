@@ -12,20 +12,17 @@ from functools import lru_cache
 from typing import Any
 
 from sartor.cost.chip.energy import operator_energy, static_power_w
-from sartor.designs.bounds import bare_problem, in_turn_s, most_devices, update_s_per_byte
+from sartor.designs.bounds import bare_problem, most_devices, update_s_per_byte
 from sartor.designs.parts import ModelParts, Split, model_parts
 from sartor.designs.question import DesignQuestion
-from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
 from sartor.placement.plan import Plan
 from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
-from sartor.schedule.from_graph import UNIT_S, schedule_problem
-from sartor.schedule.solve import ScheduleCache, solve
-
-SCHEDULE_LIMIT_S = 0.05
-"""Seconds, counted as work, that one layer's schedule may take to be proved when it is first asked for."""
+from sartor.schedule.makespan import SCHEDULE_LIMIT_S, in_turn_s, makespan_s, timing_fields
+from sartor.schedule.solve import ScheduleCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +206,7 @@ def _layer_times(
     question: DesignQuestion, point: Point, option: Option, parts: ModelParts, store: ScheduleStore
 ) -> Iterator[LayerTime]:
     a = point.accelerator
-    cores, split = cores_of(a), ".".join(map(str, option.split))
+    cores, split = timing_fields(a), ".".join(map(str, option.split))
     for k, part in enumerate(parts.parts):
         times = []
         for way, graph in (("forward", part.forward), ("backward", part.backward)):
@@ -234,19 +231,10 @@ def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float,
     """Least and reached seconds of a layer's best schedule."""
     known = store.seconds.get(key)
     if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
-        answer = solve(schedule_problem(graph, a), limit_s, cache=store.blocks, by_work=True)
-        if answer.interrupted:
-            raise KeyboardInterrupt
-        least, reached = answer.lower_bound * UNIT_S, answer.makespan * UNIT_S
+        least, reached = makespan_s(graph, a, limit_s, store.blocks)
         known = (max(least, known[0]), min(reached, known[1])) if known else (least, reached)
         store.seconds[key] = known
     return known
-
-
-def cores_of(a: Accelerator) -> tuple[Any, ...]:
-    """What the time of an operator depends on: everything but the memory's capacity."""
-    numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
-    return (*numbers, a.memory, a.dtype, a.dataflow, a.accumulator_bytes)
 
 
 def placement_problem(

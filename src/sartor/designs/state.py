@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from sartor.designs.bounding import Bounding
 from sartor.designs.candidates import EQUAL, priced
-from sartor.designs.point import SCHEDULE_LIMIT_S, Evaluation, Point, cores_of
+from sartor.designs.point import Evaluation, Point
 from sartor.designs.result import Progress
 from sartor.designs.tasks import Evaluated, PointTask, Result
+from sartor.schedule.makespan import SCHEDULE_LIMIT_S, timing_fields
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +54,9 @@ class SearchState(Bounding):
         heapq.heapify(self.heap)
         self.in_flight |= {(index, h): -bound for bound, _, h in mine}
         points = tuple(self._point(index, h) for _, _, h in sorted(mine))
-        return PointTask(points=points, known=tuple(self.schedules.get(cores_of(points[0].accelerator), {}).items()))
+        return PointTask(
+            points=points, known=tuple(self.schedules.get(timing_fields(points[0].accelerator), {}).items())
+        )
 
     def _point(self, index: int, h: int) -> Point:
         rates = self.rates[index][:, h]
@@ -74,7 +77,7 @@ class SearchState(Bounding):
     def add(self, result: Result) -> None:
         """Keep what the points of a task reached; one that may reach more waits with its new bound and more time."""
         assert isinstance(result, Evaluated)
-        cores = cores_of(result.evaluations[0].point.accelerator)
+        cores = timing_fields(result.evaluations[0].point.accelerator)
         self.schedules.setdefault(cores, {}).update(result.schedules)
         for evaluation in result.evaluations:
             self._add(evaluation)

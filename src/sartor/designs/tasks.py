@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.designs.parts import Split
-from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, cores_of, evaluate_point, nothing
+from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.schedule.makespan import timing_fields
 from sartor.schedule.solve import ScheduleCache
 
 Array = npt.NDArray[Any]
@@ -119,7 +120,7 @@ def _plan(question: DesignQuestion, task: PlanTask) -> Array:
 
 
 def _points(question: DesignQuestion, task: PointTask, check: Callable[[], None]) -> Evaluated:
-    cores = cores_of(task.points[0].accelerator)
+    cores = timing_fields(task.points[0].accelerator)
     known = {(cores, name): interval for name, interval in task.known}
     store = ScheduleStore(seconds=dict(known), blocks=_proved(question), check=check)
     evaluations = tuple(evaluate_point(question, point, store) for point in task.points)

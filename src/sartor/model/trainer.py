@@ -158,6 +158,9 @@ class Trainer:
     """The vocabulary is padded to a multiple of this times tp (``--make-vocab-size-divisible-by``); 0: not padded."""
     memory: MemoryHabits = field(default_factory=MemoryHabits)
 
+    lockstep: bool = False
+    """All stages of a pipeline advance together, at the pace of the slowest, and nothing overlaps (step.lockstep)."""
+
     # limits: which plans it can run
     pipelines: bool = True
     interleaves: bool = True

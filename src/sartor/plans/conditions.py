@@ -96,6 +96,8 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
+    if job.trainer.lockstep:
+        yield Condition(reason=f"{job.trainer.name} has no context parallelism", ok=lambda r: r["cp"] == 1)
     for field, degree_ok in _tensor_divisions(job):
         yield Condition(reason=f"{field} does not split over tp", ok=degree_ok)
     # Two pieces per device, from both ends, so that causal work is even (Megatron's and Llama 3's way).
@@ -181,6 +183,11 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="sequence parallelism needs tp > 1", ok=lambda r: (r["sequence_parallel"] == 0) | (r["tp"] > 1)
     )
+    if job.trainer.lockstep:
+        yield Condition(
+            reason=f"{job.trainer.name} always splits the sequence over tp",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
+        )
     yield Condition(
         reason="seq_len does not split over tp x cp",
         ok=lambda r: (r["sequence_parallel"] == 0) | (job.seq_len % (r["tp"] * r["cp"]) == 0),
@@ -198,6 +205,8 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="ZeRO has nothing to shard: dp x cp is 1",
         ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
     )
+    if job.trainer.lockstep:
+        yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["zero_stage"] == 0)
     if job.trainer.shards_fully:
         name = job.trainer.name
         yield Condition(

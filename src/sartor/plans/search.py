@@ -125,11 +125,13 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
         if size_of(rows):
             prices = evaluate(pricer, rows)
             kept.add(prices)
-            fewer = fewest_recomputed(pricer, prices, kept.worst_s)
+            by_layer = not pricer.job.trainer.lockstep  # which recomputes a stage whole or not at all
+            fewer = fewest_recomputed(pricer, prices, kept.worst_s) if by_layer else None
             if fewer is not None:
                 kept.add_refined(evaluate(pricer, fewer))
         done += size_of(chunk)
-    if "recompute_layers" not in space.fixed and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL:
+    by_layer = "recompute_layers" not in space.fixed and not pricer.job.trainer.lockstep
+    if by_layer and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL:
         _add_partly_recomputed(pricer, kept)
     if progress:
         progress(total, total)

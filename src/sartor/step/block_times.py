@@ -38,6 +38,7 @@ from sartor.operators import (
     Pass,
     Role,
 )
+from sartor.step.chip_blocks import chip_row_times
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.rows import BlockRows, block_rows
@@ -65,6 +66,8 @@ def row_times(
     check_recipe(job.recipe, cluster.gpu)
     check(replace(job.shape, vocab_size=0), plan.dims)  # vocabularies are padded: they always divide
     rows = block_rows(plan)
+    if cluster.gpu.accelerator is not None:
+        return chip_row_times(job, rows, cluster), rows
     every = blocks(job.shape)
     columns: list[dict[str, Array]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
     for where, dims in _structures(rows):

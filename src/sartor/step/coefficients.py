@@ -89,6 +89,8 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None
 
     ``InputError`` names a constant nobody knows.
     """
+    if gpu.accelerator is not None:
+        return OF_A_CHIP
     known = {field.name for field in fields(TrainingCoefficients)}
     constants = training_constants(
         job.trainer.name,
@@ -103,6 +105,13 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None
             nearest = ", ".join(difflib.get_close_matches(name, known, 2))
             raise InputError("training constants", name, "is no constant of a training step", nearest)
     return TrainingCoefficients(**constants)
+
+
+OF_A_CHIP = TrainingCoefficients(
+    launch_s=0.0, graph_launch_s=0.0, sm_contention=0.0, fixed_step_s=0.0, jitter=0.0, broadcast_s=0.0, step_sigma=0.0
+)
+"""Nothing is known of a run on a chip that does not exist: its operators take what the template says, launches are
+free, and the doubt is that of its operators."""
 
 
 def precision_class(recipe: Recipe) -> str:

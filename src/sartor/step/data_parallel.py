@@ -71,8 +71,10 @@ def data_traffic(
     """
     d = plan.dims
 
+    most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
+
     def line(kind: CollectiveKind, size: Any, stride: Any, share: Any = 1.0) -> Line:
-        return _line(kind, size, stride, share, cluster, calibration, bucket_bytes)
+        return _line(kind, size, stride, share, cluster, calibration, most)
 
     def group(replicas: Any, stride: Any) -> GroupTraffic:
         sharded = np.greater_equal(plan.zero_stage, 1)
@@ -91,6 +93,10 @@ def data_traffic(
             CollectiveKind.ALL_REDUCE, np.where(np.greater(d.pp, 1), 2, 1), d.tp * d.cp * d.dp * np.maximum(d.pp - 1, 1)
         ),
     )
+
+
+UNBROKEN_BYTES = 1e15
+"""A message so large that its latencies no longer count: a lockstep trainer sends gradients in one piece."""
 
 
 def shard_devices(plan: TrainingPlan, replicas: Any) -> Any:
@@ -112,7 +118,7 @@ def _line(
         return network_time_s(kind, message * share, size, stride, cluster, calibration).time_s
 
     start, whole = seconds(1.0), seconds(bucket_bytes)
-    return Line(start_s=start, s_per_byte=(whole - start) / bucket_bytes)
+    return Line(start_s=start, s_per_byte=(whole - start) / (bucket_bytes - 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
 
 def usable_bytes(cluster: Cluster) -> float:
     """Memory of a device of the cluster that a process can fill; of a mixed cluster, of its smallest device."""
-    return USABLE_SHARE * min(gpu.hbm_bytes for gpu in cluster.gpus)
+    return min(gpu.hbm_bytes * (USABLE_SHARE if gpu.accelerator is None else 1.0) for gpu in cluster.gpus)
 
 
 def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:

@@ -79,7 +79,7 @@ def _params(job: TrainingJob, plan: TrainingPlan) -> _Params:
 
 
 def _states(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> dict[str, Any]:
-    layers, outer, experts = _counted(params, held, int(plan.dims.pp[0]))  # type: ignore[index]
+    layers, outer, experts = _counted(params, held, job.trainer.lockstep or int(plan.dims.pp[0]) > 1)  # type: ignore[index]
     pairs = (
         (layers, dense_states(job, plan)),
         (outer, dense_states(job, plan, in_layer=False)),
@@ -95,15 +95,16 @@ def _states(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArra
     return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
 
 
-def _counted(params: _Params, held: IntArray, pp: int) -> tuple[Any, Any, Any]:
-    """Parameters of devices [devices, plans]: in layers, outside of them, in experts."""
+def _counted(params: _Params, held: IntArray, copies_table: bool) -> tuple[Any, Any, Any]:
+    """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has a
+    copy of a tied embedding table."""
     layers: Any = 0.0
     outer: Any = 0.0
     experts: Any = 0.0
     for i, (block, own) in enumerate(params):
         n = held[:, i, None] * 1.0
         if block.layer is None:
-            outer = outer + n * (own.dense + (own.tied if pp > 1 else 0))
+            outer = outer + n * (own.dense + (own.tied if copies_table else 0))
             continue
         share = block.weight_sets / block.count if block.kind is BlockKind.LAYER else 1.0
         layers = layers + n * share * own.dense
@@ -149,6 +150,8 @@ def _placeholders(job: TrainingJob, plan: TrainingPlan, params: _Params, held: I
 def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Any:
     """Context with libraries, and NCCL's buffers for every group a device belongs to."""
     d = plan.dims
+    if gpu.accelerator is not None:
+        return np.asarray(0.0)
     if gpu.generation.startswith("tpu"):
         return np.asarray(TPU_CONTEXT_BYTES)
     groups = sum(np.greater(degree, 1).astype(int) for degree in (d.tp, d.pp, d.dp, d.cp, d.ep))

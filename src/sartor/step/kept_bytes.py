@@ -16,7 +16,9 @@ from sartor.step.activations import Activations, Rows, layer_activations, rows_o
 from sartor.step.blocks import block_params
 from sartor.step.distinct import distinct_rows
 from sartor.step.in_flight import in_flight
+from sartor.step.lockstep import block_stash, boundary_bytes
 from sartor.step.memory_coefficients import OTHER_WORKSPACE_BYTES, WORKSPACE_BYTES
+from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
 from sartor.units import ceil_div
 
@@ -93,6 +95,8 @@ def kept_bytes(
     """Of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks]; ``plan`` is of flat arrays whose
     pp and virtual stages are all the same."""
     pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
+    if job.trainer.lockstep:
+        return _kept_in_lockstep(job, plan, of, pp, held, device)
     flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
     flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
     layers_kept, layer_peak = _layers(job, plan, of, counts, flying)
@@ -106,6 +110,20 @@ def kept_bytes(
         head_peak=head_peak,
         moving=_moving(job, pp, gpu, of, held),
     )
+
+
+def _kept_in_lockstep(
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, pp: int, held: IntArray, device: IntArray
+) -> KeptBytes:
+    """A stage keeps the activations of the microbatch it works on, and of every other one in flight all of them, or
+    under recomputation what entered the stage."""
+    each = np.stack([block_stash(job, of.rows, block, of.logits) + 0.0 * of.logits for block in of.blocks])
+    activations = summed(held, each)
+    entering = np.where(device == 0, 0.0, 1.0)[:, None] * boundary_bytes(job, of.rows)
+    stash = np.where(np.equal(plan.recompute, Recompute.FULL), entering, activations)
+    kept: Bytes = activations + (pp - 1 - device)[:, None] * stash
+    nothing = np.zeros_like(kept)
+    return KeptBytes(layers_kept=kept, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
 
 
 def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Any) -> tuple[Bytes, Bytes]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
-from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind
+from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind, Pass
 from sartor.step.states import weight_bytes
 from sartor.units import Floats, Ints
 
@@ -45,6 +49,9 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     """The job's optimizer on one device of the cluster; nothing where weights are not trained."""
     if not job.trains_weights:
         return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
+    if cluster.gpu.accelerator is not None:
+        each = float(chip_update_s_per_param(cluster.gpu.accelerator))
+        return OptimizerLine(start_s=0.0, s_per_param=each, offload_s_per_param=math.inf)
     many = 1e9
     update = MemoryBound(
         name="optimizer",
@@ -58,6 +65,21 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / (cluster.gpu.pcie_bytes_per_s or 16e9)
     stepped = bytes_per_param(job) * cluster.devices_per_node / HOST_BYTES_PER_S
     return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
+
+
+def chip_update_s_per_param(accelerator: Accelerator) -> Floats:
+    """Seconds of Adam per parameter on a chip's vector cores and memory; candidates give arrays."""
+    params = 1e8
+    update = MemoryBound(
+        name="optimizer",
+        kind=MemoryBoundKind.OPTIMIZER,
+        rows=1,
+        cols=int(params),
+        bytes_moved=(ADAM_BYTES_PER_PARAM + 2.0) * params,
+        flops=12.0 * params,
+        pass_=Pass.OPTIMIZER,
+    )
+    return np.asarray(vector_cost(update, accelerator).time_s) / params
 
 
 HOST_BYTES_PER_S = 300e9

@@ -16,7 +16,7 @@ from sartor.model.training import ContextParallel, Optimizer, Recipe, Trainer, T
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
-from sartor.step.trainers import DEFAULT, trainer_named
+from sartor.step.trainers import default_trainer, trainer_named
 
 MOST = 2**40
 
@@ -39,7 +39,8 @@ def training_job(
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
 
     ``framework`` is a trainer's name with its release after an @ where that matters (``nemo@26.06``,
-    ``megatron@2021``); None is Megatron-LM. ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a
+    ``megatron@2021``); None is Megatron-LM, or
+    lockstep on an accelerator. ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a
     recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several: all
     must have the recipe. Raises ``InputError``.
     """
@@ -47,7 +48,9 @@ def training_job(
     batch = _size("global_batch_size", global_batch_size, "256")
     length = usual_seq_len(shape) if seq_len is None else _size("seq_len", seq_len, str(usual_seq_len(shape)))
     recipe, recipe_notes = _recipe(dtype, gpus)
-    trainer = framework if isinstance(framework, Trainer) else trainer_named(framework or DEFAULT, gpus[0])
+    trainer = (
+        framework if isinstance(framework, Trainer) else trainer_named(framework or default_trainer(gpus), gpus[0])
+    )
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     padded, pad_notes = _padded(shape, trainer)

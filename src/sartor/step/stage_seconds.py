@@ -67,6 +67,10 @@ class StageSeconds:
         some = self.p["recompute_layers"]
         return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
 
+    def returned_s(self) -> FloatArray:
+        """Backward of one microbatch, nothing computed again [R, plans]."""
+        return self._sum(self.t.seconds.backward_s) + self.wgrad_s
+
     def _recomputed_s(self) -> Any:
         kind = self.p["recompute"]
         if not np.any(kind):
@@ -112,6 +116,12 @@ class StageSeconds:
         seen = self._grads().seen_s(window, self.t.job.trainer.dp_overlap, self.t.c.sm_contention)
         return np.where(self.p["zero"] >= 3, self.scatter_s, seen)
 
+    def first_reduced_s(self) -> Any:
+        """Reducing the first stage's gradients with nothing beside it, latencies left out [plans]."""
+        dense, expert = (held[0] for held in self._params_held())
+        width, traffic = self.t.job.trainer.grad_dtype.bytes, self.traffic
+        return width * (traffic.dense.reduce.s_per_byte * dense + traffic.expert.reduce.s_per_byte * expert)
+
     def gathered_s(self) -> Any:
         """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
         zero, window = self.p["zero"], self.t.c.dp_overlap_share * self.forward_s
@@ -142,7 +152,7 @@ class StageSeconds:
     def _params_held(self) -> tuple[FloatArray, FloatArray]:
         t = self.t
         dense = summed(self.counts, t.dense)[:, self.params_at]
-        if self.rows.pp > 1:  # a copy of the embedding's table beside the head
+        if self.rows.pp > 1 or t.job.trainer.lockstep:  # a copy of the embedding's table beside the head
             dense[-1] += t.tied[self.params_at]
         return dense, summed(self.counts, t.expert)[:, self.params_at]
 

@@ -19,12 +19,15 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows
+from sartor.step.lockstep import lockstep_parts
 from sartor.step.mixed import known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
 from sartor.step.orders import check_schedule
 from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.results import StepEstimate
+from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows, stage_counts, stage_rows
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import PlanTables, plan_columns, plan_tables
@@ -153,13 +156,18 @@ def _price(tables: Sequence[PlanTables], stages: _Stages, p: dict[str, IntArray]
     rows, chunks = stages
     t = tables[0]
     s, c, m = stage_seconds(tables, rows, p, where), t.c, p["microbatches"]
+    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[where]] for each in tables])
+    if t.job.trainer.lockstep:
+        parts, imbalance_s = lockstep_parts(s, p, transfer_s)
+        deviation = LOG_SIGMA * np.asarray(sum(parts.values()))
+        return {**_totals(tables, s, p, parts, deviation), "imbalance_s": imbalance_s}
     hidden = c.p2p_overlap_share if t.job.trainer.p2p_overlap else None
     work = PipelineWork(
         rows=rows,
         forward_s=s.forward_s,
         dgrad_s=s.backward_s,
         wgrad_s=s.wgrad_s,
-        transfer_s=np.maximum.reduce([each.transfer_s[each.transfer_index[where]] for each in tables]),
+        transfer_s=transfer_s,
         hidden_share=hidden,
     )
     pipe = pipeline_time(work, m, p["schedule"])
@@ -186,18 +194,30 @@ def _price(tables: Sequence[PlanTables], stages: _Stages, p: dict[str, IntArray]
         "optimizer_s": optimizer,
         "overhead_s": host + c.fixed_step_s + jitter,
     }
-    step_s = sum(parts.values())
-    flops = s.flops() * m * p["tp"] * p["dp"] * p["cp"]
-    rate = mean_peak_flops_per_s([each.cluster for each in tables], t.job.recipe.dtype, int(devices[0]))
     work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
     network = t.calibration.network.log_sigma * (dp + pipe.transfer_s)
     deviation = np.sqrt((of_slowest(s.deviation_s) * work_share) ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2)
     busy = s.forward_s + s.backward_s + s.wgrad_s
+    imbalance_s = m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0)
+    return {**_totals(tables, s, p, parts, deviation), "imbalance_s": imbalance_s}
+
+
+def _totals(
+    tables: Sequence[PlanTables],
+    s: StageSeconds,
+    p: dict[str, IntArray],
+    parts: dict[str, FloatArray],
+    deviation_s: FloatArray,
+) -> dict[str, Any]:
+    """The parts of a step with what follows from their sum; ``deviation_s`` is the standard deviation of kernels."""
+    t, devices = tables[0], p["tp"] * p["pp"] * p["dp"] * p["cp"]
+    step_s = sum(parts.values())
+    flops = s.flops() * p["microbatches"] * p["tp"] * p["dp"] * p["cp"]
+    rate = mean_peak_flops_per_s([each.cluster for each in tables], t.job.recipe.dtype, int(devices[0]))
     return {
         **parts,
-        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0),
         "step_s": step_s,
-        "log_sigma": np.sqrt((deviation / step_s) ** 2 + c.step_sigma**2),
+        "log_sigma": np.sqrt((deviation_s / step_s) ** 2 + t.c.step_sigma**2),
         "model_flops": flops,
         "tokens_per_s_per_device": t.job.tokens_per_step / step_s / devices,
         "mfu": flops / step_s / devices / rate,

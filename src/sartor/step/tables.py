@@ -186,6 +186,7 @@ def _transfer(
     tp, cp, dp, pp, size, sequence = found
     tokens = size * job.seq_len / cp
     whole = tokens * float(np.max(job.shape.hidden_size)) * weight_bytes(job)
-    moved = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, known).time_s
+    sent = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, known)
+    moved = sent.network_s if job.trainer.lockstep else sent.time_s
     gathered = network_time_s(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, known).time_s
     return np.asarray(moved + np.where((sequence > 0) | (pp == 1), 0.0, gathered)), index

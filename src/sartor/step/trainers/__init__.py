@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sartor.errors import InputError
@@ -18,6 +18,7 @@ from sartor.step.trainers.deepspeed import DEEPSPEED
 from sartor.step.trainers.fsdp import FSDP
 from sartor.step.trainers.internevo import INTERNEVO
 from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
+from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.step.trainers.megatron import MEGATRON
 from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
@@ -30,6 +31,7 @@ from sartor.step.trainers.torchtitan import TORCHTITAN
 __all__ = [
     "DEEPSPEED",
     "FSDP",
+    "LOCKSTEP",
     "MAXTEXT",
     "MEGATRON",
     "OTHER",
@@ -53,10 +55,16 @@ TRAINERS: Mapping[str, Trainer] = {
     "megatron": MEGATRON,
     "fsdp": FSDP,
     "pytorch": PYTORCH,
+    "lockstep": LOCKSTEP,
 }
 """Those whose words are most specific first: the name in a table may hold words of several."""
 
 DEFAULT = "megatron"
+
+
+def default_trainer(gpus: Sequence[Gpu]) -> str:
+    """Megatron-LM on GPUs; on accelerators of the template the runtime that design assumes."""
+    return "lockstep" if any(gpu.accelerator is not None for gpu in gpus) else DEFAULT
 
 
 def trainer_named(name: str, gpu: Gpu) -> Trainer:

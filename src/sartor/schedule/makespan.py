@@ -1,0 +1,79 @@
+"""How long a chip takes for a block: the makespan of its best schedule, or its operators one after another."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.chip.operator_latency import operator_latencies
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.operators import OperatorGraph
+from sartor.schedule.from_graph import UNIT_S, schedule_problem
+from sartor.schedule.solve import ScheduleCache, solve
+
+SCHEDULE_LIMIT_S = 0.05
+"""Seconds, counted as solver work, that the schedule of one layer may take to be proved when it is first asked for."""
+
+
+class Makespan(NamedTuple):
+    """Seconds of a block: proved lower bound, and reached."""
+
+    lower_bound_s: float
+    time_s: float
+
+
+def makespan_s(
+    graph: OperatorGraph,
+    accelerator: Accelerator,
+    limit_s: float = SCHEDULE_LIMIT_S,
+    cache: ScheduleCache | None = None,
+) -> Makespan:
+    """The schedule of a block on the chip's cores [s]. ``KeyboardInterrupt`` where Ctrl-C ended the solver's search."""
+    answer = solve(schedule_problem(graph, accelerator), limit_s, cache=cache, by_work=True)
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    return Makespan(answer.lower_bound * UNIT_S, answer.makespan * UNIT_S)
+
+
+def known_makespan_s(graph: OperatorGraph, accelerator: Accelerator) -> float:
+    """The same with the default limit, each block of a chip solved once in a process."""
+    return _known(_Block(graph, accelerator)).time_s
+
+
+class _Block:
+    """A graph on a chip, equal to another where the operators and everything their times depend on are equal."""
+
+    __slots__ = ("accelerator", "graph", "key")
+
+    def __init__(self, graph: OperatorGraph, accelerator: Accelerator) -> None:
+        self.graph, self.accelerator = graph, accelerator
+        self.key = (graph.operators, graph.edges, timing_fields(accelerator))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Block) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _known(block: _Block) -> Makespan:
+    return makespan_s(block.graph, block.accelerator)
+
+
+def timing_fields(a: Accelerator) -> tuple[object, ...]:
+    """What the time of an operator depends on: everything but the memory's capacity."""
+    numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
+    return (*numbers, a.memory, a.dtype, a.dataflow, a.accumulator_bytes)
+
+
+def in_turn_s(graph: OperatorGraph, accelerator: Accelerator) -> npt.NDArray[np.float64]:
+    """Seconds [candidates] of operators one after another, each on one core or on all, whichever is quicker."""
+    if not graph.operators:
+        return np.zeros(accelerator.shape)
+    single, split = operator_latencies(graph, accelerator)
+    counts = np.array([float(op.count) for op in graph.operators]).reshape(-1, *([1] * len(accelerator.shape)))
+    return np.asarray((np.minimum(single, split) * counts).sum(axis=0))

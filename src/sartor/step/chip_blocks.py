@@ -1,0 +1,112 @@
+"""Seconds of every block of a model on a chip of the template: a layer takes the makespan of its best schedule.
+
+The operators of a layer overlap on the chip's cores, its collectives among them, so a block has no terms of its own:
+forward and backward are one number each. What lies outside the layers runs one operator after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from sartor.cost.cost import Cost
+from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.cluster import Cluster
+from sartor.model.blocks import BlockKind, blocks
+from sartor.model.lower import lower
+from sartor.model.lower.layer_graph import lower_layer
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import TrainingJob
+from sartor.operators import Attention, OperatorGraph, Pass
+from sartor.schedule.makespan import in_turn_s, known_makespan_s
+from sartor.step.recipes import workload_of
+from sartor.step.results import BlockTimes
+from sartor.step.rows import BlockRows
+
+LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
+"""Standard deviation of ln(measured/predicted): that of a datasheet alone, as no chip of the template was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGraphs:
+    """Operators of one block for one microbatch on one device. ``in_turn``: outside the layers, where each operator
+    runs as often as its count and there is nothing to schedule."""
+
+    forward: OperatorGraph
+    backward: OperatorGraph
+    in_turn: bool
+
+
+def block_graphs(job: TrainingJob, dims: ParallelDims, microbatch_size: int) -> tuple[BlockGraphs, ...]:
+    """The graphs of the `blocks` of ``job.shape``. ``InputError`` for sizes that do not split."""
+    workload = workload_of(job, dims.tp, microbatch_size)
+    whole, runs, out = lower(workload, dims), iter(range(len(job.shape.main.runs))), []
+    for i, block in enumerate(blocks(job.shape)):
+        if block.kind is BlockKind.LAYER:
+            layer = lower_layer(workload, dims, next(runs))
+            out.append(BlockGraphs(forward=layer.forward, backward=layer.backward, in_turn=False))
+        else:
+            out.append(_outside_layers(whole, i))
+    return tuple(out)
+
+
+def check_one_stack(job: TrainingJob) -> None:
+    """``InputError`` for a model of several stacks, whose layers are no chain."""
+    if len([stack for stack in job.shape.stacks if stack.is_text]) > 1:
+        must = "must be one stack of layers on an accelerator; an encoder with a decoder is not"
+        raise InputError("model", job.shape.name or "this model", must)
+
+
+def _outside_layers(whole: OperatorGraph, block: int) -> BlockGraphs:
+    operators = [op for op in whole.operators if op.block == block and op.pass_ is not Pass.OPTIMIZER]
+    forward = tuple(op for op in operators if op.pass_ is Pass.FORWARD)
+    backward = tuple(op for op in operators if op.pass_ is not Pass.FORWARD)
+    return BlockGraphs(
+        forward=OperatorGraph(operators=forward, tokens=whole.tokens),
+        backward=OperatorGraph(operators=backward, tokens=whole.tokens),
+        in_turn=True,
+    )
+
+
+def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple[BlockTimes, ...]:
+    """Times of the `blocks` of ``job.shape`` for every distinct row of plans, arrays of one axis."""
+    check_one_stack(job)
+    if np.any(rows.cp > 1):
+        raise InputError("cp", int(rows.cp.max()), "must be 1 on an accelerator", "1")
+    chip = cluster.gpu.accelerator
+    assert chip is not None
+    every = blocks(job.shape)
+    columns = [{name: np.zeros(rows.size) for name in _FIELDS} for _ in every]
+    for i in range(rows.size):
+        dims = ParallelDims(
+            tp=int(rows.tp[i]),
+            ep=int(rows.ep[i]),
+            dp=int(rows.ep[i]),
+            sequence_parallel=bool(rows.sequence_parallel[i]),
+        )
+        for column, graphs in zip(columns, block_graphs(job, dims, int(rows.microbatch_size[i])), strict=True):
+            for name, value in _times(graphs, chip).items():
+                column[name][i] = value
+    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True))
+
+
+_FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
+
+
+def _times(graphs: BlockGraphs, chip: Accelerator) -> dict[str, float]:
+    forward, backward = (_seconds(graph, graphs.in_turn, chip) for graph in (graphs.forward, graphs.backward))
+    core = [op for op in graphs.forward.operators if isinstance(op, Attention)]
+    return {
+        "forward_s": forward,
+        "dgrad_s": backward,
+        "selective_s": 0.0 if graphs.in_turn else float(in_turn_s(OperatorGraph(operators=tuple(core)), chip)),
+        "full_s": 0.0 if graphs.in_turn else forward,
+        "log_sigma": LOG_SIGMA,
+        "flops": float(graphs.forward.matmul_flops + graphs.backward.matmul_flops),
+    }
+
+
+def _seconds(graph: OperatorGraph, in_turn: bool, chip: Accelerator) -> float:
+    return float(in_turn_s(graph, chip)) if in_turn else known_makespan_s(graph, chip)

@@ -1,0 +1,77 @@
+"""A pipeline that advances in lockstep: the runtime that accelerator studies assume (PHAZE, sec. 4.3).
+
+Every slot lasts as long as the slowest stage takes for one microbatch, transfers waited for; replicas agree on the
+gradients of the first stage, which are complete last, and update it; nothing overlaps:
+
+    step = bottleneck * (m + S - 1) + all-reduce(gradients of the first stage) + update(parameters of the first stage)
+
+It is the recurrence whose best placement `sartor.placement` proves. With full recomputation a stage keeps what enters
+it and runs its forward again while the gradient arrives; the last stage goes straight back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.blocks import Block, BlockKind
+from sartor.model.training import Recompute, TrainingJob
+from sartor.step.activations import Rows, layer_activations
+
+if TYPE_CHECKING:
+    from sartor.step.stage_seconds import StageSeconds
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+WIDTH_BYTES = 2.0
+"""Of a weight, a gradient and an activation as they are multiplied and sent."""
+LOGIT_BYTES = 6.0
+"""Per logit: 16-bit logits and their probabilities in fp32, kept for the microbatch the last stage works on."""
+
+
+def lockstep_parts(
+    s: StageSeconds, p: dict[str, IntArray], transfer_s: FloatArray
+) -> tuple[dict[str, FloatArray], FloatArray]:
+    """Parts of the step of plans that share their stages, which add up to it, and what stages of equal loads would save
+    at most. ``transfer_s`` [plans] is one microbatch's activation to the next stage."""
+    rows, m = s.rows, p["microbatches"]
+    f, b = s.forward_s, s.returned_s()
+    arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
+    returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
+    again = (p["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
+    work = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
+    load = work + arrives + returns
+    slowest = np.argmax(load, axis=0)[None]
+    bottleneck, busy = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, work))
+    nothing = np.zeros_like(bottleneck)
+    parts = {
+        "compute_s": m * busy,
+        "tp_s": nothing,
+        "pp_bubble_s": (rows.pp - 1) * bottleneck,
+        "pp_transfer_s": m * (bottleneck - busy),
+        "dp_exposed_s": s.first_reduced_s(),
+        "ep_s": nothing,
+        "cp_s": nothing,
+        "optimizer_s": s.updates_s()[0],
+        "overhead_s": nothing,
+    }
+    return parts, (m + rows.pp - 1) * (bottleneck - s.evened_s(load))
+
+
+def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Any) -> Any:
+    """Activations that one microbatch leaves in a block until its backward [bytes over plans]."""
+    if block.kind is BlockKind.LAYER:
+        assert block.layer is not None
+        return layer_activations(rows, block.layer, block.stack.hidden_size).whole
+    stream = boundary_bytes(job, rows)
+    if block.kind is BlockKind.EMBEDDING:
+        return stream
+    return LOGIT_BYTES * logits + (2 * stream if block.kind is BlockKind.HEAD else 0.0)
+
+
+def boundary_bytes(job: TrainingJob, rows: Rows) -> Any:
+    """One microbatch's activation between two layers, on one device."""
+    return WIDTH_BYTES * rows.outer * job.shape.hidden_size

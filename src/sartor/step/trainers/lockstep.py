@@ -1,0 +1,21 @@
+"""The runtime of accelerator studies: stages advance in lockstep, nothing overlaps (PHAZE; docs/concepts/design.md)."""
+
+from __future__ import annotations
+
+from sartor.model.trainer import MemoryHabits, Trainer
+from sartor.operators import DType
+
+LOCKSTEP = Trainer(
+    name="lockstep",
+    lockstep=True,
+    dp_overlap=False,
+    p2p_overlap=False,
+    hides_tp_backward=False,
+    strided_heads=False,
+    grad_dtype=DType.BF16,
+    splits_experts=True,
+    interleaves=False,
+    optional_sequence_parallel=False,
+    memory=MemoryHabits(dummy_wgrad=False, fragmentation=1.0, steps_in_own_blocks=False),
+    source="Integrated Hardware Architecture and Device Placement Search (PHAZE), sec. 4: 16-bit gradients, Adam",
+)

@@ -1,0 +1,92 @@
+"""A chip's training step has one price: what design proves is what plan and estimate say of the same job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor.designs.bounds import splits
+from sartor.designs.detail import model_detail
+from sartor.designs.parts import Split, design_job
+from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.cluster import own_links
+from sartor.hardware.device import datasheet_of
+from sartor.model.edit import edit_fields
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Recompute, TrainingPlan
+from sartor.model.zoo import load_model
+from sartor.plans.search import search_plans
+from sartor.step.footprint import footprint
+from sartor.step.step import step
+from sartor.units import ceil_div
+
+CHIPS = st.builds(
+    Accelerator.from_template,
+    num_tensor_cores=st.sampled_from([1, 2, 4]),
+    num_vector_cores=st.sampled_from([1, 2]),
+    width=st.sampled_from([64, 128]),
+    depth=st.sampled_from([64, 128]),
+    global_buffer_mib=st.sampled_from([16, 64]),
+    num_links=st.sampled_from([1, 6]),
+    num_stacks=st.sampled_from([1, 4]),
+)
+MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
+
+
+def small(name: str, layers: int) -> DesignModel:
+    shape = edit_fields(load_model(name), {"num_layers": layers})[0]
+    return DesignModel(name=name, shape=replace(shape, name=name), seq_len=512)
+
+
+@settings(max_examples=12)
+@given(chip=CHIPS, name=st.sampled_from(MODELS), layers=st.integers(2, 5), batch=st.integers(3, 40), data=st.data())
+def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
+    chip: Accelerator, name: str, layers: int, batch: int, data: st.DataObject
+) -> None:
+    model = small(name, layers)
+    question = DesignQuestion(models=(model,), num_devices=16, global_batch_size=batch)
+    split: Split = data.draw(st.sampled_from(list(splits(question, model))))
+    recompute = data.draw(st.sampled_from([Recompute.NONE, Recompute.FULL]))
+    point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
+    outcome, _ = evaluate_option(question, point, Option(model=0, split=split, recompute=recompute), ScheduleStore())
+    if outcome is None:
+        return
+    found = outcome.plan
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=split.width, pp=found.num_stages, dp=found.data_parallel, ep=split.expert_parallel),
+        microbatch_size=split.microbatch_size,
+        num_microbatches=int(ceil_div(ceil_div(batch, split.microbatch_size), found.data_parallel)),
+        recompute=recompute,
+        stage_layers=tuple(sum(0 <= layer < layers for layer in stage.layers) for stage in found.stages),
+    )
+    job, cluster = design_job(model, batch), own_links(datasheet_of(chip))
+    detail = model_detail(question, Evaluation(point=point, outcomes=(outcome,), bounds=(1.0,)), 0)
+    assert detail is not None
+    assert float(step(job, plan, cluster).step_s) == pytest.approx(outcome.step_s, rel=1e-9)
+    assert float(footprint(job, plan, cluster).device_bytes) == pytest.approx(detail.peak_bytes, rel=1e-9)
+
+
+def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() -> None:
+    """Plan looks at fewer plans (all devices, whole batches), each priced alike."""
+    chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)
+    model = small("gpt2", 4)
+    question = DesignQuestion(
+        models=(model,), num_devices=8, global_batch_size=32, microbatch_sizes=(1, 2, 4, 8, 16, 32)
+    )
+    point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
+    options = [
+        Option(model=0, split=split, recompute=each)
+        for split in splits(question, model)
+        for each in (Recompute.NONE, Recompute.FULL)
+    ]
+    store = ScheduleStore()
+    outcomes = [evaluate_option(question, point, option, store)[0] for option in options]
+    proved = min(outcome.step_s for outcome in outcomes if outcome is not None)
+    found = search_plans(design_job(model, 32), own_links(datasheet_of(chip)), 8)
+    assert found.best is not None
+    assert proved * (1 - 1e-9) <= found.best.step_s <= proved * 1.25
