@@ -401,6 +401,9 @@ class Collective(OperatorBase):
         return self.message_bytes
 
 
+PLACE = ("name", "count", "role", "block", "part")
+"""Fields that say where an operator stands in a model: nothing that one execution takes depends on them."""
+
 Operator: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound | Collective
 
 KIND_NAMES: dict[type, str] = {

@@ -17,7 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
+from sartor.operators import PLACE, Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -70,7 +70,7 @@ class _Names:
 
 
 def _names(kind: type) -> _Names:
-    used = [each for each in fields(kind) if each.name not in ("name", "count", "part")]
+    used = [each for each in fields(kind) if each.name not in PLACE]
     sizes = tuple(each.name for each in used if each.type in ("Ints", "Floats"))
     return _Names(sizes=sizes, words=tuple(each.name for each in used if each.name not in sizes))
 

@@ -36,7 +36,7 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
     if not _is_zero(mixer.rotary_dim):
         pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
-    pieces.append(_scores(setting, mixer, f"{prefix}attention"))
+    pieces.append(_scores(setting, mixer, prefix))
     if mixer.gated:  # read the output and its gate, write their product
         gate = heads * mixer.value_dim
         pieces.append(activation(setting, setting.tokens, gate, gated=True, name=f"{prefix}attn_gate"))
@@ -99,21 +99,22 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     )
 
 
-def _scores(setting: Setting, mixer: AttentionMixer, name: str) -> Piece:
+def _scores(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
+    name = f"{prefix}attention"
     heads, kv_heads = local_heads(setting, mixer)
     if mixer.cross:
         if _is_zero(setting.encoder_len):
             return Piece()
         core = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.encoder_len, causal=False)
-        return _shared(setting, core)
+        return _shared(setting, core, prefix)
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
     if mixer.chunked and mixer.window:
         return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
     return _shared(setting, _windowed(full, mixer.window))
 
 
-def _shared(setting: Setting, whole: Attention) -> Piece:
-    return exchange(setting, whole, kernels(setting, share(setting, whole)))
+def _shared(setting: Setting, whole: Attention, prefix: str = "") -> Piece:
+    return exchange(setting, whole, kernels(setting, share(setting, whole), prefix))
 
 
 def _core(
@@ -170,28 +171,27 @@ def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attentio
         yield replace(full, name=name, seq_q=rest, seq_kv=rest, count=count)
 
 
-def kernels(setting: Setting, core: Attention) -> Piece:
-    """One flash kernel each way, or the products and softmax it fuses."""
+def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
+    """One flash kernel each way, or the products and softmax it fuses, their names begun with ``prefix``."""
     if not setting.flash:
-        return _unfused(setting, core)
+        return _unfused(setting, core, prefix)
     backward = replace(core, name=f"{core.name}.backward", pass_=Pass.BACKWARD)
     return Piece(forward=(core,), backward=(backward,) if setting.training else ())
 
 
-def _unfused(setting: Setting, core: Attention) -> Piece:
+def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
     """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads
     that share a key/value head are packed into the rows. Masks and windows save nothing here."""
     batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
     score, over_value = Role.SCORE, Role.OVER_VALUE
-    stem = "" if core.name == "attention" else core.name.removesuffix("attention")
 
     dtype = DType.FP32 if _starts_ragged(setting, core) else core.dtype
 
     def gemm(name: str, role: Role, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
-        return Gemm(name=stem + name, role=role, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
+        return Gemm(name=prefix + name, role=role, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
 
-    middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{stem}softmax")
+    middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{prefix}softmax")
     forward = (
         gemm("attn_score", score, packed, kv, d, Layout.TN, Pass.FORWARD),
         *middle.forward,
