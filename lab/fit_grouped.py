@@ -24,7 +24,8 @@ from scipy.optimize import least_squares
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.gpu import grouped
-from sartor.cost.gpu.grouped import _SHORT, grouped_terms, tiles_down
+from sartor.cost.correction.grouped import SHORT
+from sartor.cost.gpu.grouped import grouped_terms, tiles_down
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -83,7 +84,7 @@ class Layers:
     def shortest(self, c: GroupedCoefficients) -> Any:
         out = np.empty(self.measured_s.size, dtype=bool)
         for where, products, _ in self.parts:
-            out[where] = grouped_terms(products[0], self.gpu, c)["time_s"] < _SHORT * c.launch_s
+            out[where] = grouped_terms(products[0], self.gpu, c)["time_s"] < SHORT * c.launch_s
         return out
 
 

@@ -27,7 +27,8 @@ from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of,
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
-from sartor.cost.gpu.grouped import _SHORT, grouped_terms
+from sartor.cost.correction.grouped import SHORT
+from sartor.cost.gpu.grouped import grouped_terms
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType
@@ -106,7 +107,7 @@ def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
         rest_s=rest,
         measured_s=found.measured_s,
         fold=folds(target),
-        short=formula[0] < _SHORT * c.launch_s,
+        short=formula[0] < SHORT * c.launch_s,
         coefficients=c,
     )
 

@@ -20,6 +20,11 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 MICRO = 1e-6
 
 
+def plain(value: Any) -> Any:
+    """A single number as a float; an array as it is."""
+    return float(value) if np.ndim(value) == 0 else value
+
+
 def ceil_div(a: Any, b: Any) -> Any:
     """Smallest integer not below ``a / b``, for integers and integer arrays (``b > 0``)."""
     return -(-a // b)

@@ -16,7 +16,7 @@ from sartor.cost.chip.technology import LOGIC_MTR_PER_MM2, logic_scale, mac_area
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
-from sartor.units import KIB, MIB, Bools, Floats
+from sartor.units import KIB, MIB, Bools, Floats, plain
 
 UM2_PER_MM2 = 1e6
 
@@ -83,7 +83,7 @@ def published_area_parts(accelerator: Accelerator) -> dict[str, Any]:
         "private_buffers_mm2": private,
         "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2),
     }
-    return {name: _plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
+    return {name: plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
 
 
 def _published_core_um2(a: Accelerator) -> tuple[Any, Any]:
@@ -228,7 +228,7 @@ def die_area(accelerator: Accelerator) -> DieArea:
         "control_mm2": control / LOGIC_MTR_PER_MM2[node],
     }
     parts["uncore_mm2"] = UNCORE_SHARE * sum(parts.values())
-    return DieArea(**{name: _plain(part) for name, part in parts.items()})
+    return DieArea(**{name: plain(part) for name, part in parts.items()})
 
 
 def _mac_um2(dtype: DType, register_bytes: float) -> float:
@@ -245,7 +245,3 @@ def _memory_mm2(a: Accelerator) -> Any:
 
 def _interface_mm2(interface: PhyArea, node_nm: int) -> float:
     return interface.phy_mm2 + interface.controller_mtr / LOGIC_MTR_PER_MM2[node_nm]
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sartor.cost.chip.technology import CLUSTERING, DEFECTS_PER_MM2, WAFER_USD
-from sartor.units import Floats
+from sartor.units import Floats, plain
 
 WAFER_MM = 300.0
 RETICLE_MM2 = 858.0
@@ -42,8 +41,4 @@ def die_cost(
     dies = np.pi * (WAFER_MM / 2) ** 2 / area - np.pi * WAFER_MM / np.sqrt(2 * area)
     good = (1 + area * defects / clustering) ** -clustering
     usd = np.where(area <= RETICLE_MM2, price / (dies * good), np.inf)
-    return DieCost(dies_per_wafer=_plain(dies), yield_share=_plain(good), die_usd=_plain(usd))
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value
+    return DieCost(dies_per_wafer=plain(dies), yield_share=plain(good), die_usd=plain(usd))

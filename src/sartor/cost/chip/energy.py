@@ -20,7 +20,7 @@ from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.ring import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
-from sartor.units import Floats
+from sartor.units import Floats, plain
 
 PICO = 1e-12
 
@@ -108,7 +108,7 @@ def power(accelerator: Accelerator) -> Power:
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
         "links_w": a.network_bytes_per_s * 8 * LINK_PJ_PER_BIT * PICO,
     }
-    return Power(**{name: _plain(part) for name, part in parts.items()})
+    return Power(**{name: plain(part) for name, part in parts.items()})
 
 
 def static_power_w(accelerator: Accelerator) -> Floats:
@@ -129,7 +129,7 @@ def sram_pj_per_byte(size: Any, node_nm: int) -> Any:
     x = np.log2(np.asarray(size, dtype=np.float64))
     lower = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
     slope = (energy[lower + 1] - energy[lower]) / (at[lower + 1] - at[lower])
-    return _plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
+    return plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
 
 
 def _register_pj(a: Accelerator) -> float:
@@ -173,11 +173,7 @@ def _collective_energy(op: Collective, a: Accelerator) -> Energy:
     n = np.asarray(op.group_size, dtype=np.float64)
     sent = np.where(n > 1, volume(op.kind, n), 0.0) * np.asarray(op.message_bytes, dtype=np.float64)
     return Energy(
-        links_j=_plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
-        memory_j=_plain(2 * sent * memory_pj_per_byte(a) * PICO),
+        links_j=plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
+        memory_j=plain(2 * sent * memory_pj_per_byte(a) * PICO),
         static_j=static_power_w(a) * link_time_s(op, a),
     )
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

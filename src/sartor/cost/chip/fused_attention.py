@@ -11,7 +11,7 @@ from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.cost.chip.vector_core import EXPONENTIAL
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Pass
-from sartor.units import Floats
+from sartor.units import Floats, plain
 
 FORWARD_CYCLES = 6 + EXPONENTIAL
 """Lane cycles per query-key pair: the softmax of ``vector_core``."""
@@ -59,11 +59,11 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     moved = np.asarray(op.bytes_moved) + _read_again(op, a)
     memory = moved / a.hbm_bytes_per_s
     return AttentionCost(
-        time_s=_plain(np.maximum(np.maximum(tensor, vector), memory)),
-        tensor_s=_plain(tensor),
-        vector_s=_plain(vector),
-        memory_s=_plain(memory),
-        memory_bytes=_plain(moved),
+        time_s=plain(np.maximum(np.maximum(tensor, vector), memory)),
+        tensor_s=plain(tensor),
+        vector_s=plain(vector),
+        memory_s=plain(memory),
+        memory_bytes=plain(moved),
     )
 
 
@@ -75,7 +75,3 @@ def _read_again(op: Attention, a: Accelerator) -> Any:
     passes = 1.0 if op.pass_ is Pass.FORWARD else 2.0
     keys_and_values = passes * op.batch * op.num_kv_heads * np.asarray(op.seq_kv, dtype=np.float64) * row
     return np.where(op.seq_kv * row <= half, 0.0, (blocks - 1) * keys_and_values)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

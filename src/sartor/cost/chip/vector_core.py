@@ -7,13 +7,12 @@ exponentials are those of PHAZE's vector core (reference/phaze.md sec. 4). docs/
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
-from sartor.units import Floats
+from sartor.units import Floats, plain
 
 DIVIDE, ROOT, EXPONENTIAL = 10, 15, 10
 """Lane cycles of a division, a square root, an exponential (PHAZE's tables); any other operation takes one."""
@@ -108,14 +107,10 @@ def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
     buffer_s = np.maximum(through / (cores * a.vector_port_bytes_per_s), through / a.global_buffer_bytes_per_s)
     memory_s = np.asarray(op.bytes_moved, dtype=np.float64) / a.hbm_bytes_per_s
     return VectorCost(
-        time_s=_plain(np.maximum(np.maximum(compute_s, buffer_s), memory_s)),
-        compute_s=_plain(compute_s),
-        buffer_s=_plain(buffer_s),
-        memory_s=_plain(memory_s),
-        lane_cycles=_plain(elements * per_element),
-        buffer_bytes=_plain(through),
+        time_s=plain(np.maximum(np.maximum(compute_s, buffer_s), memory_s)),
+        compute_s=plain(compute_s),
+        buffer_s=plain(buffer_s),
+        memory_s=plain(memory_s),
+        lane_cycles=plain(elements * per_element),
+        buffer_bytes=plain(through),
     )
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -19,6 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
+from sartor.units import plain
 
 DIRECT_MOST_BYTES = 8 * 2**20
 """Largest message of vLLM's and SGLang's own all-reduce: 8 MiB, recalled, consistent with the tables (2026)."""
@@ -45,7 +46,7 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
 def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
     """``one`` where ``first`` holds, else ``other``."""
     terms = ("time_s", "network_s", "overhead_s", "log_sigma")
-    picked = {each: _plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
+    picked = {each: plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
     return Cost(**picked, source=one.source if np.all(first) else other.source)
 
 
@@ -67,9 +68,9 @@ def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
     return replace(
         ring,
-        time_s=_plain(network + overhead),
-        network_s=_plain(network),
-        overhead_s=_plain(overhead),
+        time_s=plain(network + overhead),
+        network_s=plain(network),
+        overhead_s=plain(overhead),
         log_sigma=_sigma(op, c),
     )
 
@@ -93,7 +94,3 @@ def _sigma(op: Collective, c: CollectiveCoefficients) -> float:
     if op.library is CollectiveLibrary.NCCL:
         return ring_sigma(op.kind, c)
     return next((row[-1] for row in c.direct if row[0] == op.library.value), c.log_sigma)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

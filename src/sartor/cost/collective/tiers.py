@@ -20,7 +20,7 @@ from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost, Source
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import CollectiveKind
-from sartor.units import Floats, Ints
+from sartor.units import Floats, Ints, plain
 
 MEASURED_RING = 8
 """Devices in the largest group the calibrations were fitted on."""
@@ -58,10 +58,10 @@ def network_time_s(
     c = local_coefficients(cluster.tiers[0], calibration)
     known = "collective" in calibration.calibrated and c is calibration.collective and bool(np.all(near))
     return Cost(
-        time_s=_plain(network + overhead),
-        network_s=_plain(network),
-        overhead_s=_plain(overhead),
-        log_sigma=_plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
+        time_s=plain(network + overhead),
+        network_s=plain(network),
+        overhead_s=plain(overhead),
+        log_sigma=plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
         source=Source.CALIBRATED if known else Source.ANALYTIC,
     )
 
@@ -259,7 +259,3 @@ class _Way:
 
 
 _RINGS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -9,6 +9,7 @@ table holds one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by
+from sartor.cost.cost import Cost
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Pass, attention_pairs
 
 PARTS = ("context", "encoder", "generation")
@@ -36,15 +39,14 @@ _SHORT = 8
 SIZES = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "window")
 
 
-def correct_attention(
-    op: Attention, time_s: Array, sigma: Array, peak_flops_per_s: float, gpu: Gpu, calibration: Calibration
-) -> tuple[Array, Array, Array | None]:
-    """Time, standard deviation, and the factor the time was moved by (None where no residual applies anywhere)."""
+def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
+    """The formula's cost moved by the networks of the kernels that run; ``residual`` in its details is the factor."""
     if op.pass_ is not Pass.FORWARD or op.latent or op.dtype.bytes != 2:
-        return time_s, sigma, None
-    c = calibration.attention
-    factor = None
-    times, sigmas, sizes = time_s.reshape(-1).copy(), np.array(sigma, dtype=np.float64).reshape(-1), _sizes(op, time_s)
+        return cost
+    c, peak = calibration.attention, peak_flops_per_s(gpu, op.dtype)
+    shape, factor = np.shape(cost.time_s), None
+    times, sigmas = (np.array(each, dtype=np.float64).reshape(-1) for each in (cost.time_s, cost.log_sigma))
+    sizes = _sizes(op, shape)
     for part in PARTS:
         residual = applicable(calibration, c, part)
         if residual is None:
@@ -58,16 +60,22 @@ def correct_attention(
             residual,
             gpu,
             columns,
-            lambda block, part=part: attention_features(part, block, peak_flops_per_s, gpu, c),  # type: ignore[misc]
+            lambda block, part=part: attention_features(part, block, peak, gpu, c),  # type: ignore[misc]
             formula_s,
-            attention_floor_s(part, columns, peak_flops_per_s, gpu, op.kv_element / op.dtype.bytes),
+            attention_floor_s(part, columns, peak, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
         )
         factor = np.ones_like(times) if factor is None else factor
         times[where], sigmas[where], factor[where] = moved.time_s, moved.log_sigma, moved.factor
-    shape = time_s.shape
-    return times.reshape(shape), sigmas.reshape(shape), None if factor is None else factor.reshape(shape)
+    if factor is None:
+        return cost
+    time_s, log_sigma, residual_factor = (_shaped(each, shape) for each in (times, sigmas, factor))
+    return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
+
+
+def _shaped(values: Array, shape: tuple[int, ...]) -> Any:
+    return values.reshape(shape) if shape else float(values[0])
 
 
 def launch_of(part: str, c: AttentionCoefficients) -> float:
@@ -120,11 +128,10 @@ def _waves(blocks: Array, padding: Array, gpu: Gpu) -> list[Array]:
     return [np.ceil(waves) / waves, waves, padding]
 
 
-def _sizes(op: Attention, like: Array) -> dict[str, Array]:
+def _sizes(op: Attention, shape: tuple[int, ...]) -> dict[str, Array]:
     values: dict[str, Any] = {name: getattr(op, name) for name in (*SIZES, "v_head_dim")}
     return {
-        name: np.broadcast_to(np.asarray(value, dtype=np.float64), like.shape).reshape(-1)
-        for name, value in values.items()
+        name: np.broadcast_to(np.asarray(value, dtype=np.float64), shape).reshape(-1) for name, value in values.items()
     }
 
 

@@ -7,6 +7,7 @@ the layer's time. Gradients, and products that may run apart (training), keep th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.network import Array, Weights, applicable, moved_by
+from sartor.cost.cost import Cost
 from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import GroupedGemm, Pass
 
 PART = "grouped"
@@ -24,29 +27,37 @@ SIZES = ("groups", "rows", "n", "k", "skew", "masked_rows", "tokens", "experts")
 _TILES = (16, 64, 128)
 
 
-def correct_grouped(
-    op: GroupedGemm, time_s: Any, sigma: Any, short: Any, peak_flops_per_s: float, gpu: Gpu, calibration: Calibration
-) -> tuple[Any, Any, Any]:
-    """Time, standard deviation, and the factor the time was moved by (None where no residual applies)."""
-    if op.pass_ is not Pass.FORWARD or op.dtype.bytes != 2:
-        return time_s, sigma, None
-    c = calibration.grouped
+SHORT = 5
+"""Grouped GEMMs shorter than so many launches have an interval of their own."""
+
+
+def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
+    """The formula's cost moved by the network of the kernels that run; ``residual`` in its details is the factor."""
+    if op.pass_ is not Pass.FORWARD or op.dtype.bytes != 2 or op.apart:
+        return cost
+    c, peak = calibration.grouped, peak_flops_per_s(gpu, op.dtype)
     residual = applicable(calibration, c, PART)
     if residual is None:
-        return time_s, sigma, None
-    shape = np.shape(time_s)
+        return cost
+    shape = np.shape(cost.time_s)
+    formula_s, sigma = (np.asarray(np.broadcast_to(v, shape)).reshape(-1) for v in (cost.time_s, cost.log_sigma))
     columns = grouped_columns(op, shape)
     moved = moved_by(
         residual,
         gpu,
         columns,
-        lambda block: grouped_features(block, peak_flops_per_s, c, gpu),
-        np.reshape(time_s, -1),
-        grouped_floor_s(columns, peak_flops_per_s, gpu),
-        np.broadcast_to(sigma, shape).reshape(-1),
-        np.broadcast_to(short, shape).reshape(-1),
+        lambda block: grouped_features(block, peak, c, gpu),
+        formula_s,
+        grouped_floor_s(columns, peak, gpu),
+        sigma,
+        formula_s < SHORT * c.launch_s,
     )
-    return moved.time_s.reshape(shape), moved.log_sigma.reshape(shape), moved.factor.reshape(shape)
+    time_s, log_sigma, factor = (_shaped(each, shape) for each in (moved.time_s, moved.log_sigma, moved.factor))
+    return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": factor})
+
+
+def _shaped(values: Array, shape: tuple[int, ...]) -> Any:
+    return values.reshape(shape) if shape else float(values[0])
 
 
 def grouped_columns(op: GroupedGemm, shape: tuple[int, ...]) -> dict[str, Array]:

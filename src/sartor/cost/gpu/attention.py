@@ -19,6 +19,7 @@ from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Pass
+from sartor.units import plain
 
 DECODE_ROWS = 8
 """Up to so many new tokens per sequence the decode kernel runs (one, or a few when speculating)."""
@@ -43,16 +44,15 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     compute = lasting_s(compute, op.flops, run)
     time = np.maximum(compute, memory) + overlap * np.minimum(compute, memory) + launch
     sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
-    time, sigma, factor = correct_attention(op, time, sigma, peak, gpu, calibration)
-    return Cost(
-        time_s=_plain(time),
-        compute_s=_plain(compute),
-        memory_s=_plain(memory),
-        overhead_s=_plain(launch),
-        log_sigma=_plain(sigma),
-        details={} if factor is None else {"residual": _plain(factor)},
+    cost = Cost(
+        time_s=plain(time),
+        compute_s=plain(compute),
+        memory_s=plain(memory),
+        overhead_s=plain(launch),
+        log_sigma=plain(sigma),
         source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
     )
+    return correct_attention(op, cost, gpu, calibration)
 
 
 def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Any, Any, Any, Any]:
@@ -101,7 +101,3 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     )
     widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
     return np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -27,7 +27,7 @@ from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives,
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import STAND_INS, peak_flops_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
-from sartor.units import Floats
+from sartor.units import Floats, plain
 
 
 def gemm_costs(
@@ -125,17 +125,13 @@ def _without_the_host(eager: Cost, replayed: Cost, short_s: float) -> Cost:
         return eager
 
     def either(before: Any, after: Any) -> Any:
-        return _plain(np.where(sooner, after, before))
+        return plain(np.where(sooner, after, before))
 
     names = ("time_s", "compute_s", "memory_s", "overhead_s", "log_sigma")
     values = {name: either(getattr(eager, name), getattr(replayed, name)) for name in names}
     keys = dict.fromkeys((*eager.details, *replayed.details))
     details = {key: either(eager.details.get(key, 1.0), replayed.details.get(key, 1.0)) for key in keys}
     return replace(eager, **values, details=details)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value
 
 
 def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:

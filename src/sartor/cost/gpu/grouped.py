@@ -14,13 +14,14 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.grouped import correct_grouped, walked_rows
+from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, GroupedGemm, Pass
+from sartor.units import plain
 
 TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])
 """Tile heights of the grouped kernels of CUTLASS, Triton and TensorRT-LLM."""
@@ -37,19 +38,10 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
     """
     if op.pass_ is Pass.WGRAD:
         return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
-    if op.apart:
-        return _faster(
-            _formula_cost(op, gpu, calibration, clock),
-            gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0],
-        )
-    cost = _formula_cost(op, gpu, calibration, clock)
-    short = np.less(cost.time_s, _SHORT * calibration.grouped.launch_s)
-    peak = peak_flops_per_s(gpu, op.dtype)
-    time_s, sigma, factor = correct_grouped(op, cost.time_s, cost.log_sigma, short, peak, gpu, calibration)
-    if factor is None:
+    cost = correct_grouped(op, _formula_cost(op, gpu, calibration, clock), gpu, calibration)
+    if not op.apart:
         return cost
-    details = {**cost.details, "residual": _plain(factor)}
-    return replace(cost, time_s=_plain(time_s), log_sigma=_plain(sigma), details=details)
+    return _faster(cost, gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0])
 
 
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
@@ -59,14 +51,14 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
     run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
     terms = grouped_terms(op, gpu, c, run)
     time_s = terms["time_s"]
-    sigma = np.where(time_s < _SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
-    details = {key: _plain(terms[key]) for key in ("tile_m", "tile_n", "waves")}
+    sigma = np.where(time_s < SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
+    details = {key: plain(terms[key]) for key in ("tile_m", "tile_n", "waves")}
     return Cost(
-        time_s=_plain(time_s),
-        compute_s=_plain(terms["compute_s"]),
-        memory_s=_plain(terms["memory_s"]),
-        overhead_s=_plain(np.broadcast_to(c.launch_s, np.shape(time_s))),
-        log_sigma=_plain(sigma),
+        time_s=plain(time_s),
+        compute_s=plain(terms["compute_s"]),
+        memory_s=plain(terms["memory_s"]),
+        overhead_s=plain(np.broadcast_to(c.launch_s, np.shape(time_s))),
+        log_sigma=plain(sigma),
         source=_source(op.dtype, calibration),
         details=details,
     )
@@ -93,13 +85,9 @@ def _faster(grouped: Cost, plain: Cost) -> Cost:
     sooner = np.less(plain.time_s, grouped.time_s)
     return replace(
         grouped,
-        time_s=_plain(np.where(sooner, plain.time_s, grouped.time_s)),
-        log_sigma=_plain(np.where(sooner, plain.log_sigma, grouped.log_sigma)),
+        time_s=plain(np.where(sooner, plain.time_s, grouped.time_s)),
+        log_sigma=plain(np.where(sooner, plain.log_sigma, grouped.log_sigma)),
     )
-
-
-_SHORT = 5
-"""Products shorter than so many launches have an interval of their own."""
 
 
 def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Any]:
@@ -169,7 +157,3 @@ def least_load(skew: Any) -> Any:
 def _source(dtype: DType, calibration: Calibration) -> Source:
     own = "grouped" in calibration.calibrated and dtype in (DType.BF16, DType.FP16)
     return Source.CALIBRATED if own else Source.ANALYTIC
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -5,14 +5,13 @@ docs/concepts/memory-bound.md has symbols, fit and accuracy.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, Source
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound
+from sartor.units import plain
 
 
 def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool = False) -> Cost:
@@ -34,9 +33,9 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
     memory = near / (rate * c.l2_speedup) + (bytes_moved - near) / rate
     overhead = ((c.eager_launch_s if eager else c.launch_s) + start_s) * op.kernels
     return Cost(
-        time_s=_plain(memory + overhead),
-        memory_s=_plain(memory),
-        overhead_s=_plain(overhead),
+        time_s=plain(memory + overhead),
+        memory_s=plain(memory),
+        overhead_s=plain(overhead),
         log_sigma=sigma,
         source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
     )
@@ -49,13 +48,9 @@ def _from_the_host(
     memory = np.asarray(op.bytes_moved, dtype=np.float64) / (share * gpu.hbm_bytes_per_s)
     time = np.maximum(least_s, start_s + memory) * op.kernels
     return Cost(
-        time_s=_plain(time),
-        memory_s=_plain(memory * op.kernels),
-        overhead_s=_plain(time - memory * op.kernels),
+        time_s=plain(time),
+        memory_s=plain(memory * op.kernels),
+        overhead_s=plain(time - memory * op.kernels),
         log_sigma=sigma,
         source=Source.CALIBRATED if "memory_bound" in calibration.calibrated else Source.ANALYTIC,
     )
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value
