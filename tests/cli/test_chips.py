@@ -121,6 +121,28 @@ def test_sarif_of_a_chip_leaves_no_file(sartor: Sartor, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+# ------------------------------------------------------------------------------------------------ shapes cut to a chip
+
+
+def test_advice_for_a_chip_is_in_multiples_of_its_array(sartor: Sartor, my_chip: Path, tmp_path: Path) -> None:
+    page = tmp_path / "advice.html"
+    ran = sartor("advise", "pythia-2.8b", "--gpu", my_chip, "--microbatch-size", 1, "--html", page, "--json")
+    assert ran.code == 0
+    best = ran.body["candidates"][0]
+    assert best["speedup"] > 1.05
+    assert best["per_gpu"] == {"my_chip": best["speedup"]}
+    for candidate in ran.body["candidates"]:
+        for field in {"hidden_size", "ffn_hidden_size", "vocab_size"} & candidate["changed"].keys():
+            assert candidate["changed"][field][1] % 256 == 0
+    assert "256-wide systolic arrays of my_chip" in page.read_text()
+
+
+def test_advice_for_a_gpu_and_a_chip_has_a_speedup_on_each(sartor: Sartor) -> None:
+    found = sartor("advise", "gpt2", "--gpu", "h100", "--gpu", CHIP, "--freeze", "num_layers", "--json").body
+    assert all(candidate["per_gpu"].keys() == {"h100_sxm", CHIP} for candidate in found["candidates"])
+    assert found["minimax"]["per_gpu"][CHIP] > 1
+
+
 # ------------------------------------------------------------------------------------------- a chip as a datasheet
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from sartor.errors import InputError
+from sartor.hardware.device import load_device
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
-from sartor.shapes.near import FLASH_HEAD_DIMS, build_space
+from sartor.shapes.near import FLASH_HEAD_DIMS, build_space, grain_of
 from sartor.shapes.quality import QualityGuard, allowed
 from sartor.shapes.space import Axis, Space, is_coupled, same_size
 
@@ -115,6 +116,27 @@ def test_head_dims_are_ones_that_flash_attention_is_compiled_for() -> None:
     assert set(space.grid()["head_dim"].ravel().tolist()) <= {80, *FLASH_HEAD_DIMS}
     unfused = build_space(workload(attention_kernel=AttentionKernel.UNFUSED), ParallelDims())
     assert 160 in unfused.grid()["head_dim"]
+
+
+@pytest.mark.parametrize(
+    ("names", "grain"),
+    [
+        (["h100"], 64),
+        (["tpu_v4"], 64),
+        (["a100_like"], 64),  # arrays of 16 x 16
+        (["tpu_v4_like"], 128),
+        (["tpu_v4_like", "h100"], 128),
+        (["spotlight_like"], 256),
+        (["spotlight_like", "h100_like", "h100"], 256),
+        (["eyeriss_like"], 84),  # 12 x 14
+        (["eyeriss_like", "h100"], 84),  # 1344 would leave nothing to choose from
+    ],
+)
+def test_widths_are_multiples_of_a_chips_array(names: list[str], grain: int) -> None:
+    assert grain_of([load_device(name) for name in names]) == grain
+    grid = space_of(grain=grain).grid()
+    for field, own in (("hidden_size", 2560), ("ffn_hidden_size", 10240), ("vocab_size", 50257)):
+        assert all(value % grain == 0 or value == own for value in grid[field].ravel().tolist())
 
 
 def test_the_vocabulary_is_padded_upwards_only() -> None:

@@ -17,8 +17,8 @@ READING = (
      "times, because errors that both shapes share cancel."),
     ("measured, calibrated, analytic", "A measured time; a model fitted to measurements; a model with datasheet "
      "rates and typical efficiencies of the generation."),
-    ("time of a GEMM", "max(waves x time of a tile, bytes / bandwidth) + launch: tiles run on SMs in waves while "
-     "data moves from memory."),
+    ("time of a GEMM", "max(waves x time of a tile, bytes / bandwidth) + launch: tiles run on SMs (on an "
+     "accelerator, tensor cores) in waves while data moves from memory."),
     ("tile efficiency", "m n / (ceil(m / tile_m) tile_m x ceil(n / tile_n) tile_n): the useful share when whole tiles "
      "cover the matrix."),
     ("wave efficiency", "blocks / (waves x SMs): the last wave may leave SMs idle. 109 blocks on 108 SMs take as long "

@@ -197,7 +197,7 @@ def operators(estimate: Estimate) -> Markup:
         Column(head="share", explains="of the step"),
         Column(head="bound by", number=False, explains="the largest term"),
         Column(head="tile", number=False, explains="output tile / split of k"),
-        Column(head="waves", explains="ceil(blocks / SMs)"),
+        Column(head="waves", explains="ceil(tiles / SMs, or / tensor cores of an accelerator)"),
         Column(head="efficiency", explains="tile efficiency x wave efficiency"),
     ]
     pairs = sorted(

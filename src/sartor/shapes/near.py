@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
 from sartor.model.editing import EDITABLE
 from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
@@ -34,6 +35,18 @@ MAX_VALUES = 256
 """Most values of one field; the step between them doubles until there are no more."""
 
 
+GRAIN, MOST_GRAIN = 64, 512
+"""Widths on GPUs are multiples of 64; those that suit several devices at once are not coarser than 512."""
+
+
+def grain_of(gpus: Iterable[Gpu]) -> int:
+    """Multiple that widths should have on all of ``gpus``: 64, and on a chip as many sides of its array as are no
+    less."""
+    each = {gpu.matrix_tile * math.ceil(GRAIN / gpu.matrix_tile) if gpu.accelerator else GRAIN for gpu in gpus}
+    together = math.lcm(*each)
+    return together if together <= MOST_GRAIN else max(each)
+
+
 def build_space(
     workload: Workload,
     dims: ParallelDims,
@@ -41,17 +54,19 @@ def build_space(
     freeze: Iterable[str] = (),
     extra: dict[str, Sequence[int]] | None = None,
     keep_tp: Sequence[int] = KEEP_TP,
+    grain: int = GRAIN,
 ) -> Space:
     """The default grid around a workload's shape: hardware-friendly values within the guard, including the baseline's
     own. ``extra`` adds values of single fields; heads still split over the degrees in ``keep_tp`` that the baseline's
-    split over. Raises ``InputError`` for an unknown field in ``freeze``.
+    split over; widths are multiples of ``grain`` (``grain_of``). Raises ``InputError`` for an unknown field in
+    ``freeze``.
     """
     guard = guard or QualityGuard()
     shape = workload.shape
     own = {name: int(value) for name, value in shape.fields().items()}
     held = {**frozen_by_structure(shape, workload), **dict.fromkeys(_checked(freeze), "")}
     free = {name for name in own if name not in held}
-    near = _Near(own=own, guard=guard, dims=dims, free=free, extra=extra or {}, keep_tp=tuple(keep_tp))
+    near = _Near(own=own, guard=guard, dims=dims, free=free, extra=extra or {}, keep_tp=tuple(keep_tp), grain=grain)
     axes = [
         _axis(num_layers=near.layers()),
         _axis(hidden_size=near.hidden()),
@@ -81,6 +96,7 @@ class _Near:
     free: set[str]
     extra: dict[str, Sequence[int]]
     keep_tp: tuple[int, ...]
+    grain: int
 
     @property
     def degrees(self) -> list[int]:
@@ -98,16 +114,21 @@ class _Near:
         return self.around("num_layers", 1 - share, 1 + share, step)
 
     def hidden(self) -> IntArray:
-        """Multiples of 64 (128 from 8192, 256 from 16384 up) within 20%."""
+        """Multiples of the grain (of two from 8192, of four from 16384 up) within 20%."""
         h = self.own["hidden_size"]
         share = min(0.2 * self.guard.width, 0.9)
-        step = 64 if h < 8192 else 128 if h < 16384 else 256
+        step = self.grain * (1 if h < 8192 else 2 if h < 16384 else 4)
         return self.around("hidden_size", 1 - share, 1 + share, step, most=64)
 
     def vocab(self) -> IntArray:
-        """The baseline's, and larger multiples of 64, 128 and 256 on every tensor-parallel rank (at most 5% more)."""
+        """The baseline's, and upwards to one, two and four times the grain on every tensor-parallel rank (at most
+        5%)."""
         v = self.own["vocab_size"]
-        padded = [int(round_up(v, step * ranks)) for step in (64, 128, 256) for ranks in {1, self.tp}]
+        padded = [
+            int(round_up(v, step * ranks))
+            for step in (self.grain, 2 * self.grain, 4 * self.grain)
+            for ranks in {1, self.tp}
+        ]
         return self._values("vocab_size", [p for p in padded if p <= 1.05 * v])
 
     def experts(self) -> IntArray:
@@ -116,8 +137,8 @@ class _Near:
         return self.around("num_experts", 1 - share, 1 + share, step)
 
     def width(self) -> dict[str, IntArray]:
-        """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
-        Multiples of 64 on every rank, coarser for very wide layers."""
+        """Feed-forward width: of the experts where there are any (dense layers among them then stay), else the dense
+        one. Multiples of the grain on every rank, coarser for very wide parts."""
         field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
         if field not in self.own:
             return {}
@@ -125,7 +146,7 @@ class _Near:
         hidden = self.hidden()
         low = (1 - share) * hidden.min() / self.own["hidden_size"]
         high = (1 + share) * hidden.max() / self.own["hidden_size"]
-        return {field: self.around(field, low, high, 64 * self.tp)}
+        return {field: self.around(field, low, high, self.grain * self.tp)}
 
     def around(self, field: str, low: float, high: float, step: int, most: int = MAX_VALUES) -> IntArray:
         """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too

@@ -21,7 +21,7 @@ from sartor.model.workload import Phase, Workload
 from sartor.pareto import is_pareto
 from sartor.shapes.choose import changes, paying, shown, single_edits, smallest_edit
 from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.near import build_space
+from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import Priced, fastest, price
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
@@ -70,7 +70,7 @@ def search_shapes(
     devices, phases = _distinct(gpus), _phases(workload, objective)
     asked = phases[objective]
     evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor)
-    space = space or build_space(asked, dims, guard, freeze)
+    space = space or build_space(asked, dims, guard, freeze, grain=grain_of(devices))
     points = same_size(space, dims, params_tolerance, guard)
     priced = Priced(
         points=points,
