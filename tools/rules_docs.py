@@ -31,8 +31,8 @@ def index() -> str:
     return f"""{GENERATED}# Rules
 
 The rules of `sartor lint MODEL --gpu GPU`. Each finding says how much of the step its fix saves at equal work,
-predicted by the cost model for your workload. A finding that saves less than 1% of the step, or whose fix does not help,
-is graded `info`. To skip a rule: `--allow NAME` or `--allow R1`. Rules for launch scripts are in
+predicted by the cost model for your workload. A finding that saves less than 1% of the step, or whose fix does not
+help, is graded `info`. To skip a rule: `--allow NAME` or `--allow R1`. Rules for launch scripts are in
 [howto/lint-my-launch.md](../howto/lint-my-launch.md).
 
 | code | rule | worst grade | what it finds |

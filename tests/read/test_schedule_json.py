@@ -52,7 +52,7 @@ def test_every_reference_instance_is_read(shared_dir: Path) -> None:
         ({"ops": [{"id": [0], "type": "TC", "latency": 1, "intra_latency": 1}]}, "must be a whole number or a text"),
         ({"edges": [[0]]}, "must be pairs"),
         ({"edges": [0]}, "must be pairs"),
-        ({"edges": [[0, None]]}, "is no operator's id"),
+        ({"edges": [[0, None]]}, "is not an operator's id"),
         ({"edges": "0-b"}, "must be a list"),
     ],
 )

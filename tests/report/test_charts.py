@@ -93,7 +93,7 @@ def test_the_sweep_agrees_with_the_step_at_the_models_own_value(advice: Advice) 
 
 def test_a_field_that_cannot_be_swept_is_refused(advice: Advice) -> None:
     question = advice.base.question
-    with pytest.raises(InputError, match="no such size"):
+    with pytest.raises(InputError, match="not a size of this model"):
         sweep_field(question.workload, question.dims, question.gpu, "name")
 
 

@@ -38,7 +38,7 @@ def changed(position: int, **fields: Any) -> tuple[OperatorRun, ...]:
         (GOOD[:2], 5, "'b' runs 0 times"),
         ((*GOOD, GOOD[0]), 7, "'a' runs 2 times"),
         ((*GOOD, row("n", 4, 4, "single", (), ())), 7, "'n' runs 1 times, not 0"),
-        ((*GOOD, row("z", 0, 1, "single", (0,), ())), 7, "'z' is no operator"),
+        ((*GOOD, row("z", 0, 1, "single", (0,), ())), 7, "'z' is not an operator"),
         (changed(0, start=-1, end=3), 7, "before 0"),
         (changed(0, end=3), 7, "takes 3 in mode single, not 4"),
         (changed(2, start=3, end=6), 6, "'b' starts at 3, before what it waits for ends at 4"),

@@ -29,7 +29,7 @@ TC = (0, "TC", 4, 2)
         (lambda: operator(0, "TC", True, 1), "latency=True"),
         (lambda: problem(1, 1, [TC, TC]), "operator id=0: must be given once"),
         (lambda: problem(1, 1, [(1.5, "TC", 1, 1)]), "must be a whole number or a text"),
-        (lambda: problem(1, 1, [TC], (0, 7)), "edges=[0, 7]: 7 is no operator's id"),
+        (lambda: problem(1, 1, [TC], (0, 7)), "edges=[0, 7]: 7 is not an operator's id"),
         (
             lambda: problem(1, 1, [TC], (0, 0)),
             "edges=[0, 0]: must be free of cycles",
@@ -42,7 +42,7 @@ TC = (0, "TC", 4, 2)
         (lambda: problem(1, 1, [(0, "TC", 2**51, 1)]), "use a coarser unit"),
         (lambda: problem(1, 1, [(k, "TC", 1, 1) for k in range(MAX_OPERATORS + 1)]), "one layer at a time"),
         (lambda: problem(1, 1, [TC], (0,)), "must be pairs"),  # type: ignore[arg-type]
-        (lambda: problem(1, 1, [TC], (0, [0])), "is no operator's id"),  # type: ignore[arg-type]
+        (lambda: problem(1, 1, [TC], (0, [0])), "is not an operator's id"),  # type: ignore[arg-type]
         (lambda: solve(problem(1, 1, [TC]), -1), "time_limit_s=-1"),
         (lambda: solve(problem(1, 1, [TC]), float("nan")), "time_limit_s=nan"),
     ],

@@ -248,7 +248,7 @@ def test_who_finds_the_queue_full_is_asked_to_come_again_at_once(start_with: Cal
     busy = [reply for reply in replies if reply.status_code == 429]
     assert len(busy) == 6  # one at work, one waiting
     assert {reply.headers["retry-after"] for reply in busy} == {"1"}
-    assert "as many requests are being answered" in busy[0].json()["error"]["message"]
+    assert "the server is busy" in busy[0].json()["error"]["message"]
 
 
 def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_answered(
@@ -258,7 +258,7 @@ def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_a
     body = {"model": "llama-3.1-405b", "num_devices": 4096, "cluster": "dgx-h100", "global_batch_size": 4096}
     reply = server.post("/api/plan", body)
     assert reply.status_code == 422
-    assert "takes longer than the 0.3 s" in reply.json()["error"]["message"]
+    assert "takes longer than the limit of 0.3 s" in reply.json()["error"]["message"]
     assert server.post("/api/estimate", ASK).status_code == 200
 
 

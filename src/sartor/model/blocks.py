@@ -1,4 +1,4 @@
-"""A model as a sequence of blocks: its embedding, its kinds of layers, modules for later tokens, its head.
+"""A model as a sequence of blocks: embedding, kinds of layers, multi-token-prediction modules, head.
 
 A pipeline stage holds whole blocks, and every operator that `lower` makes belongs to one.
 """
@@ -22,7 +22,7 @@ class BlockKind(Enum):
     """Token and position tables, projections, and an encoder's final norm."""
     LAYER = "layer"
     MTP = "mtp"
-    """A module that predicts a later token (on the last stage, before the head), its logits and loss included."""
+    """A multi-token-prediction module (on the last stage, before the head), with its logits and loss."""
     HEAD = "head"
     """Final norms, the head's own linears, logits and loss."""
 
@@ -41,7 +41,7 @@ class Block:
     layer: Layer | None = None
     count: Ints = 1
     weight_sets: Ints = 1
-    """How many of the ``count`` layers have weights of their own (ALBERT: 1)."""
+    """Number of the ``count`` layers with weights of their own (ALBERT: 1)."""
 
 
 def blocks(shape: TransformerShape) -> tuple[Block, ...]:
@@ -65,10 +65,10 @@ def blocks(shape: TransformerShape) -> tuple[Block, ...]:
 
 
 def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
-    """Which of `blocks` every layer is, in the order a token passes them: integers [layers of all text stacks].
+    """The index in `blocks` of every layer, in the order a token passes them: integers [layers of all text stacks].
 
-    Runs that know their positions are laid there, others follow one another. Where an edit of the depth has taken the
-    positions from some of several interleaved runs (local and global attention), all of the stack are spread evenly.
+    Runs with positions are placed there, others follow one another. If an edit of the depth removed the positions of
+    some interleaved runs (local and global attention), all runs of the stack are spread evenly.
     """
     every = blocks(shape)
     out: list[np.ndarray[Any, Any]] = []
@@ -80,8 +80,8 @@ def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
 
 
 def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
-    """Prefix of the operators' names of every run of a stack, after the stack's own: ``moe.``, ``local.``, ``dense1.``;
-    nothing where all layers are alike. Traced layers have names of their own."""
+    """Prefix of the operators' names for every run of a stack, after the stack's own: ``moe.``, ``local.``,
+    ``dense1.``; empty if all layers are equal. Traced layers have their own names."""
     names = [run.layer.name or _kind(run.layer) for run in stack.runs]
     for i, name in enumerate(names):
         number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
@@ -89,7 +89,7 @@ def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
 
 
 def text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:
-    """Stacks that text runs, the main one last, with the prefix of their blocks' names."""
+    """Stacks that text passes, the main one last, with the name prefix of their blocks."""
     main = shape.main
     others = [s for s in shape.stacks if s is not main and (s.is_text if s.tokens is None else s.tokens)]
     for stack in (*others, main):
@@ -110,7 +110,7 @@ def _layers(stack: Stack, prefix: str) -> Iterator[Block]:
 
 
 def _places(stack: Stack, counts: list[int]) -> np.ndarray[Any, Any]:
-    """Where the layers of each run lie, run after run: only their order matters."""
+    """Positions of the layers of each run, run after run: only their order matters."""
     if all(len(run.positions) == count for run, count in zip(stack.runs, counts, strict=True)):
         return np.concatenate([run.positions for run in stack.runs])
     if not any(run.positions for run in stack.runs):
@@ -119,7 +119,7 @@ def _places(stack: Stack, counts: list[int]) -> np.ndarray[Any, Any]:
 
 
 def _kind(part: Layer) -> str:
-    """What a layer is, in a word or two: dense, moe, local, ssm, local_moe, ..."""
+    """The kind of a layer: dense, moe, local, ssm, local_moe, ..."""
     if not part.mixers:
         return "moe" if any(isinstance(f, MoeFfn) for f in part.all_ffns) else "mlp"
     words = []

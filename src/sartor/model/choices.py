@@ -1,4 +1,4 @@
-"""Choices of a training run, each an enum: what is recomputed, in which order, in which precision."""
+"""Choices of a training run as enums: recomputation, pipeline schedule, precision, context parallelism."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sartor.operators import DType
 
 
 class Recompute(IntEnum):
-    """What of a layer is computed again in backward instead of kept. Numbers, so that arrays of plans can hold them."""
+    """The part of a layer that is recomputed in backward. Values are numbers, so that arrays of plans can hold them."""
 
     NONE = 0
     SELECTIVE = 1
-    """The attention core alone (Korthikanti et al. 2022, sec. 5); with a flash kernel nothing is left to save."""
+    """Only the attention core (Korthikanti et al. 2022, sec. 5); saves nothing with a flash kernel."""
     FULL = 2
     """Whole layers: only their inputs are kept."""
 
@@ -52,7 +52,7 @@ class Recipe(Enum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP8_DELAYED = "fp8_delayed"
-    """Per-tensor scales from the history of maxima (Transformer Engine's first recipe)."""
+    """Per-tensor scales from a history of maxima (Transformer Engine's first recipe)."""
     FP8_CURRENT = "fp8_current"
     """Per-tensor scales from the tensor itself: one more pass over it."""
     FP8_ROWWISE = "fp8_rowwise"
@@ -62,13 +62,13 @@ class Recipe(Enum):
 
     @property
     def dtype(self) -> DType:
-        """Operand type of the linear layers' products."""
+        """Operand type of the linear layers' GEMMs."""
         names = {"fp8_delayed": "fp8", "fp8_current": "fp8", "fp8_rowwise": "fp8"}
         return DType(names.get(self.value, self.value))
 
 
 class ContextParallel(Enum):
-    """How the sequence is split for attention: ``RING`` passes keys and values round, ``ALL_TO_ALL`` swaps sequence for
+    """How attention splits the sequence: ``RING`` passes keys and values around, ``ALL_TO_ALL`` exchanges sequence for
     heads and back (DeepSpeed Ulysses), ``ALL_GATHER`` gathers keys and values first (Llama 3)."""
 
     RING = "ring"

@@ -1,7 +1,7 @@
-"""How many parameters a shape has and how many FLOPs one forward pass of it takes, in closed form and to the unit.
+"""Parameters of a shape and FLOPs of a forward pass, in closed form and exact.
 
-The counts follow from the parts' ``linears`` and ``vectors`` alone. They are array-valued where the shape is:
-with sizes as arrays every count broadcasts like them (64-bit integers: counts above 9.2e18 need floating sizes).
+The counts follow from the parts' ``linears`` and ``vectors``. They broadcast over array sizes (64-bit integers: counts
+above 9.2e18 need floating-point sizes).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from sartor.units import Floats, Ints
 
 
 class AttentionSquare(Enum):
-    """Which query-key pairs count. ``FULL``: the whole s x s square whatever the mask (eager attention computes it;
-    the convention of published FLOP tables). ``MASKED``: only pairs the causal mask and the window let through."""
+    """The query-key pairs to count."""
 
     FULL = "full"
     MASKED = "masked"
@@ -36,7 +35,7 @@ class AttentionSquare(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamCounts:
-    """Parameters of a model, every distinct tensor once.
+    """Parameters of a model, each distinct tensor once.
 
     ``active``: those one token uses (routed experts by their share top_k / num_experts; embeddings are in).
     ``text``, ``text_active``: without vision and audio towers and projectors. ``embedding``: tables that are looked
@@ -49,13 +48,13 @@ class ParamCounts:
     text_active: Ints
     embedding: Ints
     lm_head: Ints
-    """The output head with its bias, also where it is tied to the token table."""
+    """The output head with its bias, also if it is tied to the token table."""
     routed_expert: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlopCounts:
-    """FLOPs of the matrix products of one forward pass: two per multiply-add.
+    """FLOPs of the matrix multiplications of one forward pass: two per multiply-add.
 
     ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
     ``attention``: scores and weighted values.
@@ -70,9 +69,9 @@ class FlopCounts:
 
 
 def count_params(shape: TransformerShape) -> ParamCounts:
-    """Parameters of ``shape``: total, active, text part; scalars or arrays as the shape's sizes are.
+    """Parameters of ``shape``: total, active, text part; scalars or arrays like the shape's sizes.
 
-    Multi-token-prediction modules (``mtp_layers``) are not among them: published main-model counts leave them out.
+    Multi-token-prediction modules (``mtp_layers``) are not included, as in published counts of main models.
     """
     outside = _outside_params(shape)
     text = outside + _sum(_stack_params(s) for s in shape.stacks if s.is_text)
@@ -101,7 +100,7 @@ def layer_params(layer: Layer, hidden_size: Ints) -> Ints:
 
 
 def layer_linears(layer: Layer, hidden_size: Ints) -> Iterator[Linear]:
-    """Every linear layer of a layer that all its tokens pass: all but the routed experts."""
+    """The linear layers that all tokens pass: all but the routed experts."""
     for part in (*layer.mixers, *layer.all_ffns):
         yield from part.linears(hidden_size)
     yield from layer.linears
@@ -206,7 +205,7 @@ def _stack_params(stack: Stack) -> Ints:
 
 
 def run_sets(run: Run) -> Ints:
-    """How many sets of weights a run holds: one per layer unless layers share."""
+    """Sets of weights in a run: one per layer unless layers share them."""
     return run.count if run.weight_sets is None else run.weight_sets
 
 
@@ -248,7 +247,7 @@ def _tokens(shape: TransformerShape, stack: Stack, seq_len: Ints) -> Ints:
 
 
 def _source_tokens(shape: TransformerShape, stack: Stack, seq_len: Ints) -> Ints:
-    """Tokens cross-attention reads its keys from: the encoder's, 0 where text has none."""
+    """Source tokens of cross-attention: the encoder's, 0 if text has none."""
     encoder = next((s for s in shape.stacks if s is not stack and s.is_text), None)
     return 0 if encoder is None else _tokens(shape, encoder, seq_len)
 
@@ -275,7 +274,7 @@ def _layer_linear_flops(layer: Layer, hidden_size: Ints, tokens: Ints, source_to
 
 
 def mixer_is_cross(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> bool:
-    """Whether a mixer takes its keys and values from another stack."""
+    """Whether a mixer reads keys and values from another stack."""
     return isinstance(mixer, AttentionMixer) and mixer.cross
 
 

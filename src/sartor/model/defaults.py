@@ -1,11 +1,12 @@
-"""What is assumed where nobody says, each in one place; whoever assumes it says so in the answer."""
+"""Default assumptions, each in one place; answers that use one say so."""
 
 from __future__ import annotations
 
 from sartor.model.shape import TransformerShape
 
 SEQ_LEN = 4096
-"""Tokens a sequence, or the model's longest if shorter: Llama 2, DeepSeek-V3 and OLMo 2 were trained so (recalled)."""
+"""Tokens per sequence, or the model's maximum if shorter: Llama 2, DeepSeek-V3 and OLMo 2 were trained with it
+(recalled)."""
 
 VOCAB_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
@@ -15,14 +16,14 @@ TRAIN_BYTES_PER_PARAM = 16
 
 
 def usual_seq_len(shape: TransformerShape) -> int:
-    """Tokens a sequence where nobody says: as it was traced, else ``SEQ_LEN`` or the model's longest."""
+    """Default tokens per sequence: as traced, else ``SEQ_LEN`` or the model's maximum."""
     if shape.traced is not None:
         return int(shape.traced.seq_len)
     return min(SEQ_LEN, int(shape.max_positions or SEQ_LEN))
 
 
 def seq_len_notes(given: int | None, seq_len: int, shape: TransformerShape) -> tuple[str, ...]:
-    """What to say of a sequence length: that it was assumed, or that it is beyond the model's."""
+    """The note on a sequence length that was assumed or exceeds the model's maximum."""
     if given is None:
         return (f"seq_len={seq_len} (not given)",)
     beyond = shape.max_positions and seq_len > shape.max_positions

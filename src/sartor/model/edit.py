@@ -1,4 +1,4 @@
-"""``--set field=value``: one size of a shape changed by hand, checked like a file's own."""
+"""``--set field=value``: change one size of a shape, checked like a file's own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sartor.model.editing import EDITABLE, edit
 from sartor.model.shape import TransformerShape
 
 LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1}
-"""Sizes beyond which nothing was ever built; other fields stop at 2^24."""
+"""Largest plausible sizes; other fields stop at 2^24."""
 
 
 def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[TransformerShape, tuple[str, ...]]:
-    """The shape with ``changes`` (integers, or their digits) made, and what followed from them, in words.
+    """The shape with ``changes`` (integers, or their digits), and the derived changes as text.
 
-    Where heads times head dimension was the hidden size it stays so: the head dimension follows, unless it is
-    given. Raises ``InputError`` for unknown fields, values that are no positive integers, heads that don't divide.
+    If heads times head dimension was the hidden size, it stays so: the head dimension follows unless given. Raises
+    ``InputError`` for unknown fields, values that are not positive integers, and heads that do not divide.
     """
     wanted = {_field(name): _integer(name, value) for name, value in changes.items()}
     missing = sorted(set(wanted) - set(shape.fields()))
@@ -38,7 +38,7 @@ def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[Tr
 def _field(name: str) -> str:
     if name not in EDITABLE:
         near = difflib.get_close_matches(name, EDITABLE, 3, 0.5)
-        raise InputError("--set", name, "is no field of a shape", ", ".join(near or EDITABLE))
+        raise InputError("--set", name, "is not a field of a shape", ", ".join(near or EDITABLE))
     return name
 
 

@@ -1,4 +1,4 @@
-"""A shape with some of its sizes changed, by one value or by arrays of candidates, as the rest of it must follow."""
+"""A shape with some sizes changed, by one value or by arrays of candidates, and all derived sizes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ EDITABLE = (
 def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
 
-    Values may be arrays of candidates that broadcast against each other. Heads changed alone keep ``head_dim``, and
-    the rotated share of a head stays what it was;
-    a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads`` is given too.
-    ``num_layers`` keeps the layers that come first (dense ones before the experts) and the mix of the rest.
-    Further linear layers (gates, projections) follow a new ``hidden_size`` on the sides that were as wide.
+    Values may be arrays of candidates that broadcast against each other. Changing only the heads keeps ``head_dim`` and
+    the rotary share of a head; a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads``
+    is given too. ``num_layers`` keeps the first layers (dense ones before the experts) and the mix of the rest. Further
+    linear layers (gates, projections) follow a new ``hidden_size`` on sides that had its width.
 
-    Raises `InputError` for a field the model does not have, and, where values are plain integers, for sizes that do
-    not fit each other (heads that key/value heads do not divide, more experts per token than experts).
+    Raises `InputError` for a field the model does not have, and, for plain integers, for inconsistent sizes (heads that
+    key/value heads do not divide, more experts per token than experts).
     """
     check_edit(shape, changes)
     old = shape.main
@@ -67,7 +66,7 @@ def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
 
 
 def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
-    """Refuse changes that make no model: unknown or absent fields, sizes that do not fit each other."""
+    """Reject invalid changes: unknown or absent fields, inconsistent sizes."""
     for name, value in changes.items():
         if name not in EDITABLE:
             near = difflib.get_close_matches(name, EDITABLE, 2, 0.5)
@@ -103,7 +102,7 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
 
 
 def _plain(value: Any) -> int | None:
-    """The value where it is one integer, None where it is an array of candidates."""
+    """The value if it is one integer, None for an array of candidates."""
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -121,8 +120,8 @@ def _follow_layer(layer: Layer, old: Ints, new: Ints) -> Layer:
 
 
 def _follow(linears: tuple[Linear, ...], old: Ints, new: Ints) -> tuple[Linear, ...]:
-    """Linears with each side that is the residual made as wide as it is: the input of one that is split by columns,
-    the output of one split by rows, both of one that is not split."""
+    """Linears with the residual side(s) resized: the input of a column-parallel one, the output of a row-parallel one,
+    both of one that is not split."""
     if not isinstance(old, int):
         return linears
     return tuple(
@@ -164,7 +163,7 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
 
 
 def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
-    """Query and key norms keep covering one head or all of them; one sink stays for every query head."""
+    """Query and key norms still cover one head or all of them; every query head keeps one sink."""
     if vector.name == "sinks":
         return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
     if vector.name not in ("q_norm", "k_norm"):
@@ -176,7 +175,7 @@ def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> 
 
 
 def _follow_gate(linear: Linear, old: AttentionMixer, new: AttentionMixer) -> Linear:
-    """A gate on attention's output stays as wide as all heads, or as many as there are."""
+    """A gate on attention's output keeps the width of all heads, or their number."""
     width = _plain(linear.d_out)
     if linear.name != "gate" or width is None:
         return linear
@@ -203,7 +202,7 @@ def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
 
 
 def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
-    """Layer counts for a new depth: the largest run takes up the difference, the others keep their counts."""
+    """Layer counts for a new depth: the largest run takes the difference."""
     largest = max(range(len(runs)), key=lambda i: runs[i].count)
     others = sum(run.count for i, run in enumerate(runs) if i != largest)
     return tuple(

@@ -1,8 +1,8 @@
 """The parts of a layer: mixers (attention, latent attention, state space), feed-forward parts and norms.
 
-Parts own their inner sizes; the residual width (``hidden_size``) is handed down. Every size may be one integer or an
-array of candidates (``Ints``). Every part answers two questions, which is all that counting and lowering need: which
-``Linear`` layers it is made of, and how many other parameters it holds.
+Parts have their inner sizes; the residual width (``hidden_size``) is passed to them. Every size may be an integer or an
+array of candidates (``Ints``). Every part lists its ``Linear`` layers and counts its other parameters, which is all
+that counting and lowering need.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Split(Enum):
     ROW = "row"
     REPLICATED = "replicated"
     KV_HEADS = "kv_heads"
-    """Column, but in whole key/value heads: replicated when there are fewer heads than devices."""
+    """Column-parallel in whole key/value heads: replicated if there are fewer heads than devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """``count`` weight matrices [d_in, d_out], with their bias. One fused GEMM has one ``fused`` name in common."""
+    """``count`` weight matrices [d_in, d_out], with bias. Linears with the same ``fused`` name run as one GEMM."""
 
     name: str
     role: Role = Role.PROJECTION
@@ -39,9 +39,9 @@ class Linear:
     fused: str = ""
     """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
     rows: int | None = None
-    """Rows per sequence, where it is not the stack's tokens: 1 for a pooler, 0 for what text alone does not run."""
+    """Rows per sequence, if not the stack's tokens: 1 for a pooler, 0 for one that text does not run."""
     reused: bool = False
-    """Runs again with weights that another linear layer holds (DeBERTa's shared position projections)."""
+    """Reuses the weights of another linear layer (DeBERTa's shared position projections)."""
 
     @property
     def params(self) -> Ints:
@@ -50,7 +50,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vectors:
-    """Parameters that are no matrix product: norms' weights and biases, scales, sinks, position tables.
+    """Parameters outside matrix multiplications: norm weights and biases, scales, sinks, position tables.
 
     ``per_hidden`` times the stack's hidden size plus ``fixed``.
     """
@@ -59,9 +59,9 @@ class Vectors:
     per_hidden: Ints = 0
     fixed: Ints = 0
     embedding: bool = False
-    """A table that is looked up (positions, token types, relative biases): counted among the embeddings."""
+    """A lookup table (positions, token types, relative biases), counted among the embeddings."""
     idle: bool = False
-    """Experts a token does not choose, where they are not a `MoeFfn`: in the total, not among the active."""
+    """Unused experts outside a `MoeFfn`: in the total, not among the active parameters."""
 
     def params(self, hidden_size: Ints) -> Ints:
         return self.per_hidden * hidden_size + self.fixed
@@ -87,7 +87,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionMixer:
-    """Multi-head, multi-query or grouped-query attention with a head dimension of its own.
+    """Multi-head, multi-query or grouped-query attention with its own head dimension.
 
     ``window`` is the longest span a query sees (0: all). ``cross`` takes keys and values from the other stack.
     """
@@ -111,7 +111,7 @@ class AttentionMixer:
     """Query/key norms, sinks, relative biases."""
     cross: bool = False
     kv_hidden_size: Ints | None = None
-    """Width that keys and values are projected from, when it is not the stack's own (cross-attention)."""
+    """Width of the source of keys and values, if not the stack's own (cross-attention)."""
     shares_kv: bool = False
     """Reuses another layer's keys and values: no K and V projections of its own."""
     shares_k_as_v: bool = False
@@ -119,9 +119,9 @@ class AttentionMixer:
     projections: tuple[Linear, ...] = ()
     """Further linear layers: output gates, indexers, low-rank adapters."""
     pooled: int = 0
-    """Further keys, one for so many tokens, are attended to beside the sequence's own (DeepSeek-V4's compressors)."""
+    """Additional keys, one per this many tokens, next to the sequence's own (DeepSeek-V4's compressors)."""
     own_linears: tuple[Linear, ...] | None = None
-    """All its linear layers, where they are not the usual four (bottlenecks, grouped projections)."""
+    """All linear layers, if they are not the usual four (bottlenecks, grouped projections)."""
     name: str = "attention"
 
     @property
@@ -248,11 +248,11 @@ class LatentAttentionMixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpaceMixer:
-    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a scan that is bound by memory.
+    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a memory-bound scan.
 
-    The linears are given by whoever reads the config, since every family projects differently. ``inner_size``
-    channels are scanned with ``state_size`` states each; ``conv_size`` taps of a short causal convolution over
-    ``conv_channels`` channels come first.
+    The config reader supplies the linears, since every family projects differently. ``inner_size`` channels are scanned
+    with ``state_size`` states each; a short causal convolution of ``conv_size`` taps over ``conv_channels`` channels
+    comes first.
     """
 
     inner_size: Ints
@@ -296,7 +296,7 @@ class DenseFfn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeFfn:
-    """``num_experts`` routed feed-forward parts of which each token visits ``experts_per_token``, and shared ones."""
+    """``num_experts`` routed feed-forward parts, ``experts_per_token`` per token, and shared ones."""
 
     num_experts: Ints
     experts_per_token: Ints
@@ -307,9 +307,9 @@ class MoeFfn:
     router_bias: bool = False
     vectors: tuple[Vectors, ...] = ()
     router: bool = True
-    """False: what routes is more than one linear layer, and is among ``projections``."""
+    """False: the router is more than one linear layer, and is among ``projections``."""
     expert_hidden_size: Ints | None = None
-    """Width the experts work on, where it is not the residual's (latent experts between two projections)."""
+    """Width of the experts' input, if not the residual's (latent experts between two projections)."""
     projections: tuple[Linear, ...] = ()
     """Further linear layers every token passes (a latent projection, a dense branch of the router)."""
     name: str = "moe"
@@ -360,11 +360,11 @@ class Layer:
     fuses_parallel: bool = False
     """Of parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
     ffns: tuple[Ffn, ...] = ()
-    """Further feed-forward parts beside ``ffn`` (a dense residual beside the experts: Arctic)."""
+    """Additional feed-forward parts next to ``ffn`` (a dense residual next to the experts: Arctic)."""
     name: str = ""
-    """Of a traced layer: what its operators' names begin with, where the model has several kinds."""
+    """For a traced layer: prefix of its operators' names, if the model has several kinds."""
     kept_bytes: float = 0.0
-    """Of a traced layer: what autograd keeps of one sequence until backward."""
+    """For a traced layer: bytes that autograd keeps of one sequence until backward."""
 
     @property
     def all_ffns(self) -> tuple[Ffn, ...]:

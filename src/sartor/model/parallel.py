@@ -1,4 +1,4 @@
-"""How a workload is spread over devices."""
+"""Degrees of parallelism of a workload."""
 
 from __future__ import annotations
 

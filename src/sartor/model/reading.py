@@ -1,4 +1,4 @@
-"""A model as it was read: its shape, and everything about it that did not come from the file."""
+"""A model as read: its shape, and everything that did not come from the file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sartor.model.shape import TransformerShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReading:
-    """A model as read: its shape, and what is not from the file itself."""
+    """A model as read: its shape, and notes on anything that is not from the file."""
 
     shape: TransformerShape
     assumptions: tuple[str, ...] = ()
-    """Defaults and guesses the shape rests on, one sentence each."""
+    """Defaults and guesses behind the shape, one sentence each."""
     notes: tuple[str, ...] = ()
-    """What was left aside (``auto_map``, quantization), one sentence each."""
+    """Ignored entries (``auto_map``, quantization), one sentence each."""
     exact: bool = True
-    """Whether the counts are those of the published class, to the unit."""
+    """Whether the counts equal those of the published class exactly."""
     inexact_because: tuple[str, ...] = ()
     interval_factor: float = 1.0
-    """What to multiply the log-interval of every prediction by (1: the model type is known)."""
+    """Factor on the log-interval of every prediction (1: the model type is known)."""
     architecture: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""The nouns of a transformer: what is stacked on what.
+"""The structure of a transformer: stacks of runs of equal layers.
 
 A ``TransformerShape`` is stacks of runs of equal layers (``model/layer.py``). The residual width (``hidden_size``)
 belongs to the stack and is handed down to the layers' parts, so widening a model is one edit. Every size may be one
@@ -16,18 +16,18 @@ from sartor.model.traced import TracedModel
 from sartor.units import Ints
 
 MAX_LAYERS = 65_536
-"""Most layers that are read; the deepest published model has a few thousand."""
+"""Most layers of a model; the deepest published one has a few thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """``count`` consecutive or periodic layers that are all the same; ``positions`` when they are not consecutive."""
+    """``count`` equal layers, consecutive or at ``positions``."""
 
     layer: Layer
     count: Ints
     positions: tuple[int, ...] = ()
     weight_sets: Ints | None = None
-    """How many of the layers hold weights of their own (ALBERT: 1); None: all of them."""
+    """Number of layers with weights of their own (ALBERT: 1); None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Stack:
     vectors: tuple[Vectors, ...] = ()
     is_text: bool = True
     tokens: int | None = None
-    """Tokens it works on whatever the text's length (a speech encoder, an image); 0: text alone does not run it."""
+    """Fixed number of tokens (a speech encoder, an image); 0: the text's length."""
 
     @property
     def num_layers(self) -> Ints:
@@ -64,14 +64,14 @@ class TransformerShape:
     embedding_size: Ints | None = None
     """Width of the token table when it is not the hidden size (ALBERT, OPT-350M)."""
     max_positions: int = 0
-    """Longest sequence the model is made for; 0 when the config does not say."""
+    """Maximum sequence length; 0 if the config does not say."""
     learned_positions: Ints = 0
     """Rows of a learned position table."""
     tied_embeddings: bool = True
     lm_head: bool = True
     lm_head_bias: bool = False
     stored_head: bool = False
-    """The checkpoint stores an output head of its own which the published class ties to the token table (T5 with
+    """The checkpoint stores its own output head, which the published class ties to the token table (T5 with
     ``tie_word_embeddings`` false): in the total, while text and active parameters follow the class."""
     encoder_only: bool = False
     linears: tuple[Linear, ...] = ()
@@ -81,7 +81,7 @@ class TransformerShape:
     mtp_layers: int = 0
     model_type: str = ""
     traced: TracedModel | None = None
-    """The trace this shape stands for: `lower` takes its operators; the shape cannot be edited."""
+    """The trace of this shape: `lower` uses its operators, and the shape cannot be edited."""
 
     @property
     def main(self) -> Stack:
@@ -98,7 +98,7 @@ class TransformerShape:
 
     @property
     def attention(self) -> AttentionMixer | LatentAttentionMixer | None:
-        """The attention most layers of the main stack have; None in a pure state-space model."""
+        """The attention of most layers of the main stack; None in a pure state-space model."""
         found: AttentionMixer | LatentAttentionMixer | None = _commonest(
             (mixer, run.count)
             for run in self.main.runs
@@ -109,7 +109,7 @@ class TransformerShape:
 
     @property
     def dense_ffn(self) -> DenseFfn | None:
-        """The dense feed-forward part most layers have (None where all are experts)."""
+        """The dense feed-forward part of most layers (None if all are experts)."""
         found: DenseFfn | None = _commonest(
             (f, r.count) for r in self.main.runs for f in r.layer.all_ffns if isinstance(f, DenseFfn)
         )
@@ -136,12 +136,12 @@ class TransformerShape:
 
     @property
     def ffn_hidden_size(self) -> Ints:
-        """Width of the dense feed-forward part; of one expert where there is no dense one."""
+        """Width of the dense feed-forward part, or of one expert without one."""
         part = self.dense_ffn or self.moe_ffn
         return 0 if part is None else part.ffn_hidden_size
 
     def fields(self) -> dict[str, Any]:
-        """The sizes people talk about, by their glossary names; those the model lacks are left out."""
+        """The main sizes by their glossary names, without those the model lacks."""
         out: dict[str, Any] = {
             "num_layers": self.num_layers,
             "hidden_size": self.hidden_size,

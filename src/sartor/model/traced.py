@@ -1,8 +1,8 @@
-"""A model as it was traced: the operators a PyTorch module ran, folded over its repeated layers.
+"""A traced model: the operators a PyTorch module ran, folded over its repeated layers.
 
-``sartor extract`` makes one; `sartor.model.lower.traced` takes it for other batches. It is bound to what was traced:
-the sequence length, the dtype, one device. Only the number of sequences can still be chosen, since every operator says
-which of its sizes grows with it.
+``sartor extract`` makes one; `sartor.model.lower.traced` lowers it for other batches. It is limited to the traced
+sequence length, dtype and one device. Only the number of sequences can change, since every operator marks the sizes
+that grow with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sartor.operators import DType, OperatorGraph
 
 
 class Grows(Enum):
-    """The size of an operator that is proportional to the number of sequences."""
+    """The size of an operator that grows with the number of sequences."""
 
     NOTHING = "nothing"
     BATCH = "batch"
@@ -26,14 +26,14 @@ class Grows(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCall:
-    """Where an operator of the graph comes from."""
+    """The origin of an operator of the graph."""
 
     module: str
     """Path of the module it ran in, ``*`` for the layer's number; empty for the model itself."""
     call: str
-    """The PyTorch operator (``aten::addmm``); of several in one kernel the first, with how many follow."""
+    """The PyTorch operator (``aten::addmm``); for several in one kernel, the first and the number of others."""
     inputs: tuple[tuple[int, ...], ...] = ()
-    """Shapes of the tensors it read, views counted as they were seen."""
+    """Shapes of the tensors it read, with views as seen."""
     outputs: tuple[tuple[int, ...], ...] = ()
     layer: int | None = None
     """Index of its kind of layer; None outside the layers."""
@@ -56,13 +56,13 @@ class TracedLayer:
     expert_params: int = 0
     weight_sets: int = 1
     stash_bytes: float = 0.0
-    """Bytes that eager autograd keeps of one layer until backward, parameters left out, as traced."""
+    """Bytes that eager autograd keeps of one layer until backward, without parameters, as traced."""
     output_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """The operator graph of a traced module, with where every operator comes from.
+    """The operator graph of a traced module, with the origin of every operator.
 
     ``calls`` is aligned with ``graph.operators``. ``embedding_params`` and ``head_params`` lie before and after the
     layers; ``tied_params`` are those of the head that are the embedding's own. ``phase`` is ``train`` (forward and

@@ -1,7 +1,7 @@
-"""A traced model as a `TransformerShape`: kinds of layers with what they hold and keep, and the trace to lower from.
+"""A traced model as a `TransformerShape`: kinds of layers with their sizes, and the trace to lower from.
 
-Nothing here guesses what a layer is made of: its parameters are one number, its operators are the traced ones
-(`sartor.model.lower.traced`). So a traced shape can be priced, placed and counted, but not edited.
+A layer's parameters are one number and its operators the traced ones (`sartor.model.lower.traced`), so a traced shape
+can be priced, placed and counted, but not edited.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sartor.operators import Gemm, Part, Pass
 
 
 def traced_shape(traced: TracedModel) -> TransformerShape:
-    """The shape that stands for a traced model.
+    """The shape of a traced model.
 
     >>> from sartor.read.graph_json import read_graph                      # doctest: +SKIP
     >>> traced_shape(read_graph(Path("graph.json"))).num_layers               # doctest: +SKIP
@@ -45,7 +45,7 @@ def traced_shape(traced: TracedModel) -> TransformerShape:
 
 
 def _has_head(traced: TracedModel) -> bool:
-    """Whether a product outside the layers makes logits over the vocabulary."""
+    """Whether a GEMM outside the layers computes logits over the vocabulary."""
     sizes = (
         (op.m, op.n)
         for op in traced.graph.operators

@@ -1,6 +1,4 @@
-"""A trainer as a record: what it overlaps, pads, keeps and allows. Nothing asks a trainer's name; the records are in
-``step.trainers``, one file each. The defaults here are Megatron-LM's.
-"""
+"""A trainer as a record: what it overlaps, pads, keeps and allows."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from sartor.operators import DType
 
 
 class Accumulation(Enum):
-    """How a microbatch's weight gradient reaches the buffer of the whole step."""
+    """How a microbatch's weight gradient reaches the step's gradient buffer."""
 
     FUSED = "fused"
-    """The matrix multiplication adds it there itself."""
+    """The GEMM accumulates into it."""
     ADDED = "added"
-    """A kernel of its own reads gradient and sum, and writes the sum."""
+    """A separate kernel reads gradient and sum, and writes the sum."""
     COPIED = "copied"
     """Copied into the buffer that is reduced (FSDP's shards)."""
     KEPT = "kept"
-    """It stays where autograd or the compiler put it: no traffic of its own."""
+    """It stays where autograd or the compiler put it: no extra traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +40,11 @@ class MemoryHabits:
     fp16_step_bytes: float = 0.0
     """Per parameter of the shard while the optimizer steps in fp16 training: copies of its gradients."""
     narrow_inputs: bool = True
-    """FP8 and FP4 recipes keep the inputs of linear layers narrow for backward; else in 16 bits."""
+    """FP8 and FP4 recipes keep the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
     narrow_weights: bool = True
-    """Narrow copies of the weights are kept from the first microbatch on: one row-wise, one column-wise."""
+    """8- or 4-bit copies of the weights, one row-wise and one column-wise, are kept from the first microbatch on."""
     dummy_wgrad: bool = True
-    """Weight gradients go straight to the main gradient; a 16-bit placeholder of one layer's weights stands for them
+    """Weight gradients go directly to the main gradient, with a 16-bit placeholder for one layer's weights
     (``gradient_accumulation_fusion``)."""
     gathers_input: bool = True
     """Sequence parallelism gathers an input again for backward instead of keeping it whole."""
@@ -59,36 +57,36 @@ class MemoryHabits:
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
-    """Whole layers of gathered weights at once under ZeRO 3: the one at work and the next, fetched ahead."""
+    """Layers of gathered weights held at once under ZeRO 3: the running one and the prefetched one."""
     most_gathered: float = math.inf
-    """Parameters held gathered from which none is fetched ahead."""
+    """Gathered parameters above which nothing is prefetched."""
     layers_graded: float = 1.0
-    """Layers of whole gradients at once under ZeRO 3."""
+    """Layers of full gradients held at once under ZeRO 3."""
     narrow_primary: bool = False
-    """FP8 recipes hold no 16-bit weights beside the narrow ones (``fp8_param_gather``)."""
+    """FP8 recipes keep no 16-bit weights in addition to the 8-bit ones (``fp8_param_gather``)."""
     buffer_bytes: float = 0.0
     """Buckets of gradients and parameters outside the gradient buffer, in bytes of the device."""
     keeps_outputs: bool = False
-    """A pipeline rank holds what it sent on until the gradient comes back; else it is freed when sent
+    """A pipeline rank keeps its sent activations until the gradient comes back; else they are freed when sent
     (``deallocate_pipeline_outputs``)."""
     fragmentation: float = 1.11
-    """What the allocator holds for activations and temporaries over their peak: blocks cut for one tensor that the
-    next does not fill. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of
-    2022 in data/end_to_end/training.csv (2026-11-21), with the contexts and buckets of these records."""
+    """Allocator memory for activations and temporaries above their peak, from blocks that do not fit the next tensor.
+    States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of 2022 in
+    data/end_to_end/training.csv (2026-11-21), with the contexts and buckets of these records."""
     steps_in_own_blocks: bool = True
-    """Temporaries of the optimizer's step do not fit the blocks activations left: held beside them (PyTorch's native
-    allocator never joins blocks of different requests to the driver)."""
+    """Temporaries of the optimizer step do not fit the blocks that activations left and are allocated in addition
+    (PyTorch's native allocator never joins blocks of different requests to the driver)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What releases of a trainer changed: by year (``2021``) or container (``26.06``), on some generations or all."""
+    """A change in a trainer's releases: by year (``2021``) or container (``26.06``), on some generations or all."""
 
     first: tuple[int, ...] = (0,)
     last: tuple[int, ...] = (9999,)
     generations: tuple[str, ...] = ()
     compiled: bool = False
-    """Only where its kernels are compiled."""
+    """Only if its kernels are compiled."""
     changes: Mapping[str, Any]
     source: str
 
@@ -100,25 +98,25 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """What training software does, keeps and allows, whatever the plan."""
+    """What a training framework does, keeps and allows, for any plan."""
 
     name: str = "megatron"
-    """Whose fitted constants apply (``[framework.NAME]`` of the table of training constants)."""
+    """Name of the fitted constants that apply (``[framework.NAME]`` of the table of training constants)."""
     aliases: tuple[str, ...] = ()
-    """Other names a user may call it by."""
+    """Other names users may give it."""
     words: tuple[str, ...] = ()
-    """Parts of the names by which published tables call it and software like it."""
+    """Parts of the names that published tables use for it and similar software."""
     source: str = ""
 
     # switches: a launch file or a table's row may say otherwise
     tp_overlap: bool = False
-    """Tensor-parallel collectives run in pieces beside the products they feed (Transformer Engine userbuffers)."""
+    """Tensor-parallel collectives overlap in pieces with the GEMMs they feed (Transformer Engine userbuffers)."""
     dp_overlap: bool = True
-    """Gradient reduction and parameter gathering run beside compute."""
+    """Gradient reduction and parameter gathering overlap with compute."""
     p2p_overlap: bool = True
-    """Transfers between pipeline stages run beside compute (only interleaving leaves anything to hide behind)."""
+    """Transfers between pipeline stages overlap with compute (matters only with interleaving)."""
     ep_overlap: bool = False
-    """Where chunks interleave, experts' exchange of one microbatch runs beside the compute of another (Megatron's
+    """With interleaving, the expert all-to-all of one microbatch overlaps with the compute of another (Megatron's
     ``overlap_moe_expert_parallel_comm``)."""
     fused_kernels: bool = True
     """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
@@ -132,27 +130,27 @@ class Trainer:
     """``Accumulation.FUSED`` is switched on; else ``ADDED``."""
     cuda_graphs: bool = False
     grad_dtype: DType = DType.FP32
-    """Of the gradient buffer that is reduced."""
+    """Data type of the gradient buffer that is reduced."""
     splits_experts: bool = False
     """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
     whole, and the tensor ranks take part in expert parallelism: an expert's copies lie on tp x cp x dp / ep devices."""
     dispatch_once: bool = False
-    """A token that several experts of one node want goes there once and is copied there (DeepEP, HybridEP); else once
-    for each of its experts (NCCL's all-to-all)."""
+    """A token for several experts of one node is sent there once and copied there (DeepEP, HybridEP); else once per
+    expert (NCCL's all-to-all)."""
     checkpoints_operators: bool = False
-    """Layers recomputed in part (``recompute_layers`` given) are so by operator: every second product's output and
-    attention's are kept of all layers (torchtitan's ``selective_ac_option = "op"``); else so many layers are whole."""
+    """With ``recompute_layers``, recomputation is per operator: outputs of every second GEMM and of attention are kept
+    in all layers (torchtitan's ``selective_ac_option = "op"``); else whole layers are recomputed."""
 
     # habits: how its code works
     accumulation: Accumulation = Accumulation.FUSED
     strided_heads: bool = True
     """Unfused attention reads heads at a stride."""
     hides_tp_backward: bool = True
-    """Tensor-parallel traffic of backward that no product waits for runs beside another product in any case."""
+    """Backward tensor-parallel communication that no GEMM waits for always overlaps with another GEMM."""
     narrows_each_microbatch: bool = False
-    """8-bit linear layers narrow their weights in every microbatch (torchao); else once a step."""
+    """8-bit linear layers quantize their weights in every microbatch (torchao); else once per step."""
     broadcasts_shards: bool = False
-    """ZeRO 1 and 2 divide parameters by whole tensors: after its update every owner broadcasts its own in turn
+    """ZeRO 1 and 2 split parameters by whole tensors: after its update every owner broadcasts its own in turn
     (InternEvo, FairScale's OSS, PyTorch's ZeroRedundancyOptimizer); else equal shards are gathered at once."""
     vocab_multiple: int = VOCAB_MULTIPLE
     """The vocabulary is padded to a multiple of this times tp (``--make-vocab-size-divisible-by``); 0: not padded."""
@@ -167,11 +165,11 @@ class Trainer:
     schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
     expert_parallel: bool = True
     shards_fully: bool = False
-    """Gradients are sharded with the optimizer's states (ZeRO 2, 3) or nothing is, also under a pipeline."""
+    """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
     optional_sequence_parallel: bool = True
-    """Sequence parallelism is a switch of its own that a plan with tp may leave off."""
+    """Sequence parallelism is a separate switch that a plan with tp may leave off."""
     launchable: bool = False
-    """Sartor writes its launch files."""
+    """Sartor can write its launch files."""
     releases: tuple[Release, ...] = ()
 
     # usual: what a published run that does not say is taken to have done
@@ -180,7 +178,7 @@ class Trainer:
     """What ``fp8`` means."""
     usual_context_parallel: ContextParallel = ContextParallel.RING
     drops_out: bool = False
-    """Dropout of 0.1 by default where the model is of GPT-3's kind."""
+    """Dropout defaults to 0.1 for models like GPT-3."""
 
     @property
     def adds_gradients(self) -> Accumulation:

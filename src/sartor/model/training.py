@@ -1,4 +1,4 @@
-"""A training job and a plan to run it: what is trained, and how it is spread over devices.
+"""A training job, and a plan that spreads it over devices.
 
 A field of ``TrainingPlan`` is one number or an array; arrays broadcast, one entry per candidate plan.
 """
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What every plan of a search shares. ``global_batch_size`` counts sequences, ``seq_len`` tokens."""
+    """A training job: everything that all plans of a search share."""
 
     shape: TransformerShape
     seq_len: int
@@ -42,7 +42,8 @@ class TrainingJob:
     dropout: bool = False
     trainer: Trainer = field(default_factory=Trainer)
     trains_weights: bool = True
-    """False: adapters alone are trained (LoRA): no weight gradients, optimizer or gradient reduction of the base."""
+    """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
+    model."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -51,7 +52,7 @@ class TrainingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How a job is spread: one plan, or many as arrays that broadcast.
+    """A plan for a job, or many as arrays that broadcast.
 
     ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep within dp x cp, within tp x dp x cp where experts
     stay whole) and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the
@@ -61,7 +62,7 @@ class TrainingPlan:
     dims: ParallelDims = field(default_factory=ParallelDims)
     microbatch_size: Ints = 1
     num_microbatches: Ints = 1
-    """Of one pipeline in one step: global_batch_size / (dp x microbatch_size)."""
+    """Microbatches per pipeline and step: global_batch_size / (dp x microbatch_size)."""
     virtual_stages: Ints = 1
     """Chunks of layers per device (interleaving)."""
     schedule: Ints = PipelineSchedule.ONE_F_ONE_B
@@ -69,14 +70,14 @@ class TrainingPlan:
     """0 plain data parallelism, 1 optimizer states sharded (Megatron's distributed optimizer), 2 and gradients, 3 and
     parameters (FSDP)."""
     shard_group: Ints = 0
-    """Devices the ZeRO shards are spread over; 0: all of dp x cp (hybrid sharding when smaller)."""
+    """Devices per set of ZeRO shards; 0: all of dp x cp (smaller: hybrid sharding)."""
     recompute: Ints = Recompute.NONE
     recompute_layers: Ints = -1
     """With ``Recompute.FULL``: layers per stage that are recomputed; -1 all."""
     optimizer_offload: Bools = False
     stage_layers: tuple[int, ...] | None = None
-    """Layers of each chunk in model order (pp x virtual_stages of them), of a single plan; None: as even as can be,
-    embedding and head not counted, the first chunks taking the rest."""
+    """Layers of each chunk in model order (pp x virtual_stages chunks) of a single plan; None: as even as possible
+    without counting embedding and head, the first chunks taking the rest."""
 
     @property
     def num_devices(self) -> Ints:

@@ -1,4 +1,4 @@
-"""What is asked of a model: train on, prefill or decode so many tokens, in which precision."""
+"""A workload: train, prefill or decode a number of tokens in a given precision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Workload:
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     dropout: bool = False
     routing_skew: float = 1.0
-    """Largest expert's token rows over the mean."""
+    """Tokens of the busiest expert relative to the mean."""
 
     @property
     def new_tokens(self) -> Ints:
@@ -52,5 +52,5 @@ class Workload:
 
     @property
     def kv_len(self) -> Ints:
-        """Keys a full-attention query can see at most."""
+        """Most keys that a full-attention query sees."""
         return self.context_len + 1 if self.phase is Phase.DECODE else self.context_len + self.seq_len

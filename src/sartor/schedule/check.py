@@ -34,7 +34,7 @@ def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[Opera
     for row in times:
         count[row.id] += 1
     for id_ in count.keys() - known.keys():
-        yield f"{id_!r} is no operator of the problem"
+        yield f"{id_!r} is not an operator of the problem"
     for id_, op in known.items():
         wanted = 0 if op.core_type == CoreType.NOP else 1
         if count[id_] != wanted:

@@ -59,7 +59,7 @@ def solve(
     lower_bound = sum(answer.lower_bound for answer in answers)
     wrong = violations(problem, operators, makespan)
     if wrong or lower_bound > makespan:
-        raise AssertionError(f"{solver} answered what is no schedule: {'; '.join(wrong[:3]) or 'bound above value'}")
+        raise AssertionError(f"{solver} returned an invalid schedule: {'; '.join(wrong[:3]) or 'bound above value'}")
     return ScheduleResult(
         problem=problem,
         status=Status.OPTIMAL if lower_bound == makespan else Status.FEASIBLE,

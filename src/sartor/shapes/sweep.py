@@ -129,7 +129,7 @@ def _varied(
     own = {name: int(value) for name, value in workload.shape.fields().items()}
     if field not in own:
         known = [name for name in EDITABLE if name in own]
-        raise InputError("field", field, "this model has no such size", ", ".join([*known, *WORKLOAD_FIELDS]))
+        raise InputError("field", field, "is not a size of this model", ", ".join([*known, *WORKLOAD_FIELDS]))
     edited = _followed(own, field, values)
     possible = everywhere & _heads_fit(own, {**own, **edited}) if "num_heads" in own else everywhere
     return replace(workload, shape=edit(workload.shape, **edited)), possible, own[field]

@@ -1,1 +1,1 @@
-"""``sartor serve``: the journeys over HTTP and one page that tries shapes, plans and chips on (extra ``web``)."""
+"""``sartor serve``: the journeys over HTTP, and a page to explore shapes, plans and chips (extra ``web``)."""

@@ -1,4 +1,4 @@
-"""One function per route: the request's fields in, a ``Reply`` out. All they know is the API and the contract."""
+"""One function per route, from the request's fields to a ``Reply``, using only the API and the JSON contract."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def shelf_of(what: str) -> str:
 
 
 def bounded(field: str, value: Any, most: int) -> Any:
-    """A count that over HTTP may be ``most`` at most; the rest is judged where it is used."""
+    """A count limited to ``most`` over HTTP; other checks are made where it is used."""
     if isinstance(value, int) and value > most:
         raise InputError(field, value, f"must be at most {most} over HTTP", str(most))
     return value

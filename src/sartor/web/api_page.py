@@ -1,4 +1,4 @@
-"""The HTTP API as an HTML page and as a page of the documentation, both made from the table of routes."""
+"""The HTTP API as an HTML page and as a documentation page, both made from the table of routes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES: dict[str, Any] = {
     "plan_figures": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
 }
-"""An example body for each question; tests send every one of them."""
+"""An example body for each request; tests send all of them."""
 
 INTRODUCTION = (
     "The commands of sartor over HTTP, on this machine. Bodies and answers are JSON, the same as with --json on the "
@@ -37,7 +37,7 @@ INTRODUCTION = (
 
 
 def api_page() -> str:
-    """The page at ``/api.html``: no script, the page's own styles."""
+    """The page at ``/api.html``, without scripts."""
     head = join(
         [
             Markup('<meta charset="utf-8">'),
@@ -80,7 +80,7 @@ def _section(route: Route) -> Markup:
 
 
 def curl(route: Route, address: str = "http://127.0.0.1:8484") -> str:
-    """An example question as a shell command."""
+    """An example request as a shell command."""
     body = json.dumps(EXAMPLES[route.name])
     return f"curl -s {address}{route.path} -H 'content-type: application/json' -d '{body}'"
 
@@ -109,7 +109,7 @@ answers. The keys of the answers are those of the command line ([json.md](json.m
 
 
 def api_markdown() -> str:
-    """The same as a page of the documentation. Fields that several routes share are explained once, at the end."""
+    """The same as a documentation page. Fields that several routes share are explained once, at the end."""
     shared = _shared_fields()
     plan_only = [field for field in shared if field not in (*QUESTION, *ADVISE)]
     rest = [field for field in shared if field not in plan_only]
@@ -127,7 +127,7 @@ def api_markdown() -> str:
 
 
 def _shared_fields() -> list[Field]:
-    """Fields that mean the same in at least two questions, in the order of their first appearance."""
+    """Fields with the same meaning in at least two requests, in order of first appearance."""
     fields = [field for route in ROUTES for field in route.fields]
     return [field for i, field in enumerate(fields) if fields.count(field) > 1 and field not in fields[:i]]
 

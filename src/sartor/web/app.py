@@ -1,7 +1,7 @@
-"""The questions as a Starlette application: bodies within their limits, handed to the workers (``web.lanes``).
+"""The requests as a Starlette application: bodies within limits, passed to the workers (``web.lanes``).
 
-Stateless: a question carries all it needs, so that two tabs cannot disturb each other. The process that listens only
-moves bytes; workers do the work.
+Stateless: a request carries everything it needs, so that tabs cannot disturb each other. The listening process only
+moves bytes; workers compute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sartor.web.settings import Settings
 
 
 def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
-    """Every question's address. Workers start and end with ``web.front``."""
+    """The routes. Workers start and end with ``web.front``."""
     return Starlette(
         routes=[Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()],
         exception_handlers={HTTPException: _http_error},
@@ -31,12 +31,12 @@ def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
 
 
 def by_path() -> dict[str, list[str]]:
-    """Every path of a question with its methods."""
+    """Every path with its methods."""
     return {route.path: [each.method for each in ROUTES if each.path == route.path] for route in ROUTES}
 
 
 def _paths(path: str, lanes: dict[str, Lane], settings: Settings) -> Any:
-    """The endpoint of a path: its questions by method."""
+    """The endpoint of a path, by method."""
     questions = {route.method: _question(route, lanes[route.lane], settings) for route in ROUTES if route.path == path}
 
     async def endpoint(request: Request) -> Response:
@@ -67,13 +67,13 @@ def _question(route: Route, lane: Lane, settings: Settings) -> Any:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the asker has hung up."""
+    """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_body(request: Request, route: Route, settings: Settings) -> bytes | Reply:
-    """A request's body, or why it is not taken: its kind, its size, or that it comes too slowly."""
+    """A request's body, or the reason to reject it: type, size, or speed."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != route.takes:
         return refused(InputError("Content-Type", kind or "missing", f"must be {route.takes}", route.takes), status=415)
@@ -105,17 +105,17 @@ def _too_large(size: str, limit: int) -> Reply:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """No such path, no such method: the same kind of sentence."""
+    """The same kind of error for an unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    must = {404: "there is no such address here; see /openapi.json", 405: "takes another method; see /openapi.json"}
-    said = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
-    reply = response_of(refused(said, status=status))
+    must = {404: "unknown address; see /openapi.json", 405: "does not support this method; see /openapi.json"}
+    error = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
+    reply = response_of(refused(error, status=status))
     reply.headers.update(getattr(error, "headers", None) or {})
     return reply
 
 
 def response_of(reply: Reply, *, close: bool = False) -> Response:
-    """A reply as Starlette sends it; nothing of the answers is cached by a browser."""
+    """A reply as Starlette sends it; browsers cache no answers."""
     headers = {"cache-control": "no-store"}
     if reply.retry_s:
         headers["retry-after"] = str(reply.retry_s)

@@ -1,4 +1,4 @@
-"""From a request's fields to the words of the journeys. Nothing a request says is ever used as a path."""
+"""From a request's fields to API arguments. No field of a request is ever used as a path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = (
     "set",
     "calibration",
 )
-"""Fields handed to ``api.ask`` as they are."""
+"""Fields passed to ``api.ask`` unchanged."""
 
 
 def body_of(data: bytes) -> dict[str, Any]:
@@ -91,5 +91,5 @@ def question_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def names_of(field: str, values: Sequence[Any] | None) -> tuple[str, ...]:
-    """A list of words as a tuple; none where it is not given."""
+    """A list of words as a tuple; empty if not given."""
     return tuple(str(value) for value in values or ())

@@ -1,4 +1,4 @@
-"""Shapes beside each other on several devices, and the probability that one beats another."""
+"""Compare shapes on several devices, with the probability that one is faster than another."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from sartor.web.asked import devices_of, model_of, question_of
 def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
 
-    Errors are shared: what a family of operators is off by moves both times alike, so that two shapes can be told
-    apart more surely than either can be told in seconds (``cost.compare.compare``). A calibration is
-    of the first device. Raises ``InputError``.
+    Errors are shared: a family of operators is off in both times alike, so the comparison of two shapes is more certain
+    than either time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
     """
     shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
     gpus = devices_of(body)
@@ -34,7 +33,7 @@ def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
 def _named(entry: Mapping[str, Any], at: int) -> tuple[str, dict[str, Any]]:
     for key in entry:
         if key not in ("name", "set"):
-            raise InputError(f"shapes[{at}].{key}"[:60], entry[key], "is no field of a shape here", "name, set")
+            raise InputError(f"shapes[{at}].{key}"[:60], entry[key], "is not a field of a shape", "name, set")
     name, sets = entry.get("name", f"shape {at}"), entry.get("set") or {}
     if not isinstance(name, str) or not isinstance(sets, dict):
         raise InputError(f"shapes[{at}]", dict(entry), "must be {name: a word, set: {field: whole number}}")
@@ -50,7 +49,7 @@ def _sizes(body: Mapping[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on(body: Mapping[str, Any], gpu: Gpu, shapes: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """One device: every shape's totals, and each against each."""
+    """One device: totals of every shape, and all pairs."""
     words = question_of(body)
     answers = [_estimated(body, gpu, {**words, "set": sets}) for _, sets in shapes]
     first = answers[0].estimate

@@ -1,4 +1,4 @@
-"""A config.json with changed sizes: written into the file's own keys, and read back before it is handed out."""
+"""A config.json with changed sizes: written under the file's own keys, and read back to check it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
 
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Sections that hold the text model's sizes where the file has towers beside it."""
+"""Sections with the text model's sizes in files that also have towers."""
 CLASSES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -35,7 +35,7 @@ CLASSES = {
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-"""Classes whose config.json is written for a zoo model, plainest first."""
+"""Classes whose config.json can be written for a zoo model, simplest first."""
 GPT2_KEYS = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -48,7 +48,7 @@ GPT2_KEYS = {
 
 
 def written_config(body: Mapping[str, Any]) -> bytes:
-    """The bytes of a config.json whose shape is the asked one. Raises ``InputError`` where no such file can be."""
+    """The bytes of a config.json with the requested shape. Raises ``InputError`` if no such file exists."""
     reading = model_of(body)
     changes = body["set"] or {}
     wanted, _ = edit_fields(reading.shape, changes) if changes else (reading.shape, ())
@@ -64,7 +64,7 @@ def _bytes(config: Mapping[str, Any]) -> bytes:
 
 
 def _changed(config: Mapping[str, Any], old: TransformerShape, new: TransformerShape) -> dict[str, Any]:
-    """The file with every size that differs written where it stands; read back and compared."""
+    """The file with every changed size; read back and compared."""
     out = copy.deepcopy(dict(config))
     section = next((out[name] for name in INNER if isinstance(out.get(name), dict)), out)
     before, after = old.fields(), new.fields()
@@ -76,13 +76,13 @@ def _changed(config: Mapping[str, Any], old: TransformerShape, new: TransformerS
             break
         section.setdefault(CONFIG_KEYS[field][0], int(after[field]))
     if not _reads_as(out, after):
-        must = "cannot be written into this file so that it reads back as asked; change it by hand"
+        must = "cannot be written to this file in a way that reads back correctly; edit the file by hand"
         raise InputError(changed[0], int(after[changed[0]]), must)
     return out
 
 
 def _write(section: dict[str, Any], field: str, value: int) -> None:
-    """The value under the key that the file has for the field; nothing where it has none."""
+    """The value under the file's key for the field, if it has one."""
     for key in CONFIG_KEYS.get(field, ()):
         if isinstance(section.get(key), int) and _is_own(field, key):
             section[key] = value
@@ -90,7 +90,7 @@ def _write(section: dict[str, Any], field: str, value: int) -> None:
 
 
 def _is_own(field: str, key: str) -> bool:
-    """Whether a key says this field itself, not one that it follows from."""
+    """Whether a key is the field itself, not one that it is derived from."""
     follows = {"head_dim": ("num_attention_heads", "n_head", "n_heads"), "ffn_hidden_size": ("hidden_size", "n_embd")}
     return key not in follows.get(field, ()) and key != "multi_query"
 
@@ -103,20 +103,20 @@ def _reads_as(config: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _of_zoo(shape: TransformerShape, name: str) -> dict[str, Any]:
-    """A config.json for a zoo model: of the first published class that is this model and no other.
+    """A config.json for a zoo model, of the first published class that matches it exactly.
 
-    Compared are all sizes and the parameter count, so that a class that has a bias or a norm more is not taken.
+    All sizes and the parameter count are compared, so a class with one more bias or norm does not match.
     """
     for model_type, architecture in CLASSES.items():
         config = {"model_type": model_type, "architectures": [architecture], **_sizes(shape, model_type)}
         if _same_model(config, shape):
             return config
-    must = "is none of the classes whose config.json is written here; load its own config.json to change it"
+    must = "no config.json can be written for this model; load its own config.json to change it"
     raise InputError("model", name, must, ", ".join(CLASSES))
 
 
 def _sizes(shape: TransformerShape, model_type: str) -> dict[str, Any]:
-    """The sizes of a shape by the keys of a class."""
+    """The sizes of a shape under the keys of a class."""
     fields = {field: int(value) for field, value in shape.fields().items()}
     experts = "num_experts" in fields
     width = fields["expert_ffn_hidden_size"] if experts else fields.get("ffn_hidden_size", 0)
@@ -145,7 +145,7 @@ def _sizes(shape: TransformerShape, model_type: str) -> dict[str, Any]:
 
 
 def _same_model(config: Mapping[str, Any], shape: TransformerShape) -> bool:
-    """Whether the file is the model: the same sizes and the same number of parameters."""
+    """Whether the file has the model's sizes and number of parameters."""
     try:
         reading = read_model(dict(config))
     except InputError:

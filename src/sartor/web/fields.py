@@ -1,7 +1,7 @@
-"""Fields of a request: what each is, as a person reads it, as JSON Schema, and as the door checks it.
+"""Fields of a request: description, JSON Schema, and type check.
 
-Ranges and words are judged by the same functions as on the command line, so that both say the same sentence; the door
-looks only at what a command line cannot get wrong: the kind of a JSON value, and names of fields there are not.
+Ranges and words are checked by the same functions as on the command line, with the same messages; here only JSON types
+and unknown fields are checked.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ def listed(items: str, name: str, about: str, **more: Any) -> Field:
 
 
 def checked(fields: Sequence[Field], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The request's values with defaults in place of what is not given. Raises ``InputError``.
+    """The request's values, with defaults for missing ones. Raises ``InputError``.
 
-    Unknown fields are refused with the nearest there is; null is "not given".
+    Unknown fields are rejected with the nearest known one; null means "not given".
     """
     known = {field.name: field for field in fields}
     for name in body:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.5)
-            raise InputError(name, body[name], "is no field of this request", ", ".join(near or known))
+            raise InputError(name, body[name], "is not a field of this request", ", ".join(near or known))
     return {field.name: _value(field, body.get(field.name)) for field in fields}
 
 

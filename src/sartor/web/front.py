@@ -1,7 +1,7 @@
-"""What answers first: the page's files, at once, while everything that answers questions is loaded behind them.
+"""Serve the page's files at once, while everything else loads in the background.
 
-The first page goes out before Starlette is imported and before a worker is started. Those begin when it has been sent,
-when a question comes, or a moment after the start, whichever is first.
+The first page is sent before Starlette is imported and before a worker starts. Those start after the first page, on the
+first request, or shortly after the start, whichever is first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sartor.web.routes import QUICK, SLOW
 from sartor.web.settings import Settings
 
 PATIENCE_S = 0.5
-"""How long after the start the rest is loaded where nobody has asked for anything."""
+"""Delay after which the rest is loaded without a request."""
 
 
 class Front:
-    """The ASGI application: pages from memory, questions to ``web.app`` and its workers."""
+    """The ASGI application: pages from memory, requests to ``web.app`` and its workers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.pages, self.lanes = settings, pages(settings), make_lanes(settings)
@@ -41,7 +41,7 @@ class Front:
             await app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """The ASGI lifespan: workers end with the server, whatever they are doing."""
+        """The ASGI lifespan: workers end with the server, even if busy."""
         await receive()
         self.loading = asyncio.create_task(self._load())
         await send({"type": "lifespan.startup.complete"})
@@ -73,7 +73,7 @@ def _make(settings: Settings, lanes: dict[str, Lane]) -> App:
 
 
 def make_lanes(settings: Settings) -> dict[str, Lane]:
-    """One worker for quick questions, ``settings.workers`` for searches."""
+    """One worker for quick requests, ``settings.workers`` for searches."""
     environment = {
         "SARTOR_WORKER_BYTES": str(settings.worker_bytes),
         "SARTOR_STUDY": str(settings.study or ""),
@@ -87,8 +87,8 @@ def make_lanes(settings: Settings) -> dict[str, Lane]:
 
 async def _send_page(page: Page, scope: Scope, send: Send) -> None:
     if scope["method"] not in ("GET", "HEAD"):
-        said = InputError(scope["path"][:100], scope["method"], "takes another method; see /openapi.json")
-        await respond(send, refused(said, status=405), more={"allow": "GET, HEAD"}, close=True)
+        error = InputError(scope["path"][:100], scope["method"], "does not support this method; see /openapi.json")
+        await respond(send, refused(error, status=405), more={"allow": "GET, HEAD"}, close=True)
         return
     headers: Mapping[bytes, bytes] = dict(scope["headers"])
     more = {"etag": page.tag}

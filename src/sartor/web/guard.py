@@ -1,7 +1,7 @@
-"""Whom the server answers: right host, own origin, the token where there is one; and the headers of every answer.
+"""Which requests the server answers (host, origin, token), and the headers of every answer.
 
-A page from elsewhere must not be able to use a server on 127.0.0.1. ``Host`` defeats DNS rebinding; ``Origin`` and
-``Sec-Fetch-Site`` defeat requests from other pages; a JSON content type is asked for, which no form can send.
+Another site's page must not be able to use a server on 127.0.0.1. Checking ``Host`` prevents DNS rebinding; ``Origin``
+and ``Sec-Fetch-Site`` prevent requests from other pages; and a JSON content type is required, which forms cannot send.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OPEN = ("/health",)
 
 
 class Guard:
-    """The server behind its checks."""
+    """The server with its checks."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self.settings = app, settings
@@ -68,7 +68,7 @@ class Guard:
         await self.app(scope, receive, headed)
 
     def refusal(self, scope: Scope, headers: Mapping[str, str]) -> Reply | None:
-        """Why this request is not answered; None when it is."""
+        """The reason to reject this request; None if there is none."""
         host = headers.get("host", "")
         if not self.is_known(host):
             must = "must be the address this server was started on (or one given with --allow-host)"
@@ -82,7 +82,7 @@ class Guard:
         return None
 
     def is_known(self, host: str) -> bool:
-        """Whether the server was meant: its own address, a name of this machine for loopback, or a name given."""
+        """Whether the host is the server's own address, a loopback name of this machine, or an allowed name."""
         name, port = split_host(host)
         if port not in (None, self.settings.port):
             return False
@@ -93,7 +93,7 @@ class Guard:
         return is_address(name)  # bound to other addresses: by number (a name could be rebound), and with the token
 
     def is_own(self, headers: Mapping[str, str], host: str) -> bool:
-        """Whether a request comes from this server's page, or from no page at all."""
+        """Whether a request comes from this server's page, or not from a page."""
         site = headers.get("sec-fetch-site", "none")
         if site == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return False
@@ -101,7 +101,7 @@ class Guard:
         return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
 
     def has_token(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        """Whether the token comes along: in the address, in a header, or in the cookie the page was given."""
+        """Whether the token is in the address, in a header, or in the page's cookie."""
         sent = [_asked_token(scope), headers.get("authorization", "").removeprefix("Bearer ").strip()]
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
@@ -126,7 +126,7 @@ def _asked_token(scope: Scope) -> str:
 
 
 def split_host(host: str) -> tuple[str, int | None]:
-    """``"[::1]:80"`` -> ``("::1", 80)``; None where no port is given, -1 for what is no host."""
+    """``"[::1]:80"`` -> ``("::1", 80)``; None without a port, -1 for an invalid host."""
     found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.\-]+)(?::([0-9]{1,5}))?", host)
     if found is None:
         return "", -1

@@ -1,4 +1,4 @@
-"""Lanes: a few workers and a short queue each. Who finds the queue full is asked, politely, to come again."""
+"""Lanes: a few workers and a short queue each. A full queue rejects requests with a time to retry."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sartor.errors import InputError
 from sartor.web.reply import Reply, refused
 
 DEAD = (asyncio.IncompleteReadError, ConnectionError, ValueError)
-"""What reading from a worker that is gone raises."""
+"""Exceptions when reading from a dead worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLimits:
-    """``workers`` processes, ``waiting`` requests beside those being answered, ``seconds`` for one of them.
+    """``workers`` processes, ``waiting`` requests in the queue, ``seconds`` per request. ``stops``: work is ended when
+    the client disconnects (a search); else it is short and finishes.
 
     ``stops``: work whose asker has hung up is ended (a search); else it is short and runs out.
     """
@@ -32,14 +33,14 @@ class LaneLimits:
 
 
 class Worker:
-    """One worker process. ``ask`` one question at a time."""
+    """One worker process, which answers one request at a time."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the process; it answers once it has loaded, about half a second later."""
+        """Start the process; it is ready about half a second later."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -51,7 +52,7 @@ class Worker:
         )
 
     async def ask(self, header: Mapping[str, Any], body: bytes) -> Reply:
-        """Hand over a question and wait for its answer; raises one of ``DEAD`` where the process is gone."""
+        """Send a request and wait for its answer; raises one of ``DEAD`` if the process died."""
         if self.process is None or self.process.returncode is not None:
             await self.start()
         assert self.process is not None
@@ -65,7 +66,7 @@ class Worker:
         return Reply(**found, body=await stdout.readexactly(length))
 
     async def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, even if it is busy."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -91,7 +92,7 @@ class Lane:
 
     @property
     def full(self) -> bool:
-        """Whether no more may wait; of those waiting, as many as there are idle workers are about to be taken up."""
+        """Whether the queue is full; as many waiting requests as there are idle workers are about to start."""
         return self.waiting >= self.limits.waiting + self.idle.qsize()
 
     async def start(self) -> None:
@@ -101,7 +102,7 @@ class Lane:
         await asyncio.gather(*(worker.stop() for worker in self.workers))
 
     async def do(self, header: Mapping[str, Any], body: bytes, gone: Awaitable[Any]) -> Reply | None:
-        """The answer to a question; None when its asker has ``gone`` meanwhile (then nothing goes on for it)."""
+        """The answer to a request; None if the client has ``gone`` (then work on it stops)."""
         if self.full:
             return busy()
         left = asyncio.ensure_future(gone)
@@ -153,19 +154,19 @@ class Lane:
             self.idle.put_nowait(worker)
 
     async def _ended(self, worker: Worker) -> Reply:
-        """A worker that is gone: killed for what it took, or ended by a library without memory (OpenBLAS)."""
+        """A dead worker: killed for its memory, or ended by a library without memory (OpenBLAS)."""
         code = await worker.process.wait() if worker.process else 0
         print(f"sartor: a worker ended with {code}", file=sys.stderr)
-        must = "ended the process that worked on it, as happens where it needs more memory than there is; ask for less"
+        must = "the worker process ended, probably because it ran out of memory; send a smaller request"
         return refused(InputError("request", "as given", must))
 
     def _too_long(self) -> Reply:
         allowed = f"{self.limits.seconds:g} s"
-        must = f"takes longer than the {allowed} a request may take here; ask for less, or serve with --time-limit"
+        must = f"takes longer than the limit of {allowed}; send a smaller request, or serve with --time-limit"
         return refused(InputError("request", "as given", must))
 
 
 def busy() -> Reply:
-    """Too many at once: a sentence, and when to come again."""
-    must = "as many requests are being answered as this server takes at once; ask again in a second"
+    """Too many requests: an error, and when to retry."""
+    must = "the server is busy; try again in a second"
     return refused(InputError("server", "busy", must), status=429, retry_s=1)

@@ -1,4 +1,4 @@
-"""The files of the page, all in memory, and what else has a fixed address: nothing else can be asked for."""
+"""The page's files, all in memory, and other fixed addresses; nothing else is served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDIA = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What stands at one address. ``make`` is called when it is first asked for, so that the start waits for none."""
+    """The content of one address. ``make`` is called on the first request, so that the start waits for nothing."""
 
     media: str
     make: Callable[[], bytes]
@@ -53,7 +53,7 @@ def pages(settings: Settings) -> dict[str, Page]:
 
 
 def page_files() -> list[str]:
-    """Names of the files that are sent as they are."""
+    """Names of files sent unchanged."""
     folder = resources.files("sartor.web") / "static"
     return sorted(item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA)
 

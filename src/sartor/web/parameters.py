@@ -1,4 +1,4 @@
-"""Request fields that several routes share, and the lists of fields a route takes."""
+"""Request fields that several routes share, and the fields of each route."""
 
 from __future__ import annotations
 

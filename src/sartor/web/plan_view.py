@@ -1,4 +1,4 @@
-"""A plan over HTTP: the search itself (asked once, then remembered), its figures' numbers, its launch files."""
+"""A plan over HTTP: the search (cached), figure data, launch files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sartor.web.uploads import question_key
 JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel", "routing_skew", "calibration")
 MOST_TOP = 100
 REMEMBERED = 4
-"""Plans a worker keeps, so that figures and launch files do not search again."""
+"""Plans a worker caches, so that figures and launch files need no new search."""
 MOST_POINTS = 2000
-"""Plans of the scatter: beyond them the slowest are left out."""
+"""Most plans in the scatter figure; slower ones are left out."""
 
 
 def planned(body: Mapping[str, Any]) -> PlanAnswer:
@@ -59,7 +59,7 @@ def _plan(body: Mapping[str, Any]) -> PlanAnswer:
 
 
 def _fix(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Axes held, as the command line hands them over: words."""
+    """Fixed axes as words, as on the command line."""
     out = {}
     for name, value in (given or {}).items():
         if isinstance(value, (dict, list)) or value is None:
@@ -69,7 +69,7 @@ def _fix(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def figures_body(answer: PlanAnswer) -> dict[str, Any]:
-    """The records behind the figures, by name; none where no plan fits."""
+    """The figures' records by name; empty if no plan fits."""
     from sartor.report.plan_points import PlanCloud, plan_points
     from sartor.report.plan_words import headline, plan_words
 
@@ -103,7 +103,7 @@ def _fewer(cloud: Any) -> Any:
 
 
 def _with_best(cloud: Any, answer: PlanAnswer) -> Any:
-    """The answer's own plan among the points: one whose layers were placed is none of the grid's."""
+    """The answer's own plan among the points; a plan with placed layers is not in the grid."""
     from dataclasses import replace
 
     import numpy as np
@@ -127,7 +127,7 @@ def _with_best(cloud: Any, answer: PlanAnswer) -> Any:
 
 
 def launch_body(answer: PlanAnswer, trainer: str) -> dict[str, Any]:
-    """The launch files of the best plan a trainer can be told. Raises ``InputError``."""
+    """The launch files of the best plan for a trainer. Raises ``InputError``."""
     made, _ = api.launch(answer, trainer)
     return {
         "trainer": made.kind.value,

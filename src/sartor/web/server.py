@@ -1,4 +1,4 @@
-"""Listening: uvicorn with the limits of ``Settings``, and what to tell the person who started it."""
+"""Listen with uvicorn and the limits of ``Settings``, and tell the user where."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sartor.errors import InputError, MissingExtraError
 from sartor.web.settings import Settings
 
 MOST_CONNECTIONS = 256
-"""Connections open at once; the next is answered 503 by uvicorn itself."""
+"""Most open connections; uvicorn answers 503 to further ones."""
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A listening socket; port 0 takes any that is free. Raises ``InputError`` where it cannot be had."""
+    """A listening socket; port 0 is any free one. Raises ``InputError`` if it is not available."""
     if not 0 <= settings.port <= 65535:
         raise InputError("--port", settings.port, "must be from 0 (any) to 65535", "8484")
     try:
@@ -37,7 +37,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer on ``sock`` until interrupted; ``ready`` is called when it does. Raises ``MissingExtraError``."""
+    """Serve on ``sock`` until interrupted; ``ready`` is called at the start. Raises ``MissingExtraError``."""
     try:
         import uvicorn
 

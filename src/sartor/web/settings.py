@@ -1,4 +1,4 @@
-"""What a server was asked to be."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where to listen, whom to answer, how much to take. ``token`` "" asks nobody for one (loopback only)."""
+    """Address, allowed hosts and limits. ``token`` "" requires none (loopback only)."""
 
     host: str = "127.0.0.1"
     port: int = 8484
     token: str = ""
     names: tuple[str, ...] = ()
-    """Further names the server may be called by (``Host``)."""
+    """Additional host names of the server (``Host``)."""
     body_bytes: int = MIB
     upload_s: float = 10.0
-    """Seconds for the head of a request, and as many again for its body."""
+    """Seconds for the header of a request, and as many for its body."""
     quick_s: float = 20.0
     slow_s: float = 120.0
-    """Seconds a quick question and a search may take."""
+    """Time limits of a quick request and a search [s]."""
     waiting: int = 24
-    """Questions that may wait in each lane; further ones are told to come again."""
+    """Requests that may wait in each lane; further ones are rejected with a time to retry."""
     workers: int = 1
-    """Processes for searches, beside the one for quick questions."""
+    """Processes for searches, in addition to the one for quick requests."""
     worker_bytes: int = 360 * MIB
     """Memory a worker may allocate."""
     study: Path | None = None
@@ -35,12 +35,12 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine seen from itself."""
+    """Whether a host name is a loopback name."""
     if host.lower() == "localhost":
         return True
     try:

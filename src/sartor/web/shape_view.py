@@ -1,4 +1,4 @@
-"""All a drag of the shape view shows: totals, operators, findings, roofline, and every field's sawtooth."""
+"""The data of one update of the shape view: totals, operators, findings, roofline, and a sawtooth per field."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from sartor.web.uploads import question_key
 Integers = npt.NDArray[np.int64]
 
 MOST_VALUES = 1000
-"""Values of one sweep of the page."""
+"""Most values in one sweep of the page."""
 MOST_STEPS = 400
-"""Steps of its grid: as many as a picture has room for."""
+"""Most steps of its grid, as many as a picture can show."""
 REMEMBERED = 16
 FINE = 80
-"""How far on each side of a value that is on no grid every single one is looked at: alignment shows there."""
+"""Range around an off-grid value in which every value is priced, since alignment shows there."""
 NEAR = 0.2
-"""How far, as a share, a value may be to be called near; heads come in few values and may double or halve."""
+"""Largest distance, as a share, for a nearby value; heads have few values and may double or halve."""
 REACH = 0.35
-"""How far on each side the sweep goes, as a share of the value."""
+"""Range of the sweep on each side, as a share of the value."""
 WORTH = 0.005
-"""Least saving at equal work for which another value is called better."""
+"""Least saving at equal work to call another value better."""
 NEARLY = 0.8
-"""The nearest value that has this share of the best saving on its side is the one offered."""
+"""The nearest value with this share of the best saving on its side is offered."""
 
 
 def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def _answer(asked: Question, context: Context) -> ModelEstimate:
 
 
 _BASELINES: OrderedDict[str, dict[str, Any]] = OrderedDict()
-"""Of the last questions: a drag asks about one model again and again."""
+"""Cache of recent requests: a drag sends the same model many times."""
 
 
 def _baseline(body: Mapping[str, Any], reading: ModelReading, gpu: Gpu, words: dict[str, Any]) -> dict[str, Any] | None:
-    """The model as it was before its sizes were changed; None where that does not split over so many devices."""
+    """The model before its sizes were changed; None if that does not split over the devices."""
     key = json.dumps({**question_key(body), "set": None, "around": None}, sort_keys=True)
     if key not in _BASELINES:
         try:
@@ -134,7 +134,7 @@ def _known(asked: Question) -> dict[str, Calibration]:
 
 
 def _sweep_body(asked: Question, found: Sweep) -> dict[str, Any]:
-    """One field's sweep: arrays by value, None where a value cannot be, and the nearest better values."""
+    """One field's sweep: arrays by value, None for invalid values, and the nearest better values."""
     time_s = found.time_s[asked.gpu.name]
     return {
         "field": found.field,
@@ -148,7 +148,7 @@ def _sweep_body(asked: Question, found: Sweep) -> dict[str, Any]:
 
 
 def rounded(values: Any, digits: int = 7) -> list[float | None]:
-    """Floats to seven digits, which is what a picture needs; infinities as None."""
+    """Floats rounded to seven digits, enough for a picture; infinities as None."""
     numbers = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         places = digits - 1 - np.floor(np.log10(np.abs(numbers)))
@@ -166,10 +166,10 @@ def _given(field: str, values: Sequence[int]) -> Integers:
 
 
 def _values(asked: Question, field: str, around: Any) -> Integers:
-    """Values around the model's: on a grid to both sides, and one by one close by."""
+    """Values around the model's: on a grid on both sides, and every value close by."""
     own = {**asked.workload.shape.fields(), **{name: getattr(asked.workload, name) for name in WORKLOAD_FIELDS}}
     if field not in own:
-        raise InputError("field", field, "this model has no such size", ", ".join(own))
+        raise InputError("field", field, "is not a size of this model", ", ".join(own))
     now = max(int(own[field]), 1)
     centre = around if isinstance(around, int) and 1 <= around <= LARGEST.get(field, 2**24) else now
     low, high = _span(field, centre)
@@ -181,7 +181,7 @@ def _values(asked: Question, field: str, around: Any) -> Integers:
 
 
 def _span(field: str, centre: int) -> tuple[int, int]:
-    """From where to where to look: heads and experts widely, since they come in few values."""
+    """The range of a sweep; wide for heads and experts, since they have few values."""
     if field in ("num_heads", "num_kv_heads", "num_experts", "experts_per_token", "microbatch_size"):
         return 1, max(2 * centre, 8)
     if field in ("head_dim", "num_layers"):
@@ -197,7 +197,7 @@ def _within(field: str, own: Mapping[str, Any], low: int, high: int) -> tuple[in
 
 
 def _step(width: int) -> int:
-    """The power of two with which a span has at most ``MOST_STEPS`` values."""
+    """The step (a power of two) with which a span has at most ``MOST_STEPS`` values."""
     step = 1
     while width / step > MOST_STEPS:
         step *= 2
@@ -207,8 +207,8 @@ def _step(width: int) -> int:
 def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
     """The nearest value below and above that is faster at equal work, with its own time.
 
-    Work is the product FLOPs or the parameters, whichever changes the comparison less: a smaller model is not called
-    better for being smaller, nor one that is bound by memory for computing more meanwhile.
+    Work is the GEMM FLOPs or the parameters, whichever changes the comparison less: a smaller model is not better just
+    for being smaller, and a memory-bound one not for computing more.
     """
     now = np.flatnonzero(found.values == found.asked)
     if not len(now) or not np.isfinite(time_s[now[0]]):
@@ -226,14 +226,14 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[st
 
 
 def _roundness(found: Sweep) -> Integers:
-    """How round values are where round ones are preferred, widths: the power of two in them, 64 at most."""
+    """Alignment of widths: the power of two in the value, at most 64."""
     if found.field.endswith(("_size", "_dim")):
         return np.asarray(np.minimum(largest_power_of_two_dividing(found.values), 64))
     return np.ones_like(found.values)
 
 
 def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: npt.NDArray[np.float64]) -> int:
-    """Position of the nearest good value on one side, rounder ones counting as nearer; -1 where none is worth it."""
+    """Position of the nearest good value on one side, aligned ones counting as nearer; -1 if there is none."""
     best = float(np.max(saving[side], initial=-np.inf))
     if best < WORTH:
         return -1

@@ -16,13 +16,13 @@ from sartor.report.contract import plain
 
 MOST_POINTS = 3000
 MOST_STEPS = 600
-"""Points and steps that are drawn: the best, and steps evenly in between."""
+"""Most points and steps drawn: the best points, and evenly spaced steps."""
 
 
 def uploaded_body(data: bytes) -> dict[str, Any]:
-    """What the bytes of a study file hold. Raises ``InputError`` where they are none.
+    """The contents of a study file's bytes. Raises ``InputError`` if they are not a study.
 
-    They stand in a folder of their own while they are read, which is gone afterwards.
+    They are written to a temporary folder while they are read.
     """
     with tempfile.TemporaryDirectory(prefix="sartor-study-") as folder:
         path = Path(folder) / "study.db"
@@ -32,13 +32,13 @@ def uploaded_body(data: bytes) -> dict[str, Any]:
         except InputError as error:
             raise InputError("study", "the file sent", error.must.partition(";")[0]) from None
         except (KeyError, TypeError, ValueError, RecursionError) as slip:
-            raise InputError("study", "the file sent", f"holds what no study does ({type(slip).__name__})") from None
+            raise InputError("study", "the file sent", f"is not a valid study ({type(slip).__name__})") from None
 
 
 def watched_body(path: str | None) -> dict[str, Any]:
-    """What the study named on the command line holds now. Raises ``InputError``."""
+    """The current contents of the study named on the command line. Raises ``InputError``."""
     if path is None:
-        raise InputError("study", "none", "no study is watched: start with `sartor serve --study FILE`, or load a file")
+        raise InputError("study", "none", "no study to show: start with `sartor serve --study FILE`, or load a file")
     return study_body(read_study(path))
 
 
@@ -69,7 +69,7 @@ def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
 
 
 def _question(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked, in a line."""
+    """The question, in one line."""
     models = [{"name": str(m.get("name")), "seq_len": m.get("seq_len")} for m in asked.get("models", ())]
     names = ("num_devices", "global_batch_size", "objective", "mean", "budgets", "tolerance")
     space = asked.get("space") or {}
@@ -103,7 +103,7 @@ def _label(a: Mapping[str, Any]) -> str:
 
 
 def _convergence(study: StudyRecord) -> dict[str, Any]:
-    """Bound and incumbent over time; None where a bound is not known yet."""
+    """Bound and incumbent over time; None while a bound is unknown."""
     steps = study.history
     every = max(-(-len(steps) // MOST_STEPS), 1)
     chosen = [step for i, step in enumerate(steps) if i % every == 0 or i == len(steps) - 1]
@@ -112,7 +112,7 @@ def _convergence(study: StudyRecord) -> dict[str, Any]:
 
 
 def _best(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
-    """The winner: always its sizes; its parts, plans and schedules where the study's question can be read back."""
+    """The winner's sizes, and its parts, plans and schedules if the study's question can be read back."""
     from sartor.web.study_winner import winner_body
 
     found = {

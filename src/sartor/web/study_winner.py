@@ -1,4 +1,4 @@
-"""The winner of a study in detail: its question read back, its die by part, where steps go, one layer's schedule."""
+"""The winner of a study in detail: die area by part, steps by part, one layer's schedule."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sartor.report.design_points import layer_bars, pipeline_bars
 
 Key = tuple[str, int, float]
 _LAST: dict[Key, dict[str, Any]] = {}
-"""The last winner's detail: a study that is watched asks for it again and again."""
+"""Cache of the last winner, since a watched study is requested repeatedly."""
 MOST_MODELS = 3
-"""Models whose schedules are drawn."""
+"""Most models whose schedules are drawn."""
 
 
 def winner_body(study: StudyRecord, best: StudyPoint) -> dict[str, Any] | None:
@@ -83,14 +83,14 @@ def _model(detail: Any) -> dict[str, Any]:
 
 
 def accelerator_of(table: Mapping[str, Any]) -> Accelerator:
-    """The accelerator that a study wrote down."""
+    """The accelerator written in a study."""
     known = {each.name for each in dataclasses.fields(Accelerator)}
     fields: dict[str, Any] = {name: value for name, value in table.items() if name in known}
     return Accelerator(**{**fields, "memory": Memory(table["memory"]), "dataflow": Dataflow(table["dataflow"])})
 
 
 def question_of(table: Mapping[str, Any]) -> DesignQuestion:
-    """The question that a study wrote down (``engine.codec``). Raises ``ValueError`` for what is none."""
+    """The question written in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
     known = {each.name for each in dataclasses.fields(DesignQuestion)}
     found = revived(DesignQuestion, {name: value for name, value in table.items() if name in known or name == "is"})
     assert isinstance(found, DesignQuestion)
@@ -98,7 +98,7 @@ def question_of(table: Mapping[str, Any]) -> DesignQuestion:
 
 
 def revived(kind: Any, value: Any) -> Any:
-    """A plain value as what a field of type ``kind`` holds. Only types that the field itself names are ever made."""
+    """A plain value as a field of type ``kind``. Only types that the field names are created."""
     if get_origin(kind) in (Union, types.UnionType):
         return _one_of(get_args(kind), value)
     if get_origin(kind) is tuple:
@@ -117,7 +117,7 @@ def revived(kind: Any, value: Any) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The first of several types that a value can be of."""
+    """The first of several types that accepts a value."""
     if value is None and type(None) in kinds:
         return None
     for kind in kinds:

@@ -1,7 +1,7 @@
-"""Files that come as text in a question: a datasheet, a cluster, a calibration of one's own.
+"""Files sent as text in a request: a datasheet, a cluster, a calibration.
 
-They are judged as the command line judges the files, with its sentences. A name inside them is a name of the catalogue:
-no path is followed. A calibration stands in a folder of its own while its question is answered.
+They are checked like files on the command line, with the same messages. Names inside them are catalogue names; no path
+is followed. A calibration is written to a temporary folder while its request is answered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def own_cluster(text: str) -> Cluster:
 
 
 def plain_name(field: str, name: Any) -> str:
-    """A catalogue name: anything that reads as a path is refused, since over HTTP no file is looked at."""
+    """A catalogue name; anything that looks like a path is rejected, since no file is read over HTTP."""
     if not isinstance(name, str):
         raise InputError(field, name, "must be a word")
     if "/" in name or "\\" in name or name.endswith((".toml", ".json")) or "\x00" in name or len(name) > 200:
@@ -55,10 +55,10 @@ def _table(field: str, text: str) -> dict[str, Any]:
 
 @contextmanager
 def calibration_at_hand(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The question with its calibration's text in a file, as the journeys take it; the file is gone afterwards.
+    """The request with its calibration's text in a temporary file, as the API takes it.
 
-    Its name is made of the text, so that what is remembered by question knows one calibration from another
-    (``question_key``). Sentences speak of the text sent.
+    The file name is a hash of the text, so that caches distinguish calibrations (``question_key``). Messages mention
+    the text that was sent.
     """
     text = body.get("calibration")
     if text is None:
@@ -87,6 +87,6 @@ def _of_the_text(error: InputError, path: str) -> InputError:
 
 
 def question_key(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A question as it is remembered: its calibration by name, whatever folder it stood in."""
+    """The cache key of a request: its calibration by name, in any folder."""
     calibration = body.get("calibration")
     return {**body, "calibration": calibration.name} if isinstance(calibration, Path) else dict(body)

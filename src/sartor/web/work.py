@@ -1,8 +1,7 @@
 """A worker: one process that answers one question at a time, over its standard input and output.
 
-A process of its own, because a search cannot be stopped from outside otherwise: one that takes too long is killed and
-replaced, and one that asks for too much memory gets no more than its share. Frames are a line of JSON with the length
-of what follows, then so many bytes.
+A separate process, because a search cannot be stopped from outside otherwise: one that takes too long is killed and
+replaced, and memory is limited. A frame is a line of JSON with the length of the following bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sartor.errors import InputError
 from sartor.web.reply import Reply, refused
 
 REMEMBERED = 64
-"""Quick answers kept by their question: undo, redo and a drag back cost nothing."""
+"""Cache of quick answers by request, so that undo, redo and dragging back cost nothing."""
 LARGEST_KEPT = 400_000
 """Largest answer that is kept [bytes]."""
 
@@ -44,7 +43,7 @@ def send(target: BinaryIO, reply: Reply) -> None:
 
 
 def warm_up() -> None:
-    """Load what the first question would wait for."""
+    """Load what the first request would wait for."""
     import sartor.api
     import sartor.rules.catalog
     import sartor.shapes.search
@@ -52,7 +51,7 @@ def warm_up() -> None:
 
 
 class Answerer:
-    """Answers by route, remembering the last of them. ``study`` is the file named on the command line."""
+    """Answers by route, with a cache. ``study`` is the file named on the command line."""
 
     def __init__(self, study: str | None = None) -> None:
         self.study = study
@@ -71,17 +70,17 @@ class Answerer:
         return reply
 
     def fresh(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
-        """One answer; whatever goes wrong is a sentence."""
+        """One answer; any failure becomes an error message."""
         try:
             return self._answer(name, path, body)
         except InputError as error:
             return refused(error)
         except MemoryError:
             return refused(
-                InputError("request", "as given", "needs more memory than there is for it; ask for less at once")
+                InputError("request", "as given", "needs more memory than a worker has; send a smaller request")
             )
         except OverflowError:
-            return refused(InputError("request", "as given", "has sizes too large to be counted with (2^63)"))
+            return refused(InputError("request", "as given", "has sizes that are too large (2^63)"))
         except RecursionError:
             return refused(InputError("request", "as given", "is nested too deeply"))
         except Exception as slip:
@@ -112,7 +111,7 @@ class Answerer:
 
 
 def _limit_memory(size: int) -> None:
-    """Hold what this process may allocate (data, Linux); elsewhere nothing is held."""
+    """Limit the memory of this process (data, Linux only)."""
     if not size:
         return
     try:

@@ -1,7 +1,7 @@
-"""Published models by name: one sourced TOML file per model, read into the nouns of ``sartor.model.shape``.
+"""Published models by name: one TOML file with sources per model.
 
-The files state every size and habit (norms, biases, windows, experts) in the glossary's words, so that the counts
-follow from the file alone; ``[params]`` holds the published totals they must come to.
+The files state every size and option (norms, biases, windows, experts) in glossary words, so that the counts follow
+from the file; ``[params]`` has the published totals they must match.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ALIASES = ENTRIES / "aliases.toml"
 
 
 def load_model(name: str) -> TransformerShape:
-    """The shape of a zoo model. Case, spaces, ``-``, ``_`` and a trailing ``-hf`` do not matter, nor does an owner.
+    """The shape of a zoo model. Case, spaces, ``-``, ``_``, a trailing ``-hf`` and an owner are ignored.
 
-    Raises ``InputError`` with the nearest names where there is no such model.
+    Raises ``InputError`` with the nearest names for an unknown model.
 
     >>> load_model("Llama 3.1 8B").hidden_size
     4096
@@ -43,13 +43,13 @@ def model_aliases() -> dict[str, str]:
 
 
 def model_entry(name: str) -> dict[str, Any]:
-    """The entry as written, with its sources, notes and published counts: what ``sartor catalog models`` shows."""
+    """The entry as written, with sources, notes and published counts, as in ``sartor catalog models``."""
     with _find(name).open("rb") as file:
         return tomllib.load(file)
 
 
 def canonical(name: str) -> str:
-    """A name without what people vary: owner, case, separators, and the suffix ``-hf``."""
+    """A name without owner, case, separators and the suffix ``-hf``."""
     bare = re.sub(r"[\s_\-]hf$", "", name.lower().strip().rsplit("/", 1)[-1])
     squeezed = re.sub(r"[\s_\-()]+", "", bare)
     return re.sub(r"^(metallama|llamav?)(?=\d)", "llama", squeezed)

@@ -1,4 +1,4 @@
-"""From an entry's table to a ``TransformerShape``; an entry that says what the builder does not know is refused."""
+"""Build a ``TransformerShape`` from an entry's table; unknown keys are rejected."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async function start() {
   show();
   await questionBar(document.getElementById("question"), { onConfig: openConfig, onDevice: openDevice });
   refreshBar();
-  if (!readable) banner("The link could not be read; this is the page as it starts.");
+  if (!readable) banner("The link could not be read; this is the default page.");
 }
 
 start();

@@ -67,7 +67,7 @@ export function compareView({ banner, status }) {
     });
     const head = ["shape", ...names, "parameters", ""].map((label, k) => ({ label: k && k <= names.length ? term(label, label) : label, number: k > 0 && k <= names.length + 1 }));
     put(shapes, table("Shapes compared", head, rows),
-      h("div", { class: "row wrap" }, h("button", { id: "advised", class: "primary", onclick: advised, "data-tip": "The best same-size shapes of the search, for the devices below." }, "Add what is advised"),
+      h("div", { class: "row wrap" }, h("button", { id: "advised", class: "primary", onclick: advised, "data-tip": "The best same-size shapes of the search, for the devices below." }, "Add the recommended shapes"),
         state.pins.length ? h("button", { onclick: () => update((s) => { s.pins = []; }) }, "Clear pins") : null));
   }
 
@@ -78,7 +78,7 @@ export function compareView({ banner, status }) {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 });
       const take = [["smallest edit", found.smallest_edit], ["suits all", found.minimax], ...found.candidates.map((c, i) => [`advised ${i + 1}`, c])].filter(([, c]) => c);
-      if (!take.length) { status("Nothing near by is faster at the same size."); return; }
+      if (!take.length) { status("No nearby shape of the same size is faster."); return; }
       update((s) => {
         for (const [name, c] of take) {
           const set = Object.fromEntries(Object.entries(c.changed).map(([f, [, to]]) => [f, to]));

@@ -58,8 +58,8 @@ export function designView({ banner, status }) {
     drawn = key;
     const best = found.best;
     put(results,
-      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated || found.status !== "running" ? "No point has been found that fits." : "No point has been evaluated yet.")),
-      card("How the search closes in", convergence(found, unit)),
+      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated || found.status !== "running" ? "No point found so far fits." : "No point has been evaluated yet.")),
+      card("Convergence of the search", convergence(found, unit)),
       found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
       ...(best?.detail ? detailed(best.detail) : []),
       found.pareto.labels.length ? card(term("pareto", "Pareto front"), front(found, unit)) : null);
@@ -83,7 +83,7 @@ export function designView({ banner, status }) {
     const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
     return [
       card(term("area", "Area of the die"), parts(detail.area, AREA, sum(detail.area), mm2)),
-      card(term("power", "Power with everything at its peak"), parts(detail.power, POWER, sum(detail.power), watt)),
+      card(term("power", "Power with all parts at their peak rates"), parts(detail.power, POWER, sum(detail.power), watt)),
       ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
       ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
       ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
@@ -130,7 +130,7 @@ export function designView({ banner, status }) {
       alike.set(key, one);
     });
     const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [...row, held.sort((a, b) => a - b).map(bytes).join(", ")]);
-    return table("Points that no other beats", ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })), rows, 0);
+    return table("Pareto front", ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })), rows, 0);
   }
 
   function schedule(bars) {

@@ -71,7 +71,7 @@ export function planView({ banner, status }) {
 
   function refresh() {
     for (const [name, input] of inputs) if (name === "cluster") showCluster(input); else if (!input.dataset.dirty) input.value = state.plan[name] ?? "";
-    if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Say which cluster, how many devices and how large a batch, and press Plan: every legal plan is priced, and what does not fit is counted with its reason."));
+    if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Choose a cluster, the number of devices and the batch size, and press Plan. All valid plans are priced; rejected ones are counted by reason."));
   }
 
   const number = (value) => (typeof value === "string" && /^-?\d+$/.test(value.replaceAll(/[,_ ]/g, "")) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
@@ -97,7 +97,7 @@ export function planView({ banner, status }) {
       mark(null);
       banner("");
       draw(found, drawn, body);
-      status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} a step` : "Nothing fits");
+      status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} per step` : "Nothing fits");
     } catch (error) {
       if (error.name === "AbortError") return;
       if (!(error instanceof Refused)) throw error;
@@ -121,15 +121,15 @@ export function planView({ banner, status }) {
     const f = drawn.figures;
     put(results,
       card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
-      card("Where the step goes", parts(found.best.time, WORDS, found.best.step_s, seconds)),
-      card(term("peak_bytes", "What fills the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
+      card("Where the time goes", parts(found.best.time, WORDS, found.best.step_s, seconds)),
+      card(term("peak_bytes", "Memory of the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
       f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
       found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
-      card("The best of each split", top(found)),
+      card("Best plans by parallel degrees", top(found)),
       whyNot(found),
       card("Launch files", launch(body)),
-      found.next_steps.length ? card("What would pay next", steps(found)) : null,
+      found.next_steps.length ? card("What to try next", steps(found)) : null,
       card("Assumptions", h("ul", { class: "plain" }, found.assumptions.map((line) => h("li", {}, line)))));
   }
 
@@ -197,7 +197,7 @@ export function planView({ banner, status }) {
 
   function infeasible(found) {
     const t = found.tightest;
-    return card("Nothing fits", h("p", { class: "lead" }, t?.message ?? "No legal plan fits."), t?.relaxations?.length ? h("ul", { class: "plain" }, t.relaxations.map((r) => h("li", {}, `${r.change}`))) : null);
+    return card("Nothing fits", h("p", { class: "lead" }, t?.message ?? "No valid plan fits."), t?.relaxations?.length ? h("ul", { class: "plain" }, t.relaxations.map((r) => h("li", {}, `${r.change}`))) : null);
   }
 
   function steps(found) {

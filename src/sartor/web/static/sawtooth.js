@@ -137,7 +137,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       caption(now);
       put(offers, (data?.better ?? []).map((offer) => h("button", {
         class: "chip", onclick: () => onOffer(offer.value),
-        "data-tip": `At equal work ${change(-offer.saving)} time; as it is ${change(offer.time_change)} time, ${change(offer.params_change, 2)} parameters.`,
+        "data-tip": `At equal work ${change(-offer.saving)} time; in total ${change(offer.time_change)} time, ${change(offer.params_change, 2)} parameters.`,
       }, offer.value < now ? "◂ " : "", whole(offer.value), h("small", {}, ` ${change(-offer.saving)}`), offer.value > now ? " ▸" : "")),
         data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value near by"));
       draw();

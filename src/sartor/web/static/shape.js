@@ -23,7 +23,7 @@ export function shapeView({ banner, status }) {
   const side = h("div", { class: "side" },
     h("section", { class: "card summary", "aria-label": "Totals" }, total, actions),
     h("div", { class: "column" }, card(term("finding", "Findings"), findings), card("Operators by time", operators)),
-    h("div", { class: "column" }, card(term("roofline", "Roofline"), roof), card("Read from the file, and assumed", notes)));
+    h("div", { class: "column" }, card(term("roofline", "Roofline"), roof), card("From the file, and assumptions", notes)));
   const element = h("div", { class: "shape unasked" }, grid, side);
   const roofWidth = sized(roof, () => drawRoof());
 
@@ -134,7 +134,7 @@ export function shapeView({ banner, status }) {
         fact("tokens_per_s", "tokens/s", count(totals.tokens_per_s)),
         fact("mfu", "MFU", share(totals.mfu)),
         fact("step", "source", totals.source)),
-      answer.runs ? null : h("p", { class: "wrong" }, `does not split over tp=${answer.workload.tp}: shown as it would run unsplit`));
+      answer.runs ? null : h("p", { class: "wrong" }, `does not split over tp=${answer.workload.tp}: shown for tp=1`));
   }
 
   function fact(key, label, ...value) {
@@ -147,7 +147,7 @@ export function shapeView({ banner, status }) {
     put(actions,
       h("div", { class: "row" }, button("undo", "Undo", undo, !canUndo(), "Ctrl+Z"), button("redo", "Redo", redo, !canRedo(), "Ctrl+Shift+Z"),
         button("reset", "Reset", () => update((s) => { s.q.set = {}; }), !changed, "Back to the model's own sizes")),
-      h("button", { id: "smallest", class: "primary", onclick: smallest, "data-tip": "Search all same-size shapes near the model's own and take the change that saves most of the time with fewest fields changed." }, "Apply the smallest edit that pays"),
+      h("button", { id: "smallest", class: "primary", onclick: smallest, "data-tip": "Search all same-size shapes near the model's own and take the one with the fewest changed fields that saves most of the time." }, "Apply the smallest useful edit"),
       h("p", { class: "edit", id: "edit-says", role: "status" }, edit ?? (changed ? `changed: ${fixWords(state.q.set)}` : "as the model is")),
       h("div", { class: "row" },
         button("pin", "Pin to compare", pin, false, "Keep this shape for the Compare view"),
@@ -163,7 +163,7 @@ export function shapeView({ banner, status }) {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, ...devices(), objective: phase });
       const best = found.smallest_edit;
-      if (!best) { edit = `Nothing near by is faster at the same size (${whole(found.evaluated)} shapes looked at).`; show(); return; }
+      if (!best) { edit = `No nearby shape of the same size is faster (${whole(found.evaluated)} shapes priced).`; show(); return; }
       edit = `${Object.entries(best.changed).map(([f, [a, b]]) => `${f} ${whole(a)} → ${whole(b)}`).join(", ")}: ${best.speedup.toFixed(3)}× as fast, of ${whole(found.evaluated)} shapes looked at`;
       const said = edit;
       update((s) => { s.q.set = Object.fromEntries(Object.entries(best.changed).map(([f, [, to]]) => [f, to])); });
@@ -212,7 +212,7 @@ export function shapeView({ banner, status }) {
       h("div", {}, h("span", { class: "grade" }, f.grade), h("a", { href: `#field-${f.field}`, onclick: (e) => { e.preventDefault(); (fields.get(f.field) ?? { focus() {} }).focus(); } }, f.rule), f.gain_fraction ? h("span", { class: "gain" }, `${change(-f.gain_fraction)} time`) : null),
       h("p", {}, f.message),
       Object.keys(f.fix).length ? h("button", { class: "chip", onclick: () => applyFix(f.fix) }, `set ${fixWords(f.fix)}`) : null))
-      : h("p", { class: "muted" }, "Nothing wasteful found on this device."));
+      : h("p", { class: "muted" }, "No findings on this device."));
   }
 
   function drawOperators() {
@@ -244,7 +244,7 @@ export function shapeView({ banner, status }) {
     const ys = [Math.min(xs[0] * r.hbm_bytes_per_s, ...points.map((p) => p.y)) / 1.3, r.peak_flops_per_s * 1.6];
     const frame = box(width, height, { left: 3 });
     const x = log(xs, [frame.left, frame.right]), y = log(ys, [frame.bottom, frame.top]);
-    put(roof, figure(width, height, `Roofline of ${r.device}: ${points.length} products under a peak of ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s`,
+    put(roof, figure(width, height, `Roofline of ${r.device}: ${points.length} GEMMs under a peak of ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s`,
       axes(frame, { scale: x, ticks: logTicks(...xs, width > 420 ? [1, 3] : [1]), text: (v) => count(v), title: "FLOP per byte" }, { scale: y, ticks: logTicks(...ys, [1]), text: (v) => count(v / 1e12), title: "TFLOP/s" }),
       s("path", { class: "roof", d: `M${x(Math.max(xs[0], ys[0] / r.hbm_bytes_per_s))} ${y(Math.max(ys[0], xs[0] * r.hbm_bytes_per_s))}L${x(ridge)} ${y(r.peak_flops_per_s)}L${x(xs[1])} ${y(r.peak_flops_per_s)}` }),
       s("text", { class: "tick", x: frame.right, y: y(r.peak_flops_per_s) - 5, "text-anchor": "end" }, `peak ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s (${r.dtype})`),

@@ -46,20 +46,20 @@ export function configDialog(say) {
   const config = { id: "config-text", rows: 14, label: "config.json", accept: ".json,application/json", placeholder: '{\n  "model_type": "llama",\n  "hidden_size": 4096, …', chosen: (file) => { name.value ||= nameOf(file); } };
   const made = textDialog({
     id: "config-dialog", title: "A model's config.json", parts: [config], more: [name],
-    about: "Paste it, choose a file, or drop one anywhere on the page. It goes to your own sartor only.",
+    about: "Paste it, choose a file, or drop one anywhere on the page. It is sent only to your own sartor server.",
     use: (text) => useConfig(text["config-text"], name.value.trim(), say),
   });
   return () => made.open();
 }
 
-const CALIBRATION = { label: "Calibration (optional)", accept: ".toml", rows: 5, placeholder: "The file that `sartor calibrate` wrote: what you measured on this device." };
+const CALIBRATION = { label: "Calibration (optional)", accept: ".toml", rows: 5, placeholder: "A file written by `sartor calibrate` from your measurements." };
 
 /** A datasheet and a calibration of one's own; the datasheet of `gpu` is what one starts from. */
 export function deviceDialog(say) {
   let given = "";
   const made = textDialog({
-    id: "device-dialog", title: "A device of your own",
-    about: "Change the datasheet, or choose a file. With a calibration alone the device stays the one chosen in the menu.",
+    id: "device-dialog", title: "Your own device",
+    about: "Change the datasheet, or choose a file. With a calibration only, the device chosen in the menu stays.",
     parts: [{ id: "device-text", label: "Datasheet (TOML)", accept: ".toml", rows: 14, placeholder: 'name = "mine"\nvendor = "NVIDIA"\ngeneration = "hopper"\nnum_sms = 132 …' }, { id: "calibration-text", ...CALIBRATION }],
     use: (text) => {
       const sheet = text["device-text"].trim(), calibration = text["calibration-text"].trim();
@@ -79,7 +79,7 @@ export function deviceDialog(say) {
 export function clusterDialog(say) {
   let given = "";
   const made = textDialog({
-    id: "cluster-dialog", title: "A cluster of your own", about: "Change the file of the cluster chosen in the menu, or choose one of yours.",
+    id: "cluster-dialog", title: "Your own cluster", about: "Change the file of the cluster chosen in the menu, or choose your own.",
     parts: [{ id: "cluster-text", label: "Cluster (TOML)", accept: ".toml", rows: 18, placeholder: 'name = "mine"\ngpu = "h100_sxm"\ndevices_per_node = 8\n\n[[tiers]] …' }],
     use: (text) => {
       const file = text["cluster-text"];
