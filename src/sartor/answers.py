@@ -17,6 +17,7 @@ from sartor.operators import Collective, Gemm, OperatorGraph, Part
 from sartor.units import Floats
 
 if TYPE_CHECKING:
+    from sartor.designs.against import Against
     from sartor.designs.front import ProvedFront
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import JointResult, Ranked
@@ -181,6 +182,8 @@ class DesignAnswer:
     assumptions: tuple[str, ...]
     proved_front: ProvedFront | None = None
     """Over the axes that were asked for; None where none was."""
+    against: tuple[Against, ...] = ()
+    """Catalogue GPUs on the same jobs, where they were asked for."""
     shapes: ShapeDesign | None = None
     """Shapes of the model's size against chips and plans, where they were asked for."""
 

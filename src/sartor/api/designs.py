@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.answers import DesignAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import seconds, size_of
+from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.reading import ModelReading
@@ -42,6 +42,7 @@ def design(
     pareto: Sequence[str] = (),
     shapes: int = 0,
     fleet: Mapping[str, float] | None = None,
+    against: Sequence[GpuLike] = (),
     set: Mapping[str, Any] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
@@ -58,10 +59,13 @@ def design(
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
-    name or file -> weight) too. Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w,
+    name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose.
+    Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w,
     energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
     ``InputError``; "no point fits" is an answer.
     """
+    from sartor.designs.against import against as beside_chips
+    from sartor.designs.against import cluster_of
     from sartor.designs.front import check_axes
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
@@ -74,6 +78,9 @@ def design(
     question, notes = _asked(readings, chosen, seq_len, weights, tensor_parallel, {**sizes, **memory, **words})
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
+    gpus = [device_of(gpu) for gpu in against]
+    for gpu in gpus:
+        cluster_of(gpu, question.num_devices)
     by_shape = partial(_by_shape, question, chosen, shapes, _fleet(fleet or {})) if shapes else None
     found = run_whole(
         question,
@@ -93,6 +100,7 @@ def design(
         result=found.result,
         proved_front=found.front,
         shapes=found.shapes,
+        against=beside_chips(question, found.result.best, gpus),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions),
     )
 

@@ -51,6 +51,7 @@ def design(
     baselines: o.Baselines = True,
     shapes: o.Shapes = None,
     fleet: o.Fleet = None,
+    against: o.Against = None,
     pareto: o.Pareto = None,
     set_: c.SetField = None,
     study: StudyFile = None,
@@ -66,7 +67,7 @@ def design(
 
     Ctrl-C answers with the best so far and how much better there could be (exit 130); exit 3: no point fits.
 
-    Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096`
+    Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
     """
     from sartor import api
 
@@ -92,6 +93,7 @@ def design(
             baselines=baselines,
             shapes=shapes_asked(shapes, fleet, model or []),
             fleet=fleet_of(fleet),
+            against=against or (),
             pareto=words_of(pareto),
             set=c.parse_sets(set_),
             study=study,

@@ -85,3 +85,7 @@ Pareto = Annotated[
     str | None,
     typer.Option("--pareto", metavar="AXIS,...", help="Prove the front over area_mm2, power_w, hbm_bytes, usd."),
 ]
+Against = Annotated[
+    list[str] | None,
+    typer.Option("--against", metavar="GPU", help="A catalogue GPU to price on the same jobs. May be repeated."),
+]

@@ -146,6 +146,8 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "fp32_accumulate_rate": ("fp32_accumulate_rate", 1),
     "tensor_core_rate": ("tensor_core_rate", 1),
     "matrix_tile": ("matrix_tile", 1),
+    "die_mm2": ("die_mm2", 1),
+    "process_nm": ("process_nm", 1),
 }
 """Datasheet key -> (field of ``Gpu``, factor to SI)."""
 

@@ -61,6 +61,10 @@ class Gpu:
     """CPU on the same board (``grace``); empty if the server chooses it."""
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
+    die_mm2: float = 0.0
+    """Area of the compute die; 0 where its maker does not publish it."""
+    process_nm: float = 0.0
+    """Node it is made in, by its maker's name for it; 0 where not said."""
     released: str = ""
     price_usd_per_hour: float | None = None
     price_source: str = ""
@@ -138,6 +142,8 @@ _NOT_NEGATIVE = (
     "smem_bytes_per_sm",
     "memory_side_cache_bytes",
     "matrix_tile",
+    "die_mm2",
+    "process_nm",
 )
 
 

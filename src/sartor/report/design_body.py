@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import DesignAnswer
+from sartor.designs.against import Against, AgainstModel
 from sartor.designs.detail import (
     SOURCE,
     ModelDetail,
@@ -46,11 +47,38 @@ def design_body(answer: DesignAnswer) -> dict[str, Any]:
         "pareto_axes": None if answer.proved_front is None else list(answer.proved_front.axes),
         "pareto_proved": answer.proved_front is not None and answer.proved_front.proved,
         "baselines": [baseline_body(question, each) for each in found.baselines],
+        "against": [against_body(each) for each in answer.against],
         "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
         "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
         "convergence": [progress_body(each) for each in found.trajectory],
         "assumptions": list(answer.assumptions),
         "wall_s": found.seconds,
+    }
+
+
+def against_body(found: Against) -> dict[str, Any]:
+    """A catalogue GPU on the jobs of the design; ``ratio`` is its step over the chip's."""
+    return {
+        "gpu": found.gpu.name,
+        "cluster": found.cluster,
+        "per_model": {each.model: _against_model(each) for each in found.models},
+    }
+
+
+def _against_model(found: AgainstModel) -> dict[str, Any]:
+    plan = found.plan
+    if plan is None:
+        return {"status": "infeasible", "step_s": None, "low_s": None, "high_s": None, "ratio": None, "needed": None}
+    dims = plan.plan.dims
+    return {
+        "status": "optimal",
+        "step_s": plain(plan.step_s),
+        "low_s": plain(plan.low_s),
+        "high_s": plain(plan.high_s),
+        "mfu": plain(plan.step.mfu),
+        "plan": {name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")},
+        "ratio": found.ratio,
+        "needed": None if found.needed is None else record(found.needed),
     }
 
 

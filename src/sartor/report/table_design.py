@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.answers import DesignAnswer
+from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, model_detail
+from sartor.designs.question import AreaModel
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.report.design_shapes import shapes_view
 from sartor.report.design_words import (
@@ -52,6 +54,8 @@ def design_view(answer: DesignAnswer) -> RenderableType:
     if found.baselines:
         parts += [section_title("Alternatives"), baselines_table(answer), *notes("Notes", notes_of(answer))]
         parts += notes("The best chip against TPUv4-like, model by model", why_texts(answer))
+    if answer.against:
+        parts += [section_title("Beside catalogue GPUs"), against_table(answer), *notes("Notes", against_notes(answer))]
     if answer.shapes is not None:
         parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:
@@ -129,3 +133,45 @@ def front_table(front: Sequence[Ranked]) -> Table:
     if len(front) > MOST_ROWS:
         table.add_row(f"{len(front) - MOST_ROWS} more in the JSON", "", "", "", "", "")
     return table
+
+
+AGAINST_NOTES = (
+    "Times of a GPU are of the plan that sartor plan would choose, with its default trainer and the package's "
+    "calibration; the chip runs in lockstep, by the template.",
+    "'to win' is how many times as fast as predicted the chip must be to equal the GPU per mm2 of die, per watt and "
+    "per dollar of die and memory; below 1 it already wins.",
+)
+
+
+def against_notes(answer: DesignAnswer) -> tuple[str, ...]:
+    if answer.question.costs.area is AreaModel.DIE:
+        return AGAINST_NOTES
+    return (
+        *AGAINST_NOTES,
+        "The chip's area here is of cores and buffers alone; --area-model die counts the whole die.",
+    )
+
+
+def against_table(answer: DesignAnswer) -> RenderableType:
+    """Each GPU on each model: its step with its interval, the chip's, and what the chip needs to win."""
+    table = plain_table("GPU", "model", "step", "80% interval", "chip", "chip is", "to win: area", "power", "cost")
+    for found in answer.against:
+        for each in found.models:
+            table.add_row(found.gpu.name, printable(each.model), *_against_cells(each))
+    return table
+
+
+def _against_cells(each: AgainstModel) -> list[str]:
+    if each.plan is None:
+        return ["fits no plan", "", "", "", "", "", ""]
+    interval = f"{format_seconds(each.plan.low_s)} to {format_seconds(each.plan.high_s)}"
+    chip = "" if each.chip_step_s is None else format_seconds(each.chip_step_s)
+    ratio = "" if each.ratio is None else f"{each.ratio:.3g}x as fast"
+    needed = [None] * 3 if each.needed is None else [each.needed.area, each.needed.power, each.needed.cost]
+    return [
+        format_seconds(each.plan.step_s),
+        interval,
+        chip,
+        ratio,
+        *("-" if x is None else f"{x:.3g}x" for x in needed),
+    ]

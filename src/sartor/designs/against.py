@@ -1,0 +1,116 @@
+"""Catalogue GPUs on the jobs of a design: the same models, devices and batch, by the plan `sartor plan` would choose.
+
+A GPU runs as its default trainer does, priced by what measurements say of it; the chip runs in lockstep, priced by the
+template. How much faster the chip must be to win at equal area, power or cost follows from both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sartor.cost.chip.die_cost import die_cost
+from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.result import Ranked
+from sartor.errors import InputError
+from sartor.hardware.accelerator import NODES_NM
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cluster
+from sartor.hardware.gpu import Gpu
+from sartor.plans.result import PricedPlan
+from sartor.plans.search import search_plans
+from sartor.step.question import training_job
+from sartor.units import GIGA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """How many times as fast as it is the chip must be to equal the GPU's throughput per mm2, per watt and per dollar
+    of die and memory; 1 or less: it does. None: the GPU's datasheet does not say."""
+
+    area: float | None
+    power: float | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainstModel:
+    """One model on the GPU: its best plan (None: none fits), and how it compares with the chip of the design."""
+
+    model: str
+    plan: PricedPlan | None
+    chip_step_s: float | None
+    needed: Needed | None
+
+    @property
+    def ratio(self) -> float | None:
+        """The GPU's step over the chip's: above 1 the chip is faster, device for device."""
+        if self.plan is None or self.chip_step_s is None:
+            return None
+        return self.plan.step_s / self.chip_step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A catalogue GPU on all jobs of a design; ``cluster`` is the network between its nodes."""
+
+    gpu: Gpu
+    cluster: str
+    models: tuple[AgainstModel, ...]
+
+
+def against(
+    question: DesignQuestion, best: Ranked | None, gpus: Sequence[Gpu], progress: Callable[[str], None] | None = None
+) -> tuple[Against, ...]:
+    """Every GPU on every job; ``best`` is the chip to compare with, if one was found."""
+    return tuple(_on(question, best, gpu, progress) for gpu in gpus)
+
+
+def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu, progress: Callable[[str], None] | None) -> Against:
+    cluster = cluster_of(gpu, question.num_devices)
+    found = []
+    for m, model in enumerate(question.models):
+        if progress:
+            progress(f"{model.name} on {gpu.name}")
+        outcome = best.evaluation.outcomes[m] if best else None
+        chip_s = outcome.step_s if outcome else None
+        plan = _best_plan(question, model, cluster)
+        needed = _needed(question, gpu, best, chip_s / plan.step_s) if best and chip_s and plan else None
+        found.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed))
+    return Against(gpu=gpu, cluster=cluster.name, models=tuple(found))
+
+
+def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
+    """The catalogue's first cluster of such devices, its maker's own before others; else nodes on 400 Gbit/s each."""
+    if gpu.accelerator is not None:
+        raise InputError("--against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
+    names = sorted(cluster_names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
+    for name in names:
+        cluster = load_cluster(name)
+        if cluster.gpu.name == gpu.name and not cluster.others and not 0 < cluster.num_devices < num_devices:
+            return load_cluster(name, num_devices)
+    return cluster_from(gpu, gpu.devices_per_node, domain=gpu.link_domain, num_devices=num_devices)
+
+
+def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> PricedPlan | None:
+    job, _ = training_job(model.shape, cluster.gpu, global_batch_size=question.global_batch_size, seq_len=model.seq_len)
+    return search_plans(job, cluster, question.num_devices, top=1).best
+
+
+def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> Needed:
+    """``slower``: the chip's step over the GPU's."""
+    usd = gpu_usd(question, gpu)
+    return Needed(
+        area=slower * best.area_mm2 / gpu.die_mm2 if gpu.die_mm2 else None,
+        power=slower * best.power_w / gpu.tdp_w,
+        cost=slower * best.usd / usd if usd and best.usd else None,
+    )
+
+
+def gpu_usd(question: DesignQuestion, gpu: Gpu) -> float | None:
+    """What the GPU's die and memory cost to make, counted as the chip's are; None where its die is not published."""
+    if not gpu.die_mm2 or not gpu.process_nm:
+        return None
+    node = min(NODES_NM, key=lambda known: abs(known - gpu.process_nm))
+    die = float(die_cost(gpu.die_mm2, node, question.costs.wafer_usd).die_usd)
+    return die + question.costs.hbm_usd_per_gb * gpu.hbm_bytes / GIGA

@@ -1,0 +1,52 @@
+"""Catalogue GPUs beside the chips of a design: the same seconds as ``plan``, and what the chip needs to win."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sartor
+from sartor import cli
+from sartor.hardware.catalog import load_gpu
+
+SMALL = [
+    "--num-devices",
+    "8",
+    "--global-batch-size",
+    "64",
+    "--seq-len",
+    "512",
+    "--no-baselines",
+    "--executor",
+    "serial",
+]
+
+
+def test_a_gpu_beside_a_chip_takes_what_plan_says_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(
+        "num_tensor_cores = [4, 8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
+        "global_buffer_mib = [32]\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["design", "--model", "gpt2", *SMALL, "--space", str(space), "--against", "h100", "--json"])
+    assert ended.value.code == 0
+    body = json.loads(capsys.readouterr().out)
+    (found,) = body["against"]
+    mine = found["per_model"][next(iter(found["per_model"]))]
+    best = sartor.plan("gpt2", found["cluster"], num_devices=8, global_batch_size=64, seq_len=512).best
+    assert best is not None
+    assert mine["step_s"] == pytest.approx(best.step_s, rel=1e-12)
+    assert mine["low_s"] < mine["step_s"] < mine["high_s"]
+    chip_s = mine["step_s"] / mine["ratio"]
+    assert body["best"]["objective"] == pytest.approx(64 / chip_s)
+    assert mine["needed"]["area"] == pytest.approx(body["best"]["area_mm2"] / load_gpu("h100").die_mm2 / mine["ratio"])
+
+
+def test_an_accelerator_is_no_catalogue_gpu_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["design", "--model", "gpt2", *SMALL, "--against", "tpu_v4_like"])
+    assert ended.value.code == 2
+    assert "name a catalogue GPU" in capsys.readouterr().err
