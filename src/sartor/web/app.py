@@ -108,8 +108,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """The same kind of error for an unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     must = {404: "unknown address; see /openapi.json", 405: "does not support this method; see /openapi.json"}
-    error = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
-    reply = response_of(refused(error, status=status))
+    refusal = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
+    reply = response_of(refused(refusal, status=status))
     reply.headers.update(getattr(error, "headers", None) or {})
     return reply
 
