@@ -250,8 +250,8 @@ def test_cross_attention_reads_the_encoder_and_its_keys_are_cached_when_decoding
     assert (cross.seq_kv, cross.causal) == (512, False)
     assert named(graph, "decoder.cross_kv").m == 1024
     decoding = lower(replace(workload, phase=Phase.DECODE, context_len=10))
-    assert {op.name for op in decoding.operators}.isdisjoint({"encoder.qkv", "cross_kv"})
-    assert named(decoding, "cross_attention").seq_kv == 512
+    assert {op.name for op in decoding.operators}.isdisjoint({"encoder.qkv", "decoder.cross_kv"})
+    assert named(decoding, "decoder.cross_attention").seq_kv == 512
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class Block:
     name: str
     kind: BlockKind
     stack: Stack
+    prefix: str = ""
+    """What the names of its operators begin with."""
     layer: Layer | None = None
     count: Ints = 1
     weight_sets: Ints = 1
@@ -54,12 +56,12 @@ def blocks(shape: TransformerShape) -> tuple[Block, ...]:
     """
     main = shape.main
     layers = [block for stack, prefix in text_stacks(shape) for block in _layers(stack, prefix)]
-    last = main.runs[-1].layer
-    mtp = Block(name="mtp", kind=BlockKind.MTP, stack=main, layer=last, count=shape.mtp_layers)
+    last, more = main.runs[-1].layer, shape.mtp_layers
+    mtp = Block(name="mtp", kind=BlockKind.MTP, stack=main, prefix="mtp.", layer=last, count=more, weight_sets=more)
     return (
         Block(name="embedding", kind=BlockKind.EMBEDDING, stack=main),
         *layers,
-        *((mtp,) if shape.mtp_layers else ()),
+        *((mtp,) if more else ()),
         Block(name="head", kind=BlockKind.HEAD, stack=main),
     )
 
@@ -79,15 +81,6 @@ def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
     return np.concatenate(out)
 
 
-def run_prefixes(stack: Stack, prefix: str = "") -> Iterator[str]:
-    """Prefix of the operators' names for every run of a stack, after the stack's own: ``moe.``, ``local.``,
-    ``dense1.``; empty if all layers are equal. Traced layers have their own names."""
-    names = [run.layer.name or _kind(run.layer) for run in stack.runs]
-    for i, name in enumerate(names):
-        number = f"{names[: i + 1].count(name)}" if names.count(name) > 1 else ""
-        yield prefix + (f"{name}{number}." if len(names) > 1 else "")
-
-
 def text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:
     """Stacks that text passes, the main one last, with the name prefix of their blocks."""
     main = shape.main
@@ -97,15 +90,20 @@ def text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:
 
 
 def _layers(stack: Stack, prefix: str) -> Iterator[Block]:
-    for run, name in zip(stack.runs, run_prefixes(stack, prefix), strict=True):
-        sets = run.count if run.weight_sets is None else run.weight_sets
+    """Blocks of a stack's runs. Where there are several kinds, names say what is special about each, with a number if
+    that is not enough: ``moe``, ``local``, ``dense1``. Traced layers have names of their own."""
+    kinds = [run.layer.name or _kind(run.layer) for run in stack.runs]
+    for i, (run, kind) in enumerate(zip(stack.runs, kinds, strict=True)):
+        number = f"{kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else ""
+        own = prefix + (f"{kind}{number}." if len(kinds) > 1 else "")
         yield Block(
-            name=name.rstrip(".") or "layer",
+            name=own.rstrip(".") or "layer",
             kind=BlockKind.LAYER,
             stack=stack,
+            prefix=own,
             layer=run.layer,
             count=run.count,
-            weight_sets=sets,
+            weight_sets=run.count if run.weight_sets is None else run.weight_sets,
         )
 
 

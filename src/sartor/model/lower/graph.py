@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count as numbers
 
-from sartor.model.blocks import blocks, run_prefixes, text_stacks
+from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
+from sartor.model.layer import Layer
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
 from sartor.model.lower.kernels import Kernels, usual_narrowing
 from sartor.model.lower.layer import layer
@@ -18,7 +18,7 @@ from sartor.model.lower.setting import Setting
 from sartor.model.lower.split import check, check_sizes
 from sartor.model.lower.traced import lower_traced
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Operator, OperatorGraph, Part, Role
 from sartor.units import Ints
@@ -49,15 +49,9 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
         return lower_traced(shape.traced, workload, dims)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
-    end = setting_of(workload, dims, shape.main, kernels)
-    pieces = [_stack(site, shape) for site in sites]
-    last = len(blocks(shape)) - 1
-    pieces += [
-        _modules_for_later_tokens(end, shape, last - 1),
-        _placed(head(end, shape), block=last, part=Part.HEAD),
-    ]
-    whole = chain(*pieces)
-    steps = _optimizer(sites, end, shape) if end.training else ()
+    end = _Site(shape.main, setting_of(workload, dims, shape.main, kernels))
+    whole = chain(*(_stack(site, shape) for site in sites), *_after_layers(end, shape))
+    steps = _optimizer(sites, end, shape) if end.setting.training else ()
     return OperatorGraph(
         operators=unique((*laid_out(whole.forward), *laid_out(whole.backward), *steps)), tokens=workload.tokens
     )
@@ -65,28 +59,23 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A stack that the workload runs, what it runs on, the prefix of its operators' names, and the index of the block
-    that its first run is."""
+    """A stack that the workload runs and what it runs on."""
 
     stack: Stack
     setting: Setting
-    prefix: str
-    first: int
+    prefix: str = ""
+    """What the names of operators outside the layers begin with."""
 
-    @property
-    def runs(self) -> Iterator[tuple[Run, str, int]]:
-        """Runs with the prefix of their operators' names (what is special about their layers where there are several
-        kinds) and their blocks."""
-        yield from zip(self.stack.runs, run_prefixes(self.stack, self.prefix), numbers(self.first), strict=False)
+    def blocks(self, shape: TransformerShape, *kinds: BlockKind) -> list[tuple[int, Block]]:
+        """The stack's blocks of these kinds, with their indices."""
+        return [(i, b) for i, b in enumerate(blocks(shape)) if b.stack is self.stack and b.kind in kinds]
 
 
 def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
     """Stacks that text runs, the encoder before the decoder; a decoding step leaves the encoder alone."""
-    first, decoding = 1, workload.phase is Phase.DECODE
     for stack, prefix in text_stacks(workload.shape):
-        if not decoding or stack is workload.shape.main:
-            yield _Site(stack, setting_of(workload, dims, stack, kernels), "" if decoding else prefix, first)
-        first += len(stack.runs)
+        if workload.phase is not Phase.DECODE or stack is workload.shape.main:
+            yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix)
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
@@ -124,43 +113,51 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
     if site.stack is not shape.main:
         pieces.append(final_norms(setting, site.stack))
     outside = _placed(chain(*pieces), site.prefix, part=Part.EMBEDDING)
-    layers = (_placed(layer(setting, run.layer), prefix, run.count, block) for run, prefix, block in site.runs)
-    return chain(outside, *layers)
+    layers = site.blocks(shape, BlockKind.LAYER)
+    return chain(outside, *(_placed(layer(setting, b.layer), b.prefix, b.count, i) for i, b in layers if b.layer))
 
 
-def _modules_for_later_tokens(setting: Setting, shape: TransformerShape, block: int) -> Piece:
-    """Multi-token-prediction modules, which only training runs: two norms, a projection 2h -> h, a layer like the last,
-    and logits and loss of their own from the shared head (DeepSeek-V3, arXiv 2412.19437, sec. 2.2)."""
-    if not (shape.mtp_layers and setting.training):
-        return Piece()
+def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
+    """Modules for later tokens, which only training runs, and the head."""
+    for i, block in end.blocks(shape, BlockKind.MTP, BlockKind.HEAD):
+        if block.layer is None:
+            yield _placed(head(end.setting, shape), block=i, part=Part.HEAD)
+        elif end.setting.training:
+            inner, outer = _module_for_later_tokens(end.setting, shape, block.layer)
+            yield _placed(inner, block.prefix, block.count, i)
+            yield _placed(outer, block.prefix, block.count, i, Part.HEAD)
+
+
+def _module_for_later_tokens(setting: Setting, shape: TransformerShape, like: Layer) -> tuple[Piece, Piece]:
+    """A multi-token-prediction module: two norms, a projection 2h -> h and a layer; then its own logits and loss, from
+    the shared head (DeepSeek-V3, arXiv 2412.19437, sec. 2.2)."""
     h = setting.hidden_size
     joined = product(setting, "proj", Role.PROJECTION, setting.tokens, h, 2 * h, setting.dtype)
     norms = repeat(norm(setting, setting.outer_tokens, h, "input_norm"), 2)
-    inner = chain(norms, joined, layer(setting, shape.main.runs[-1].layer))
-    outer = chain(final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
-    return chain(
-        _placed(inner, "mtp.", shape.mtp_layers, block),
-        _placed(outer, "mtp.", shape.mtp_layers, block, Part.HEAD),
-    )
+    inner = chain(norms, joined, layer(setting, like))
+    return inner, chain(final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
 
 
-def _optimizer(sites: list[_Site], end: Setting, shape: TransformerShape) -> Iterator[Operator]:
-    """Steps of every part, as often as it has weights of its own."""
+def _optimizer(sites: list[_Site], end: _Site, shape: TransformerShape) -> Iterator[Operator]:
+    """Steps of every block, as often as it has weights of its own, and of what surrounds the layers."""
     last = len(blocks(shape)) - 1
     for site in sites:
-        for run, prefix, block in site.runs:
-            sets = run.count if run.weight_sets is None else run.weight_sets
-            for step in layer_steps(site.setting, run.layer):
-                yield replace(step, name=prefix + step.name, count=sets, block=block)
+        yield from _layer_steps(site, shape, BlockKind.LAYER)
         norms = adam(site.setting, f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
         yield replace(norms, block=last if site.stack is shape.main else 0)
-    for step in layer_steps(end, shape.main.runs[-1].layer) if shape.mtp_layers else ():
-        yield replace(step, name=f"mtp.{step.name}", count=shape.mtp_layers, block=last - 1)
-    if shape.mtp_layers:
-        params = shape.mtp_layers * (2 * end.hidden_size**2 + 2 * end.hidden_size)
-        yield replace(adam(end, "mtp.optimizer.proj", params), block=last - 1)
-    for (name, params), block in zip(outer_params(end, shape), (0, last), strict=True):
-        yield replace(adam(end, f"optimizer.{name}", params), block=block)
+    yield from _layer_steps(end, shape, BlockKind.MTP)
+    for i, block in end.blocks(shape, BlockKind.MTP):
+        params = block.count * (2 * end.setting.hidden_size**2 + 2 * end.setting.hidden_size)
+        yield replace(adam(end.setting, f"{block.prefix}optimizer.proj", params), block=i)
+    for (name, params), i in zip(outer_params(end.setting, shape), (0, last), strict=True):
+        yield replace(adam(end.setting, f"optimizer.{name}", params), block=i)
+
+
+def _layer_steps(site: _Site, shape: TransformerShape, kind: BlockKind) -> Iterator[Operator]:
+    for i, block in site.blocks(shape, kind):
+        assert block.layer is not None
+        for step in layer_steps(site.setting, block.layer):
+            yield replace(step, name=block.prefix + step.name, count=block.weight_sets, block=i)
 
 
 def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, part: Part = Part.LAYER) -> Piece:
