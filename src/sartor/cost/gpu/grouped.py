@@ -81,12 +81,12 @@ NARROW_LOG_SIGMA = 0.6
 2026-11-21). No table has narrow experts."""
 
 
-def _faster(grouped: Cost, plain: Cost) -> Cost:
-    sooner = np.less(plain.time_s, grouped.time_s)
+def _faster(grouped: Cost, one_by_one: Cost) -> Cost:
+    sooner = np.less(one_by_one.time_s, grouped.time_s)
     return replace(
         grouped,
-        time_s=plain(np.where(sooner, plain.time_s, grouped.time_s)),
-        log_sigma=plain(np.where(sooner, plain.log_sigma, grouped.log_sigma)),
+        time_s=plain(np.where(sooner, one_by_one.time_s, grouped.time_s)),
+        log_sigma=plain(np.where(sooner, one_by_one.log_sigma, grouped.log_sigma)),
     )
 
 
