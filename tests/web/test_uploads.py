@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sartor import api
+from sartor.hardware.accelerator_catalog import accelerator_file
 from sartor.hardware.catalog import gpu_datasheet
 from sartor.hardware.cluster_catalog import cluster_file
 from sartor.web.work import Answerer
@@ -135,3 +136,33 @@ def test_nothing_is_left_behind(calibration: str, tmp_path: Path, monkeypatch: p
     assert asked("estimate", {"model": "gpt2", "gpu": "a100_sxm", "calibration": calibration})[0] == 200
     assert asked("estimate", {"model": "gpt2", "calibration": "x"})[0] == 422
     assert list(tmp_path.iterdir()) == []
+
+
+CHIP = accelerator_file("tpu_v4_like")
+
+
+def test_an_accelerator_stands_where_a_gpu_does() -> None:
+    status, told = asked("shape", {"model": "gpt2-xl", "gpu": "TPU-v4-like"})
+    assert status == 200
+    assert told["gpu"]["name"] == "tpu_v4_like"
+    status, both = asked("compare", {"model": "gpt2-xl", "gpus": ["h100", "tpu_v4_like"], "shapes": [{"set": {}}]})
+    assert (status, both["gpus"]) == (200, ["h100_sxm", "tpu_v4_like"])
+    status, refused = asked("estimate", {"model": "gpt2-xl", "gpu": "tpu_v4_like", "calibration": "x = 1"})
+    assert status == 422
+    assert refused["error"]["message"].startswith("calibration='the text sent': a calibration file adds measurements")
+
+
+def test_an_accelerator_sent_is_the_device_asked_about() -> None:
+    known = asked("estimate", {"model": "gpt2-xl", "gpu": "tpu_v4_like"})[1]["totals"]
+    assert asked("estimate", {"model": "gpt2-xl", "gpu_toml": CHIP})[1]["totals"] == known
+    faster = f'name = "mine"\n{CHIP}'.replace("clock_mhz = 1050", "clock_mhz = 2100")
+    status, told = asked("shape", {"model": "gpt2-xl", "gpu_toml": faster})
+    assert (status, told["gpu"]["name"]) == (200, "mine")
+    assert told["totals"]["time_s"] < known["time_s"]
+    wrong = CHIP.replace("array_rows = 128", "array_rows = 0")
+    status, refused = asked("estimate", {"model": "gpt2-xl", "gpu_toml": wrong})
+    assert (status, refused["error"]["field"]) == (422, "array_rows")
+
+
+def test_the_file_of_an_accelerator_is_there_to_start_from(server: Any) -> None:
+    assert server.get("/api/catalog/accelerators/TPU-v4-like/toml").text == CHIP

@@ -53,6 +53,12 @@ def accelerator_entry(name_or_path: str | Path) -> dict[str, Any]:
     return accelerator_fields(load_accelerator(name_or_path))
 
 
+def accelerator_file(name_or_path: str | Path) -> str:
+    """The file's own text (TOML, in the units people read), to be printed, copied and changed."""
+    load_accelerator(name_or_path)
+    return _find(name_or_path).read_text(encoding="utf-8")
+
+
 def accelerator_fields(a: Accelerator) -> dict[str, Any]:
     """An accelerator's fields in SI units with derived rates."""
     fields = {name: getattr(a, name) for name in FIELD_NAMES}
@@ -87,9 +93,8 @@ def _accelerator(table: dict[str, Any], name: str, *, trusted: bool) -> Accelera
     words = {key: choices[table[key].lower()] for key, choices in _CHOICES.items() if key in table}
     named = {key: field for key, (field, _) in _NUMBERS.items()}
     return Accelerator(
-        name=name,
         **{"dtype": DType.BF16, "dataflow": Dataflow.WEIGHT_STATIONARY, **words},
-        **{"confidence": "medium", **{key: table[key] for key in _TEXTS if key in table}},
+        **{"name": name, "confidence": "medium", **{key: table[key] for key in _TEXTS if key in table}},
         sources={named.get(key, key): text for key, text in table.get("sources", {}).items()},
         **numbers,
     )
@@ -143,7 +148,7 @@ _CHOICES: dict[str, dict[str, Any]] = {
     "dtype": {d.value: d for d in DType},
     "dataflow": {d.value: d for d in Dataflow},
 }
-_TEXTS = ("title", "note", "confidence")
+_TEXTS = ("name", "title", "note", "confidence")
 _NUMBERS: dict[str, tuple[str, float]] = {
     "num_tensor_cores": ("num_tensor_cores", 1),
     "array_rows": ("array_rows", 1),

@@ -148,12 +148,13 @@ def catalog_entry(body: Body) -> Reply:
 
 
 def catalog_toml(body: Body) -> Reply:
+    from sartor.hardware.accelerator_catalog import accelerator_file
     from sartor.hardware.catalog import gpu_datasheet
     from sartor.hardware.cluster_catalog import cluster_file
 
-    files = {"gpus": gpu_datasheet, "clusters": cluster_file}
+    files = {"gpus": gpu_datasheet, "clusters": cluster_file, "accelerators": accelerator_file}
     if body["what"] not in files:
-        raise InputError("catalog", body["what"], "must be one whose entries are files: gpus, clusters", "gpus")
+        raise InputError("catalog", body["what"], f"must be one whose entries are files: {', '.join(files)}", "gpus")
     text = files[body["what"]](plain_name("name", body["entry"]))
     return Reply(body=text.encode(), media="text/plain; charset=utf-8")
 

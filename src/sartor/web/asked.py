@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
@@ -62,8 +62,8 @@ def _uploaded(config: Any, name: str) -> ModelReading:
 
 
 def gpu_of(name: Any) -> Gpu:
-    """The device of a catalogue name. Raises ``InputError``."""
-    return load_gpu(plain_name("gpu", name))
+    """The GPU or accelerator of a catalogue name. Raises ``InputError``."""
+    return load_device(plain_name("gpu", name))
 
 
 def device_of(body: Mapping[str, Any]) -> Gpu:

@@ -11,11 +11,13 @@ CONFIG = Field(
     kinds=("object", "string"),
 )
 NAME = word("name", "Name for the model in `config`.", example="my-model")
-GPU = word("gpu", "Catalogue name (GET /api/catalog/gpus).", default="h100", example="a100_sxm")
+GPU = word(
+    "gpu", "Catalogue name (GET /api/catalog/gpus or /api/catalog/accelerators).", default="h100", example="a100_sxm"
+)
 GPU_TOML = word(
     "gpu_toml",
-    "Text of a TOML datasheet, instead of `gpu` (docs/howto/add-a-gpu.md; start from GET "
-    "/api/catalog/gpus/NAME/toml). In `gpus`, use the name given in the file.",
+    "Text of a TOML datasheet, or of an accelerator's file, instead of `gpu` (docs/howto/add-a-gpu.md; start from GET "
+    "/api/catalog/gpus/NAME/toml or /api/catalog/accelerators/NAME/toml). In `gpus`, use the name given in the file.",
 )
 CLUSTER_TOML = word(
     "cluster_toml",

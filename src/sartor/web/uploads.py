@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.hardware.catalog import gpu_from
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table
+from sartor.hardware.device import device_from
 from sartor.hardware.gpu import Gpu
 
 
 def own_gpu(text: str) -> Gpu:
-    """The device of a datasheet's text. Raises ``InputError``."""
-    return gpu_from(_table("gpu_toml", text), "own.toml")
+    """The device of a datasheet's or an accelerator's text. Raises ``InputError``."""
+    return device_from(_table("gpu_toml", text), "own")
 
 
 def own_cluster(text: str) -> Cluster:

@@ -11,12 +11,12 @@ const INPUTS = new Map();
 
 /** Build the bar once; `refresh` follows the state. */
 export async function questionBar(element, { onConfig, onDevice }) {
-  const [models, gpus] = await Promise.all([catalog("models"), catalog("gpus")]);
+  const [models, gpus, chips] = await Promise.all(["models", "gpus", "accelerators"].map(catalog));
   const dtypes = [...new Set(gpus.flatMap((gpu) => Object.keys(gpu.peak_flops_per_s)))];
   put(element,
     labelled("model", null, modelSelect(models)),
     h("button", { class: "quiet", id: "open-config", onclick: onConfig }, "config.json …"),
-    labelled("gpu", "gpu", deviceSelect(gpus, onDevice)),
+    labelled("gpu", "gpu", deviceSelect(gpus, chips, onDevice)),
     labelled("phase", "phase", select("phase", PHASES)),
     labelled("dtype", "dtype", select("dtype", [["", "device's own"], ...dtypes])),
     labelled("seq_len", "seq_len", number("seq_len", "own")),
@@ -39,9 +39,15 @@ function modelSelect(models) {
     families.map((family) => h("optgroup", { label: family }, models.filter((m) => (m.family ?? "") === family).map((m) => h("option", { value: m.name }, m.name)))));
 }
 
-function deviceSelect(gpus, onDevice) {
+function deviceSelect(gpus, chips, onDevice) {
   return h("select", { onchange: (event) => { if (event.target.value === OWN) { refreshBar(); onDevice(); } else update((s) => { Object.assign(s.q, { gpu: event.target.value, gpu_toml: null, calibration: null }); }); } },
-    h("option", { value: CHOSEN, hidden: true }, ""), h("option", { value: OWN }, "own TOML …"), gpus.map((gpu) => h("option", { value: gpu.name }, gpu.name)));
+    h("option", { value: CHOSEN, hidden: true }, ""), h("option", { value: OWN }, "own TOML …"), deviceGroups(gpus, chips));
+}
+
+/** Options of a menu: the catalogue's GPUs, then the accelerators described by their parts. */
+export function deviceGroups(gpus, chips) {
+  const names = (entries) => entries.map(({ name }) => h("option", { value: name }, name));
+  return [names(gpus), h("optgroup", { label: "accelerators" }, names(chips))];
 }
 
 function showDevice(input) {

@@ -6,6 +6,7 @@ import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit 
 import { change, chance, count, interval, seconds, share, whole } from "./format.js";
 import { question, state, update } from "./state.js";
 import { nameIn } from "./upload.js";
+import { deviceGroups } from "./bar.js";
 
 export function compareView({ banner, status }) {
   const chips = h("div", { class: "row wrap", role: "group", "aria-label": "Devices" });
@@ -46,9 +47,9 @@ export function compareView({ banner, status }) {
   }
 
   async function drawDevices() {
-    const names = (await catalog("gpus")).map((gpu) => gpu.name);
+    const others = (await Promise.all(["gpus", "accelerators"].map(catalog))).map((shelf) => shelf.filter(({ name }) => !gpus().includes(name)));
     const more = h("select", { "aria-label": "Add a device", id: "add-gpu", onchange: (event) => { const name = event.target.value; if (name) update((s) => { s.gpus = [...s.gpus, name]; }); } },
-      h("option", { value: "" }, "add a device …"), names.filter((name) => !gpus().includes(name)).map((name) => h("option", { value: name }, name)));
+      h("option", { value: "" }, "add a device …"), deviceGroups(...others));
     put(chips, gpus().map((name, i) => i === 0 ? h("span", { class: "chip still" }, name)
       : h("button", { class: "chip", "aria-label": `remove ${name}`, onclick: () => update((s) => { s.gpus = s.gpus.filter((gpu) => gpu !== name); }) }, name, " ×")), more);
   }

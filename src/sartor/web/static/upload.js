@@ -70,7 +70,7 @@ export function deviceDialog(say) {
     },
   });
   return async () => {
-    given = state.q.gpu_toml ? "" : await sheetOf("gpus", state.q.gpu);
+    given = state.q.gpu_toml ? "" : await sheetOf("gpus", state.q.gpu) || await sheetOf("accelerators", state.q.gpu);
     made.open({ "device-text": state.q.gpu_toml ?? given, "calibration-text": state.q.calibration });
   };
 }
