@@ -1,8 +1,7 @@
-"""What a device is asked to do: GEMMs, attention, memory-bound kernels and collectives.
+"""The operators that a device runs: GEMMs, attention, memory-bound kernels and collectives.
 
-Each operator is a frozen noun that knows its FLOPs and the least bytes it must move; none knows how long it
-takes (that is ``sartor.cost``) nor what a transformer is (that is ``sartor.model``). Every size is ``Ints``:
-one number, or an array of candidates that broadcasts against the others.
+An operator knows its FLOPs, the least bytes it must move, and its place in a model. How long it takes is a question for
+``sartor.cost``. Every size is ``Ints``: one number, or an array of candidates that broadcasts against the others.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class DType(Enum):
 
     @property
     def weight_only(self) -> bool:
-        """Weights are stored narrow and widened on their way to 16-bit products; activations stay in 16 bits."""
+        """Weights are stored in few bits and converted for 16-bit GEMMs; activations stay in 16 bits."""
         return self in (DType.INT8_WO, DType.INT4_WO)
 
     @property
     def activation_bytes(self) -> float:
-        """Bytes of one element of a product's first operand."""
+        """Bytes of one element of a GEMM's first operand."""
         return 2.0 if self.weight_only else self.bytes
 
 
@@ -80,7 +79,7 @@ class Pass(Enum):
 
 
 class Part(StrEnum):
-    """Which part of a model an operator belongs to, so that layers can be told from what surrounds them."""
+    """Whether an operator is part of the layers or of what surrounds them."""
 
     LAYER = "layer"
     EMBEDDING = "embedding"
@@ -91,8 +90,8 @@ class Part(StrEnum):
 class Role(StrEnum):
     """What an operator does in a model. Code asks for the role; the name is for people.
 
-    A linear layer's product keeps its role in every pass, so the weight gradient of the query projection is ``QKV``
-    too. Kernels that serve a product (casts, gradient accumulation) have roles of their own.
+    A linear layer has the same role in every pass: the weight gradient of the query projection is ``QKV`` too. Kernels
+    that serve a GEMM (casts, gradient accumulation) have their own roles.
     """
 
     EMBEDDING = "embedding"
@@ -104,11 +103,11 @@ class Role(StrEnum):
     Q_UP = "q_up"
     KV_DOWN = "kv_down"
     KV_UP = "kv_up"
-    """Of latent attention, also where a decoding step absorbs it into queries and outputs."""
+    """Latent attention's, also when a decoding step absorbs it into queries and outputs."""
     ROTARY = "rotary"
     SCORE = "score"
     SOFTMAX = "softmax"
-    """Of attention scores, with the dropout of its probabilities."""
+    """Softmax of the attention scores, and dropout of the probabilities."""
     OVER_VALUE = "over_value"
     ATTENTION = "attention"
     """The fused kernel."""
@@ -126,31 +125,31 @@ class Role(StrEnum):
     ROUTING = "routing"
     """The choice of experts from those scores."""
     DISPATCH = "dispatch"
-    """Tokens to the devices and the order of their experts."""
+    """Sends tokens to their experts' devices and sorts them by expert."""
     COMBINE = "combine"
-    """Expert outputs back to their tokens."""
+    """Returns expert outputs to their tokens."""
     EXPERT_UP = "expert_up"
     EXPERT_DOWN = "expert_down"
     SHARED_UP = "shared_up"
-    """Of the expert that every token visits."""
+    """Up projection of a shared expert, which every token visits."""
     SHARED_DOWN = "shared_down"
     PARALLEL_IN = "parallel_in"
-    """The one product before attention and feed-forward of a parallel layer."""
+    """The single input projection of a parallel layer, for attention and feed-forward together."""
     PARALLEL_OUT = "parallel_out"
     PROJECTION = "projection"
     """Any other linear layer."""
     CAST = "cast"
     GRAD_ACCUMULATION = "grad_accumulation"
     INPUT_GATHER = "input_gather"
-    """A region's input gathered over tensor-parallel ranks, and backward once more for the weight gradient."""
+    """Gathers a region's input over tensor-parallel ranks; in backward once more, for the weight gradient."""
     OUTPUT_REDUCE = "output_reduce"
     OUTPUT_GATHER = "output_gather"
     GRAD_GATHER = "grad_gather"
-    """The gradient of a region's output gathered over tensor-parallel ranks."""
+    """Gathers the gradient of a region's output over tensor-parallel ranks."""
     GRAD_REDUCE = "grad_reduce"
-    """The gradient of a region's input summed over tensor-parallel ranks."""
+    """Sums the gradient of a region's input over tensor-parallel ranks."""
     CONTEXT_EXCHANGE = "context_exchange"
-    """Keys and values, or whole sequences, sent between context-parallel ranks."""
+    """Sends keys and values, or parts of sequences, between context-parallel ranks."""
     LOGITS = "logits"
     LOSS = "loss"
     OPTIMIZER = "optimizer"
@@ -181,8 +180,9 @@ class CollectiveKind(Enum):
 
 
 class CollectiveLibrary(Enum):
-    """Whose kernels a collective runs. ``NCCL``: NCCL and its kin (RCCL, oneCCL). ``CUSTOM``: the all-reduce that vLLM
-    and SGLang run inside a node for messages up to 8 MiB, beyond that NCCL. ``TRTLLM``: TensorRT-LLM's."""
+    """The library that runs a collective. ``NCCL``: NCCL, or RCCL and oneCCL on other devices. ``CUSTOM``: the
+    all-reduce that vLLM and SGLang run inside a node for messages up to 8 MiB, and NCCL above. ``TRTLLM``:
+    TensorRT-LLM's."""
 
     NCCL = "nccl"
     CUSTOM = "custom"
@@ -200,7 +200,7 @@ class Axis(Enum):
 
 
 class MemoryBoundKind(Enum):
-    """Kernels whose time is their traffic."""
+    """Kinds of memory-bound kernels."""
 
     EMBEDDING = "embedding"
     NORM = "norm"
@@ -218,10 +218,10 @@ class MemoryBoundKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorBase:
-    """What every operator knows beside its sizes: how often it runs, and which part of a model it is.
+    """The place of an operator in a model.
 
-    ``count`` is how often it runs in the workload (layers that share it, times). ``block`` is an index into
-    `sartor.model.blocks.blocks` of the model's shape. ``role`` is None for an operator of no model.
+    ``count`` is how often it runs in the workload, over all layers that have it. ``role`` is None for an operator that
+    is not part of a model. ``block`` is an index into `sartor.model.blocks.blocks` of the model's shape.
     """
 
     name: str
@@ -249,7 +249,7 @@ class Gemm(OperatorBase):
     accumulates: bool = False
     """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
     quantized: bool = False
-    """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
+    """Another operator quantizes the operands, so this GEMM's own quantizing kernel is left out."""
 
     @property
     def flops(self) -> Floats:
@@ -264,10 +264,10 @@ class Gemm(OperatorBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemm(OperatorBase):
-    """One product per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
+    """One GEMM per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
 
-    ``skew`` is the largest group's rows over the mean (1 = balanced). In ``Pass.WGRAD`` ``n`` and ``k`` stay the
-    weight's and the rows are what is contracted: each group's product is [n, rows/groups] x [rows/groups, k].
+    ``skew`` is the largest group's rows over the mean (1 = balanced). In ``Pass.WGRAD`` ``n`` and ``k`` are
+    still the weight's and the rows are contracted: each group's GEMM is [n, rows/groups] x [rows/groups, k].
     """
 
     groups: Ints
@@ -278,19 +278,19 @@ class GroupedGemm(OperatorBase):
     layout: Layout = Layout.TN
     skew: Floats = 1.0
     masked_rows: Ints = 0
-    """Rows of other devices' experts that a kernel without an exchange of tokens still walks over."""
+    """Rows of other devices' experts that a kernel still visits if tokens are not exchanged."""
     tokens: Ints = 0
-    """Tokens that the rows, masked ones included, are of; 0: not told, one for every row."""
+    """Tokens that the rows (with the masked ones) belong to; 0: unknown, one per row."""
     experts: Ints = 0
-    """Weights on the device, those without rows included; 0: not told, ``groups``."""
+    """Weights on the device, including those without rows; 0: unknown, ``groups``."""
     out_dtype: DType | None = None
-    """Of a weight gradient that is not written in 16 bits."""
+    """Type of a weight gradient that is not written in 16 bits."""
     apart: bool = False
-    """May run as one library product per group, side by side (Transformer Engine's grouped linear), where faster."""
+    """May run as one library GEMM per group, side by side (Transformer Engine's grouped linear), if that is faster."""
     accumulates: bool = False
     """The result is added to what is there (a weight gradient into a main gradient)."""
     quantized: bool = False
-    """A narrow product whose operands another operator narrows: its own quantizing kernel is left out."""
+    """Another operator quantizes the operands, so this GEMM's own quantizing kernel is left out."""
 
     @property
     def flops(self) -> Floats:
@@ -298,7 +298,7 @@ class GroupedGemm(OperatorBase):
 
     @property
     def bytes_moved(self) -> Floats:
-        """Every expert's weights are touched as long as there are at least as many rows as experts."""
+        """Every expert's weights are read as long as there are at least as many rows as experts."""
         out = (self.out_dtype or _output_dtype(self.dtype)).bytes * (2 if self.accumulates else 1)
         weights = 1.0 * self.groups * self.k * self.n
         if self.pass_ is Pass.WGRAD:
@@ -329,7 +329,7 @@ class Attention(OperatorBase):
     """Absorbed multi-head latent attention: keys and values are one tensor of width ``head_dim``."""
     dtype: DType = DType.BF16
     kv_dtype: DType | None = None
-    """Of cached keys and values, where they are kept narrower than ``dtype``; None: as wide."""
+    """Type of cached keys and values if not ``dtype``."""
 
     @property
     def kv_element(self) -> float:
@@ -360,7 +360,7 @@ class Attention(OperatorBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(OperatorBase):
-    """A kernel that streams: ``bytes_moved`` is what it reads and writes, ``rows`` x ``cols`` its problem."""
+    """A memory-bound kernel: ``bytes_moved`` is what it reads and writes, ``rows`` x ``cols`` its size."""
 
     kind: MemoryBoundKind
     rows: Ints
@@ -368,9 +368,9 @@ class MemoryBound(OperatorBase):
     bytes_moved: Floats
     flops: Floats = 0.0
     kernels: Ints = 1
-    """Launches for one execution."""
+    """Kernel launches per execution."""
     kernel: str = ""
-    """Which kernel of its kind (``gelu``, ``layernorm``, ...), where a calibration may know it apart; else empty."""
+    """Which kernel of its kind (``gelu``, ``layernorm``, ...), if a calibration may have it; else empty."""
     dtype: DType = DType.BF16
 
 
@@ -385,12 +385,12 @@ class Collective(OperatorBase):
     """Spacing of the group's members in device numbers: 1 are neighbours, the tensor-parallel degree for the group
     outside it, and so on. With ``group_size`` it says which links a cluster's group crosses."""
     alone: bool = False
-    """No other group of the node communicates meanwhile, as in a benchmark: its members share adapters with nobody
-    else. In a plan all groups communicate at once."""
+    """No other group of the node communicates at the same time, as in a benchmark: its members need not share network
+    adapters. In a plan all groups communicate at once."""
     axis: Axis = Axis.TENSOR
     library: CollectiveLibrary = CollectiveLibrary.NCCL
     eager: bool = False
-    """Launched by the host call by call, not queued or replayed from a graph."""
+    """Launched by the host one at a time, not queued or replayed from a CUDA graph."""
 
     @property
     def flops(self) -> Floats:
@@ -402,7 +402,7 @@ class Collective(OperatorBase):
 
 
 PLACE = ("name", "count", "role", "block", "part")
-"""Fields that say where an operator stands in a model: nothing that one execution takes depends on them."""
+"""Fields for an operator's place in a model; the cost of one execution does not depend on them."""
 
 Operator: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound | Collective
 
@@ -415,7 +415,7 @@ KIND_NAMES: dict[type, str] = {
 
 
 def kernel_role(kind: MemoryBoundKind) -> Role:
-    """The role of a kernel that is nothing more than its kind."""
+    """The role that a kernel has by its kind alone."""
     return {MemoryBoundKind.CROSS_ENTROPY: Role.LOSS, MemoryBoundKind.CONV: Role.CONVOLUTION}.get(kind) or Role(
         kind.value
     )

@@ -173,8 +173,9 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
         for end in edge:
             if isinstance(end, bool) or not isinstance(end, int | str) or end not in known:
                 near = difflib.get_close_matches(str(end), [str(id_) for id_ in known], n=1, cutoff=0.6)
-                raise InputError("edges", list(edge), f"{show_id(end)} is not an operator's"
-                " id", near[0] if near else "")
+                raise InputError(
+                    "edges", list(edge), f"{show_id(end)} is not an operator's id", near[0] if near else ""
+                )
 
 
 def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorId]:

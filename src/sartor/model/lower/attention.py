@@ -1,4 +1,4 @@
-"""Attention parts: grouped-query and latent, self and cross, flash and unfused."""
+"""Attention: grouped-query and latent, self and cross, flash and unfused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from sartor.units import Ints, ceil_div
 
 
 def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
-    """QKV, rotary, attention and output projection of one layer on one device, without collectives."""
+    """QKV projection, rotary embedding, attention and output projection of one layer on one device, without
+    collectives."""
     prefix = "cross_" if mixer.cross else ""
     return chain(
         _projections(setting, mixer),
@@ -28,7 +29,7 @@ def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
 
 
 def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
-    """What lies between the projections: query/key norms, rotary, the attention itself."""
+    """Everything between the projections: query/key norms, rotary embedding, the attention itself."""
     prefix = "cross_" if mixer.cross else ""
     heads, kv_heads = local_heads(setting, mixer)
     pieces = []
@@ -44,9 +45,9 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
 
 
 def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
-    """Multi-head latent attention. Training and prefill expand keys and values from the latent; decode absorbs the
+    """Multi-head latent attention. Training and prefill expand keys and values from the latent. Decoding absorbs the
     up-projections into queries and outputs and attends over the latent itself (DeepSeek-V2, arXiv 2405.04434,
-    sec. 2.1.2), in one fused kernel: one key/value head of width kv_lora_rank + rope for all query heads."""
+    sec. 2.1.2) in one fused kernel, with one key/value head of width kv_lora_rank + rope for all query heads."""
     own = {linear.role: linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.PROJECTION}
     downs = [own[role] for role in (Role.Q_DOWN, Role.KV_DOWN) if role in own]
     down = chain(*(linear_group(setting, linear.name, [linear]) for linear in downs))
@@ -68,26 +69,26 @@ def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
 
 
 def named_inputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
-    """The projections before attention with the names of the GEMMs they run in."""
+    """The projections before attention, each with the name of the GEMM it runs in."""
     prefix = "cross_" if mixer.cross else ""
     inputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.ATTENTION_OUTPUT]
     return [(prefix + (linear.fused or linear.name), linear) for linear in inputs]
 
 
 def output(setting: Setting, mixer: AttentionMixer) -> Linear:
-    """The output projection, where it is one matrix."""
+    """The output projection of an attention that has a single one."""
     return next(linear for linear in mixer.linears(setting.hidden_size) if linear.role is Role.ATTENTION_OUTPUT)
 
 
 def _named_outputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, Linear]]:
-    """The projections after attention: one, or a grouped down- and an up-projection (DeepSeek-V4)."""
+    """The projections after attention: one, or a grouped down-projection and an up-projection (DeepSeek-V4)."""
     outputs = [linear for linear in mixer.linears(setting.hidden_size) if linear.role is Role.ATTENTION_OUTPUT]
     return [("attn_" + linear.name, linear) for linear in outputs]
 
 
 def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
-    """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens, once: when
-    decoding they are in the cache."""
+    """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens once; decoding
+    reads them from the cache."""
     named = named_inputs(setting, mixer)
     if not mixer.cross:
         return beside(*linears(setting, named, mixer.num_kv_heads))
@@ -127,7 +128,7 @@ def _core(
     seq_kv: Ints,
     causal: bool,
 ) -> Attention:
-    """Attention of the heads of one device over whole sequences."""
+    """Attention over whole sequences, for the heads of one device."""
     return Attention(
         name=name,
         role=Role.ATTENTION,
@@ -144,7 +145,7 @@ def _core(
 
 
 def _windowed(full: Attention, window: int) -> Attention:
-    """The same under a sliding window; keys that no query sees are not read."""
+    """The same with a sliding window; keys that no query sees are not read."""
     if not window or not full.causal:
         return replace(full, window=window)
     seen = full.seq_q + window - 1
@@ -153,9 +154,9 @@ def _windowed(full: Attention, window: int) -> Attention:
 
 
 def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attention]:
-    """Chunked attention (Llama 4) as independent blocks of ``window`` tokens, and the shorter last one. A decoding
-    token sees its own chunk up to itself. Earlier context of a prefill is taken to end at a chunk's border. Context
-    parallelism cuts at chunks: nothing is exchanged."""
+    """Chunked attention (Llama 4) as independent blocks of ``window`` tokens and a shorter last one. A decoding
+    token sees its own chunk up to itself. A prefill's earlier context is assumed to end at a chunk border. Context
+    parallelism cuts at chunk borders, so nothing is exchanged."""
     if setting.decoding:
         yield replace(full, seq_kv=(full.seq_kv - 1) % window + 1)
         return
@@ -172,7 +173,7 @@ def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attentio
 
 
 def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
-    """One flash kernel each way, or the products and softmax it fuses, their names begun with ``prefix``."""
+    """One flash kernel each way, or the GEMMs and softmax it fuses, with ``prefix`` before their names."""
     if not setting.flash:
         return _unfused(setting, core, prefix)
     backward = replace(core, name=f"{core.name}.backward", pass_=Pass.BACKWARD)
@@ -181,7 +182,7 @@ def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
 
 def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
     """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads
-    that share a key/value head are packed into the rows. Masks and windows save nothing here."""
+    that share a key/value head are packed into the rows. Masks and windows save no work here."""
     batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
     score, over_value = Role.SCORE, Role.OVER_VALUE
@@ -212,9 +213,9 @@ def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
 
 
 def _starts_ragged(setting: Setting, core: Attention) -> bool:
-    """Whether heads start off 16 bytes in a layout that strides over them: products then run at the rate of fp32 on
-    general cores (about 12 TFLOP/s on an A100 at head dimensions 108 and 225: BigScience's published sweeps of plans,
-    data/end_to_end, 2026-11-21)."""
+    """Whether a strided layout starts heads at addresses that are not multiples of 16 bytes. GEMMs then run at the fp32
+    rate of the general cores (about 12 TFLOP/s on an A100 at head dimensions 108 and 225: BigScience's published sweeps
+    of plans, data/end_to_end, 2026-11-21)."""
     strided = setting.training and setting.kernels.strided_heads and np.ndim(core.head_dim) == 0
     return strided and core.dtype.bytes == 2 and int(core.head_dim) * 2 % 16 != 0
 

@@ -1,9 +1,9 @@
-"""Context parallelism: what each device attends to of a sequence that is split over ``cp`` of them, and what is sent.
+"""Context parallelism: a sequence is split over ``cp`` devices. What each one attends to, and what they exchange.
 
-Ring (Liu et al. 2023, arXiv 2310.01889): keys and values are passed round, each device attends to one part at a time.
-All-to-all (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): sequence is swapped for heads and back.
-All-gather (Llama 3, arXiv 2407.21783, sec. 3.3.2): keys and values are gathered first. Under a causal mask parts of the
-sequence are dealt so that all devices see the same number of keys.
+Ring (Liu et al. 2023, arXiv 2310.01889): keys and values travel around a ring; each device attends to one part at a
+time. All-to-all (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): each device trades its part of the sequence
+for whole sequences of fewer heads, and back. All-gather (Llama 3, arXiv 2407.21783, sec. 3.3.2): keys and values are
+gathered first. Under a causal mask, parts of the sequence are assigned so that all devices see the same number of keys.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sartor.units import Floats, Ints, ceil_div
 
 
 def share(setting: Setting, whole: Attention) -> Attention:
-    """One device's part of an attention over whole sequences.
+    """One device's share of an attention over whole sequences.
 
-    Ring: ``cp`` kernels (its count), each over 1/cp of the keys a query sees on average. All-to-all: whole sequences of
-    fewer heads. All-gather: one kernel of its queries.
+    Ring: ``cp`` kernels (the operator's count), each over 1/cp of the keys a query sees on average. All-to-all: whole
+    sequences, fewer heads. All-gather: one kernel for the device's queries.
     """
     if not setting.is_shared:
         return whole
@@ -38,7 +38,7 @@ def share(setting: Setting, whole: Attention) -> Attention:
 
 
 def exchange(setting: Setting, whole: Attention, inside: Piece) -> Piece:
-    """The attention of one device with what it sends and receives; ``whole`` is that over whole sequences."""
+    """One device's attention (``inside``) with its communication; ``whole`` is the attention over whole sequences."""
     if not setting.is_shared:
         return inside
     ways = {
@@ -50,7 +50,8 @@ def exchange(setting: Setting, whole: Attention, inside: Piece) -> Piece:
 
 
 def swapped(setting: Setting, inside: Piece, entering: Ints, leaving: Ints, name: str) -> Piece:
-    """Something that needs whole sequences, between two swaps of sequence for channels (rows x width each way)."""
+    """A part that needs whole sequences, between two all-to-alls that trade sequence for channels (rows x width
+    each)."""
     if not setting.is_shared:
         return inside
 
@@ -64,15 +65,15 @@ def swapped(setting: Setting, inside: Piece, entering: Ints, leaving: Ints, name
 
 
 def _swap(setting: Setting, whole: Attention, inside: Piece) -> Piece:
-    """Queries, keys and values in, outputs back; key/value heads are copied where they are fewer than devices."""
+    """Queries, keys and values in, outputs back. Key/value heads are copied if there are fewer than devices."""
     kv_heads = np.maximum(whole.num_kv_heads, setting.dims.cp)
     entering = whole.num_heads * whole.head_dim + _whole_number(kv_heads) * (whole.head_dim + whole.v_head_dim)
     return swapped(setting, inside, entering, whole.num_heads * whole.v_head_dim, whole.name)
 
 
 def _ring(setting: Setting, whole: Attention, inside: Piece) -> Piece:
-    """Keys and values go round in cp - 1 steps; backward their gradients travel with them and one step further, home.
-    Outputs of all steps are scaled and summed in fp32 (one read of 16 bits, a read and a write of 32 for each);
+    """Keys and values travel in cp - 1 steps; backward their gradients travel with them, and one step further to
+    return. Outputs of all steps are scaled and summed in fp32 (each: one 16-bit read, one 32-bit read and write);
     backward sums the queries' gradients (Transformer Engine's ring, context_parallel.py)."""
     steps, kv = setting.dims.cp - 1, _kv_bytes(setting, whole)
     name, e, kind = whole.name, setting.element, CollectiveKind.SEND_RECV
@@ -90,8 +91,8 @@ def _ring(setting: Setting, whole: Attention, inside: Piece) -> Piece:
 
 
 def _gather(setting: Setting, whole: Attention, inside: Piece) -> Piece:
-    """Keys and values of the whole sequence are gathered, again in backward (they are not kept), and their gradients
-    reduced and scattered."""
+    """Keys and values of the whole sequence are gathered forward and, because they are not kept, again backward; their
+    gradients are reduce-scattered."""
     kv, name = _kv_bytes(setting, whole) * setting.dims.cp, whole.name
     gather = _collective(setting, f"{name}.cp_all_gather", CollectiveKind.ALL_GATHER, kv, count=whole.count)
     again = replace(gather, name=f"{name}.cp_grad_all_gather", pass_=Pass.BACKWARD)
@@ -103,7 +104,7 @@ def _gather(setting: Setting, whole: Attention, inside: Piece) -> Piece:
 
 
 def _kv_bytes(setting: Setting, whole: Attention) -> Floats:
-    """Keys and values of one device's part of the sequences."""
+    """Bytes of the keys and values of one device's part of the sequences."""
     rows = whole.batch * ceil_div(whole.seq_kv, setting.dims.cp)
     moved: Floats = 1.0 * rows * whole.num_kv_heads * (whole.head_dim + whole.v_head_dim) * setting.element
     return moved

@@ -1,4 +1,4 @@
-"""What lies before the first layer and after the last: token table, final norms, logits, loss."""
+"""Before the first layer and after the last: token table, final norms, logits, loss."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sartor.units import Ints, ceil_div
 
 
 def embedding(setting: Setting, shape: TransformerShape) -> Piece:
-    """Rows of the vocabulary-parallel token table: read and written once per token; learned positions add a read.
-    Backward reads the gradient and adds it to fp32 rows. The partial rows are summed over tensor ranks."""
+    """Lookup in the vocabulary-parallel token table: one row read and written per token, and one more read for learned
+    positions. Backward reads the gradient and adds it to fp32 rows. Partial rows are summed over tensor ranks."""
     e, width = setting.element, _table_width(setting, shape)
     positions = 0 if _is_zero(shape.learned_positions) else 1
     moved = (2 + positions) * e
@@ -58,9 +58,9 @@ def final_norms(setting: Setting, stack: Stack) -> Piece:
 
 
 def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:
-    """The vocabulary-parallel output projection, and when generating the all-gather that a sampler needs.
+    """The vocabulary-parallel output projection, and the all-gather that a sampler needs when generating.
 
-    Training and encoder-only models want logits of every token; generation of the last one of each sequence.
+    Training and encoder-only models need logits for every token, generation only for the last one of each sequence.
     """
     rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
     width = _table_width(setting, shape) if shape.tied_embeddings else setting.hidden_size

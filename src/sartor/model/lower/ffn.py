@@ -27,7 +27,8 @@ from sartor.units import Ints, ceil_div
 
 
 def dense_ffn(setting: Setting, part: DenseFfn, shared: bool = False) -> Piece:
-    """Up (and gate), activation, down on one device, without collectives. ``shared``: of the shared expert."""
+    """Up (and gate), activation and down projection on one device, without collectives. ``shared``: the shared
+    expert's."""
     prefix = "shared" if shared else part.name
     up_role, down_role = (Role.SHARED_UP, Role.SHARED_DOWN) if shared else (Role.FFN_UP, Role.FFN_DOWN)
     *ups, down = part.linears(setting.hidden_size)
@@ -44,7 +45,8 @@ def named_ups(ups: list[Linear], prefix: str) -> list[tuple[str, Linear]]:
 
 
 def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
-    """Router, top-k, permutation, (all-to-all,) the experts as grouped GEMMs, and back; shared experts beside them."""
+    """Router, top-k, permutation, all-to-all, experts as grouped GEMMs, and the way back; shared experts beside
+    them."""
     routed = chain(
         *(linear_group(setting, linear.name, [linear]) for linear in outer_linears(setting, part)),
         _top_k(setting, part),
@@ -57,8 +59,8 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
 
 
 def _routed(setting: Setting, part: MoeFfn) -> Piece:
-    """Tokens to their experts and back. Where tensor parallelism divides experts they see the tokens of all its ranks;
-    else every rank sends its own share of the tokens to whole experts."""
+    """Tokens to their experts and back. If tensor parallelism splits experts, each sees the tokens of all its ranks;
+    otherwise every rank sends its own share of the tokens to whole experts."""
     inside = chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))
     return region(setting, part.name, inside, wide=True) if setting.kernels.splits_experts else inside
 
@@ -71,8 +73,8 @@ def _sent_tokens(setting: Setting, part: MoeFfn) -> Ints:
 
 
 def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
-    """Rows of this device's experts: k for every token it sends, as many as it receives on average; where routing is
-    uneven, those of the fullest device, for which the others wait."""
+    """Rows of this device's experts: k for every token it sends, which is also what it receives on average. With uneven
+    routing, the rows of the fullest device, which the others wait for."""
     rows: Ints = _sent_tokens(setting, part) * part.experts_per_token
     load = _fullest(setting, part)
     if isinstance(load, float) and load == 1.0:
@@ -82,7 +84,7 @@ def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
 
 
 def _fullest(setting: Setting, part: MoeFfn) -> Any:
-    """Rows of the device that has the largest expert over the mean's: its other experts are drawn from the rest."""
+    """Rows of the device with the largest expert, relative to the mean; its other experts get an average load."""
     skew, ep = setting.workload.routing_skew, setting.dims.ep
     if not setting.training or skew == 1.0 or (isinstance(ep, int) and ep == 1):
         return 1.0
@@ -92,18 +94,18 @@ def _fullest(setting: Setting, part: MoeFfn) -> Any:
 
 
 def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
-    """The linears all tokens pass beside the experts: router, gate of the shared expert, latent projections."""
+    """The linear layers every token passes besides the experts: router, shared-expert gate, latent projections."""
     return list(replace(part, shared=None).linears(setting.hidden_size))
 
 
 def expert_width(setting: Setting, part: MoeFfn) -> Ints:
-    """Width of what is sent to the experts."""
+    """Width of the rows sent to the experts."""
     return setting.hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
 
 
 def active_experts(setting: Setting, part: MoeFfn) -> Any:
-    """Experts on this device that at least one token visits, expected under uniform routing: E/ep (1 - (1 - k/E)^T),
-    rounded up. All of them in training; few when decoding a small batch."""
+    """Expected number of experts on this device that at least one token visits under uniform routing, rounded up:
+    E/ep (1 - (1 - k/E)^T). All of them in training, few when decoding a small batch."""
     experts, k = part.num_experts, part.experts_per_token
     tokens = _sent_tokens(setting, part) * setting.dims.ep
     expected = experts * (1.0 - (1.0 - k / np.asarray(experts, dtype=np.float64)) ** tokens) / setting.dims.ep
@@ -155,8 +157,8 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
 
 
 def _sorted(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
-    """What arrives lies by sender; where a device has several experts it is brought in their order, and back (one read
-    and write of every row each time: Megatron-Core's all-to-all dispatcher, ``sort_chunks_by_idxs``)."""
+    """Rows arrive ordered by sender. A device with several experts sorts them by expert, and back again afterwards: one
+    read and write of every row each time (Megatron-Core's all-to-all dispatcher, ``sort_chunks_by_idxs``)."""
     ep, e = setting.dims.ep, setting.element
     if not setting.training or (isinstance(ep, int) and ep == 1):
         return Piece()
@@ -169,8 +171,8 @@ def _sorted(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
 
 def _all_to_all(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
     """Expert parallelism sends every token's k copies to the devices of their experts, each way, both passes. Devices
-    of one tensor-parallel group share the work: each sends 1/tp of the rows. Neighbours in an expert-parallel group
-    are a tensor-parallel group apart, or next to each other where experts are whole."""
+    of one tensor-parallel group share the work: each sends 1/tp of the rows. Members of an expert-parallel group are
+    one tensor-parallel group apart, or direct neighbours if experts are not split."""
     ep = setting.dims.ep
     if isinstance(ep, int) and ep == 1:
         return Piece()
@@ -189,9 +191,9 @@ def _all_to_all(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
 
 
 def _sent_rows(setting: Setting, part: MoeFfn, stride: Ints) -> Any:
-    """Rows a device sends, its own included: k for every token; or one for every group of devices that holds one of its
-    experts (of P groups, with k experts drawn evenly: P (1 - (1 - 1/P)^k)), where copies are made on arrival. What goes
-    on inside a group at the same time is left out: its links are an order of magnitude faster."""
+    """Rows a device sends, including those to itself: k per token. If copies are made on arrival, one per group of
+    devices that holds any of the token's experts: with k experts drawn evenly from P groups, P (1 - (1 - 1/P)^k).
+    Traffic inside a group is left out because its links are an order of magnitude faster."""
     ep, k, near = setting.dims.ep, part.experts_per_token, setting.kernels.dispatch_once_per
     tokens, load = setting.tokens, _fullest(setting, part)
     if near == 0:

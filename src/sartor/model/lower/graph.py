@@ -25,13 +25,13 @@ from sartor.units import Ints
 
 
 def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels | None = None) -> OperatorGraph:
-    """What one device of a tensor-parallel group runs for a workload: forward, and when training backward and the
-    optimizer's step, in execution order within a layer.
+    """Everything that one device of a tensor-parallel group runs for a workload: forward and, in training, backward and
+    the optimizer step, in execution order within a layer.
 
-    Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch (the optimizer's
-    rows: once per step). ``part`` tells layers from what surrounds them. Names are unique within a graph; with several
-    kinds of layers they carry a prefix (``moe.router``). Vision towers are left out: the workload is text.
-    ``pp`` and ``dp`` change nothing here: a plan places layers and shares gradients. ``kernels``: a trainer's habits.
+    Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch (optimizer rows:
+    once per step). ``role`` and ``block`` say what it does and which of `blocks` it belongs to. Names are unique within
+    a graph and, if there are several kinds of layers, have a prefix (``moe.router``). Vision towers are left out: the
+    workload is text. ``pp`` and ``dp`` change nothing here. ``kernels`` describes the trainer's kernels.
 
     Raises ``InputError`` when a single (not array) size does not divide by ``tp`` or ``ep``; for arrays see
     ``feasible``.
@@ -59,12 +59,12 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A stack that the workload runs and what it runs on."""
+    """A stack that the workload runs, with its setting."""
 
     stack: Stack
     setting: Setting
     prefix: str = ""
-    """What the names of operators outside the layers begin with."""
+    """Prefix of the names of operators outside the layers."""
 
     def blocks(self, shape: TransformerShape, *kinds: BlockKind) -> list[tuple[int, Block]]:
         """The stack's blocks of these kinds, with their indices."""
@@ -72,21 +72,22 @@ class _Site:
 
 
 def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
-    """Stacks that text runs, the encoder before the decoder; a decoding step leaves the encoder alone."""
+    """Stacks that text passes, the encoder before the decoder; a decoding step does not run the encoder."""
     for stack, prefix in text_stacks(workload.shape):
         if workload.phase is not Phase.DECODE or stack is workload.shape.main:
             yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix)
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
-    """Tokens per sequence a stack works on; None if text does not run it."""
+    """Tokens per sequence that a stack works on; None if text does not pass it."""
     if stack.tokens is not None:
         return stack.tokens or None
     return workload.seq_len if stack.is_text or stack is workload.shape.main else None
 
 
 def setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
-    """Encoder and decoder both see ``seq_len`` tokens, unless the encoder has a length of its own."""
+    """The setting of a stack. Encoder and decoder both see ``seq_len`` tokens, unless the encoder has its own
+    length."""
     shape = workload.shape
     length = workload.seq_len if stack.tokens is None else stack.tokens
     is_plain = stack is shape.main and stack.tokens is None
@@ -106,7 +107,7 @@ def setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Ke
 
 
 def _stack(site: _Site, shape: TransformerShape) -> Piece:
-    """Token table, projections, layers and (but for the main stack, whose head follows) final norms."""
+    """Token table, projections, layers and final norms; the main stack's norms are part of the head."""
     setting = site.setting
     pieces = [embedding(setting, shape)] if site.stack.tokens is None else []
     pieces += [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
@@ -118,7 +119,7 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
 
 
 def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
-    """Modules for later tokens, which only training runs, and the head."""
+    """The head, and before it the modules for later tokens, which only training runs."""
     for i, block in end.blocks(shape, BlockKind.MTP, BlockKind.HEAD):
         if block.layer is None:
             yield _placed(head(end.setting, shape), block=i, part=Part.HEAD)
@@ -139,7 +140,7 @@ def _module_for_later_tokens(setting: Setting, shape: TransformerShape, like: La
 
 
 def _optimizer(sites: list[_Site], end: _Site, shape: TransformerShape) -> Iterator[Operator]:
-    """Steps of every block, as often as it has weights of its own, and of what surrounds the layers."""
+    """Optimizer steps of every layer, once per set of weights, and of the parameters around the layers."""
     last = len(blocks(shape)) - 1
     for site in sites:
         yield from _layer_steps(site, shape, BlockKind.LAYER)
@@ -161,7 +162,7 @@ def _layer_steps(site: _Site, shape: TransformerShape, kind: BlockKind) -> Itera
 
 
 def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, part: Part = Part.LAYER) -> Piece:
-    """The piece as part of a model: ``count`` times over, in a block, its names begun with ``prefix``."""
+    """The piece placed in a model: repeated ``count`` times, in a block, with ``prefix`` before its names."""
 
     def placed(op: Operator) -> Operator:
         return replace(op, name=prefix + op.name, count=op.count * count, block=block, part=part)
@@ -170,7 +171,7 @@ def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, par
 
 
 def unique(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """Names made unique: a second part of the same name in a layer gets a number."""
+    """Makes names unique: the second operator of a name gets ``#2``."""
     seen: dict[str, int] = {}
     out = []
     for op in operators:

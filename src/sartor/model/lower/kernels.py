@@ -1,5 +1,5 @@
-"""Which kernels a trainer runs: fused or eager, how narrow operands are made, where weight gradients go, what is sent
-around for attention and experts."""
+"""Which kernels a trainer runs: fused or eager, how operands are quantized, where weight gradients go, what attention
+and experts send."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sartor.operators import DType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """How a recipe makes an 8- or 4-bit operand of a 16-bit tensor."""
+    """How a recipe quantizes a 16-bit tensor to 8 or 4 bits."""
 
     reads: int = 1
-    """Times the wide tensor is read: once, and once more where its largest value must be known first."""
+    """Reads of the 16-bit tensor: one, and a second one if its largest value must be known first."""
     copies: int = 2
-    """Narrow copies written: a second where the weight gradient needs another layout or scales along tokens."""
+    """Quantized copies written: a second one if the weight gradient needs another layout or scales along tokens."""
     kernels: int = 1
     gathered: bool = True
-    """Sequence parallelism gathers what is narrow already."""
+    """Sequence parallelism gathers tensors after they are quantized."""
     weights: bool = False
-    """Weights are narrowed again for every microbatch, not once a step."""
+    """Weights are quantized again for every microbatch, not once per step."""
 
 
 NARROWING: Mapping[Recipe, Narrowing] = MappingProxyType(
@@ -36,16 +36,16 @@ NARROWING: Mapping[Recipe, Narrowing] = MappingProxyType(
         Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
     }
 )
-"""Transformer Engine's cast kernels: the largest value must be known before a tensor is narrowed under current scaling
-and NVFP4 (its outer fp32 scale): a second read. Two copies: Hopper multiplies FP8 in layout TN alone, so the weight
-gradient wants a transpose; block and row scales run along what is contracted, so it wants its own whatever the device.
-Scales of whole rows take a pass for the largest value and one to narrow in each direction, and torchao gathers wide.
-NVFP4's copy for the weight gradient passes a Hadamard transform in a kernel of its own (NVIDIA, arXiv 2509.25149, sec.
-4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
+"""Transformer Engine's cast kernels: current scaling and NVFP4 (its outer fp32 scale) need the largest value before
+they quantize, hence a second read. Two copies: Hopper multiplies FP8 in layout TN only, so the weight gradient needs a
+transpose; block and row scales run along the contracted dimension, so it needs a copy of its own on every device.
+Row-wise scales take one pass for the largest value and one to quantize in each direction, and torchao gathers 16 bits.
+NVFP4's copy for the weight gradient goes through a Hadamard transform in a separate kernel (NVIDIA, arXiv 2509.25149,
+sec. 4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
 
 
 def usual_narrowing(dtype: DType) -> Narrowing | None:
-    """What training in a narrow type does where no recipe is named: that of Transformer Engine's first recipe in it.
+    """What training in an 8- or 4-bit type does if no recipe is named: Transformer Engine's first recipe for that type.
     None for types of 16 bits and more."""
     if dtype.activation_bytes >= 2:
         return None
@@ -54,30 +54,31 @@ def usual_narrowing(dtype: DType) -> Narrowing | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Habits of a trainer that change what its devices run. The defaults are Megatron-LM's."""
+    """Properties of a trainer that change which operators its devices run. The defaults are Megatron-LM's."""
 
     fused: bool = True
-    """Norm, activation, rotary and dropout with its residual are one kernel each; else chains of elementwise ones."""
+    """Norm, activation, rotary embedding, and dropout with its residual sum are one kernel each; otherwise chains of
+    elementwise kernels."""
     narrowing: Narrowing | None = None
-    """None: training takes what is usual for its type (``usual_narrowing``); a served model has one cast beside the
-    quantizing kernel that the calibration of the product may hold."""
+    """None: training takes the usual recipe for its type (``usual_narrowing``); a served model has one cast beside the
+    quantizing kernel that a GEMM's calibration may include."""
     weight_gradients: bool = True
     """False: the weights are frozen (adapters)."""
     accumulates: bool = True
-    """Weight gradients are added to a main gradient by the product itself (Megatron's gradient accumulation fusion);
-    else written in the operands' wide type."""
+    """The GEMM itself adds weight gradients to a main gradient (Megatron's gradient accumulation fusion); otherwise
+    they are written in 16 bits."""
     gradient_bytes: float = 0.0
-    """Traffic per weight of adding its gradient to that of earlier microbatches in a kernel of its own."""
+    """Bytes moved per weight by a separate kernel that adds its gradient to that of earlier microbatches."""
     strided_heads: bool = False
-    """Unfused attention reads heads where the projection left them (Megatron's [tokens, batch x heads x head_dim]): a
-    head that does not start on 16 bytes keeps its products off the matrix units."""
+    """Unfused attention reads heads in the projection's layout (Megatron's [tokens, batch x heads x head_dim]). A head
+    that does not start at a multiple of 16 bytes cannot use the matrix units."""
     grouped_apart: bool = False
-    """Experts' products may run as one library product each, side by side on a few streams, where that is faster."""
+    """Experts may run as one library GEMM each, side by side on a few streams, if that is faster."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0
-    """Devices (neighbours by number) that a token is sent to once, however many of its experts they hold; 0: it goes to
-    each of its experts."""
+    """Size of a group of neighbouring devices that gets a token once, however many of its experts they hold. 0: a token
+    is sent to each of its experts."""
     splits_experts: bool = True
-    """Tensor parallelism divides every expert; else its ranks are expert-parallel ranks, and experts stay whole
+    """Tensor parallelism splits every expert. Otherwise its ranks serve as expert-parallel ranks and experts stay whole
     (Megatron's ``expert_tensor_parallel_size`` 1)."""

@@ -26,8 +26,7 @@ from sartor.units import ceil_div
 
 
 def layer(setting: Setting, part: Layer) -> Piece:
-    """A residual layer as `lower` counts it: norms of one width are one row whose count says how many there are; so are
-    residual sums, one for each block."""
+    """A residual layer as `lower` counts it: its norms are one operator with a count, and so are its residual sums."""
     inside = [block.inside for block in blocks_of(setting, part)]
     sums = len(inside) if part.mixers or part.all_ffns else 0
     counted = [repeat(_norm(setting, part), len(part.norms))] if part.norms else []
@@ -35,7 +34,7 @@ def layer(setting: Setting, part: Layer) -> Piece:
 
 
 def whole_layer(setting: Setting, part: Layer) -> Piece:
-    """The same with each norm and each sum in its place."""
+    """The same layer with each norm and each sum in its place."""
     one = _sum(setting) if part.mixers or part.all_ffns else Piece()
     return chain(*(around(chain(*block.before, block.inside, *block.after), one) for block in blocks_of(setting, part)))
 
@@ -50,8 +49,8 @@ class ResidualBlock:
 
 
 def blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
-    """A layer's residual blocks: one for each mixer and feed-forward part, or one for all where they are parallel. The
-    layer's norms are dealt over them, one each before a block, a second set after."""
+    """A layer's residual blocks: one per mixer and feed-forward part, or a single one if they are parallel. Each block
+    gets one of the layer's norms before it; if there are more norms, the others come after it."""
     if part.parallel:
         insides = [beside(*_parallel(setting, part))]
     else:
@@ -80,7 +79,7 @@ def _parts(part: Layer) -> tuple[Mixer | Ffn, ...]:
 
 
 def _block(setting: Setting, part: Mixer | Ffn) -> Piece:
-    """One part with its collectives. Latent attention and experts place their own, further inside."""
+    """One part with its collectives. Latent attention and experts place theirs further inside."""
     if isinstance(part, LatentAttentionMixer):
         return latent_attention(setting, part)
     if isinstance(part, MoeFfn):
@@ -96,8 +95,8 @@ def _inner(setting: Setting, part: Mixer | Ffn) -> Piece:
 
 
 def _parallel(setting: Setting, part: Layer) -> list[Piece]:
-    """Parallel parts share one entry to and one exit from the tensor-parallel region, hence one all-reduce (Chowdhery
-    et al. 2022, PaLM, sec. 2); families that fuse run one GEMM on either side as well."""
+    """Parallel parts share the tensor-parallel region and therefore need one all-reduce (Chowdhery et al. 2022, PaLM,
+    sec. 2). Some families also fuse all input projections into one GEMM and all output projections into another."""
     inside = [x for x in _parts(part) if not isinstance(x, (LatentAttentionMixer, MoeFfn))]
     apart = [_block(setting, x) for x in _parts(part) if isinstance(x, (LatentAttentionMixer, MoeFfn))]
     match inside:
@@ -110,7 +109,7 @@ def _parallel(setting: Setting, part: Layer) -> list[Piece]:
 
 
 def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
-    """Q, K, V, up (and gate) as one GEMM; both outputs as another, contracted together."""
+    """Q, K, V, up (and gate) as one GEMM, both output projections as another."""
     *ups, down = ffn.linears(setting.hidden_size)
     inputs = [linear for _, linear in named_inputs(setting, mixer)] + ups
     outputs = (output(setting, mixer), down)

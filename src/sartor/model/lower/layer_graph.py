@@ -1,8 +1,8 @@
 """One layer as a graph: which operator waits for which, forward and backward apart.
 
-``lower`` lists what a device runs, equal operators counted; an operator schedule wants every one of them and what it
-needs. Both are made by the same pieces. Projections that share their input are independent of each other, as are the
-parts of a parallel layer and a shared expert beside the routed ones. Nothing waits for a weight gradient.
+``lower`` lists the operators of a device and counts equal ones. A schedule of operators needs each of them and its
+dependencies. Both come from the same pieces. Projections with the same input are independent of each other; so are the
+parts of a parallel layer, and a shared expert and the routed ones. Nothing waits for a weight gradient.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lower_layer(
     """The graph of one layer of the main stack's ``run``-th kind on one device of a tensor-parallel group.
 
     The operators add up to what ``lower`` counts for that layer. Latent attention and state-space parts are chains in
-    execution order, which is valid and leaves some freedom unused.
+    execution order: valid, but a schedule could overlap more of them.
 
     >>> from sartor.model.zoo import load_model
     >>> graph = lower_layer(Workload(shape=load_model("gpt3-175b"))).forward

@@ -1,5 +1,5 @@
-"""Linear layers: one GEMM forward, one each for the gradients of its input and of its weight, and the collectives that
-tensor parallelism puts around them.
+"""Linear layers: a GEMM forward, one for the input gradient and one for the weight gradient, and the collectives of
+tensor parallelism around them.
 
 For Y[T,out] = X[T,in] W^T with W stored [out,in] as PyTorch does (NVIDIA Linear/Fully-Connected Layers User's Guide,
 table 1, in BLAS letters; codesign digest sec. 1.2):
@@ -9,7 +9,7 @@ table 1, in BLAS letters; codesign digest sec. 1.2):
     wgrad     dW = dY^T X   m=out  n=in   k=T     NT, added to an fp32 main gradient (Megatron's
                                                   gradient_accumulation_fusion)
 
-The input gradient of the very first layer is counted too: the embedding below it wants it.
+The input gradient of the first layer is counted too, because the embedding needs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def linears(
     rows: Ints | None = None,
     role: Role | None = None,
 ) -> list[Piece]:
-    """Named linear layers; those of one name are one GEMM."""
+    """Linear layers with names; those with the same name run as one GEMM."""
     groups: dict[str, list[Linear]] = {}
     for name, linear in parts:
         groups.setdefault(name, []).append(linear)
@@ -59,8 +59,8 @@ def linear_group(
     rows: Ints | None = None,
     role: Role | None = None,
 ) -> Piece:
-    """Linear layers that share their input, as one GEMM of their summed local widths; nothing if they have no rows.
-    ``role`` is the first one's unless given."""
+    """Linear layers with the same input as one GEMM of their summed local widths; nothing if they have no rows.
+    ``role`` defaults to that of the first."""
     first = group[0]
     role = role or first.role
     if first.rows is not None:
@@ -82,7 +82,8 @@ def local_inner(linear: Linear, tp: Ints) -> Ints:
 
 
 def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
-    """Output width on one device. Key/value heads are whole: replicated when there are fewer than devices."""
+    """Output width on one device. Key/value heads are not split: if there are fewer than devices, they are
+    replicated."""
     width: Ints = linear.d_out
     if linear.split is Split.COLUMN:
         width = ceil_div(linear.d_out, tp)
@@ -92,7 +93,7 @@ def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
 
 
 def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
-    """Parameters of a linear layer that one device holds (a row-parallel bias is whole on every device)."""
+    """Parameters of a linear layer that one device holds (every device holds all of a row-parallel bias)."""
     width = local_width(linear, tp, kv_heads)
     return linear.count * (width * local_inner(linear, tp) + (width if linear.bias else 0))
 
@@ -107,8 +108,8 @@ def product(
     dtype: DType,
     split: Split = Split.REPLICATED,
 ) -> Piece:
-    """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts a narrow ``dtype`` needs. What is
-    gathered over tensor ranks before a product (``split``) is narrowed before that, each rank its own part."""
+    """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts that an 8- or 4-bit ``dtype`` needs.
+    A tensor that is gathered over tensor ranks (``split``) is quantized before, each rank its own part."""
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
     forward = Gemm(name=name, role=role, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
@@ -137,7 +138,7 @@ def product(
 
 
 def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
-    """The kernel that adds a weight's gradient to that of earlier microbatches, where the product does not."""
+    """The kernel that adds a weight gradient to that of earlier microbatches if the GEMM does not."""
     each = setting.kernels.gradient_bytes
     if not each:
         return ()
@@ -156,7 +157,7 @@ def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[
 
 
 def gathers_narrow(setting: Setting) -> bool:
-    """Whether sequence parallelism gathers what a recipe has narrowed already (Transformer Engine)."""
+    """Whether sequence parallelism gathers quantized tensors (Transformer Engine)."""
     how = setting.kernels.narrowing
     return setting.sequence_parallel and how is not None and how.gathered and setting.dtype.bytes < 2
 
@@ -164,9 +165,9 @@ def gathers_narrow(setting: Setting) -> bool:
 def casts(
     setting: Setting, name: str, rows: Ints, cols: Ints, dtype: DType, pass_: Pass, weights: Floats = 0.0
 ) -> tuple[MemoryBound, ...]:
-    """Quantising a 16-bit activation to 8 or 4 bits: read wide, write narrow; training also writes the transposed
-    copy that the weight gradient contracts over tokens (Hopper multiplies FP8 in layout TN alone). A recipe may read
-    twice, write once, or narrow ``weights`` (elements) as well."""
+    """Quantizes a 16-bit activation to 8 or 4 bits. Training also writes the transposed copy that the weight gradient
+    contracts over tokens (Hopper multiplies FP8 in layout TN only). A recipe may read twice, write once, or quantize
+    ``weights`` (elements) as well."""
     if dtype.activation_bytes >= 2:
         return ()
     how = setting.kernels.narrowing or Narrowing(copies=1)
@@ -201,8 +202,8 @@ def region(
     Without sequence parallelism the output is all-reduced forward and the input's gradient backward (Shoeybi et al.
     2019, fig. 3). With it (Korthikanti et al. 2022, sec. 4.2.2) the input is all-gathered and the output
     reduce-scattered; backward mirrors that and gathers the input once more for the weight gradient. Messages are the
-    whole [tokens, width] activation; ``gathered`` is the width that enters when it is not the residual's. What enters
-    products of a narrow recipe is gathered narrow, unless they are ``wide``.
+    whole [tokens, width] activation; ``gathered`` is the width of the input if it is not the residual's. Inputs of 8-
+    and 4-bit GEMMs are gathered in that type, unless ``wide``.
     """
     if not setting.is_split:
         return inside
@@ -237,7 +238,7 @@ def _collective(
     message: Floats,
     pass_: Pass = Pass.FORWARD,
 ) -> Collective:
-    """Serving engines replay their own all-reduce from a graph where it is faster than NCCL; training runs NCCL."""
+    """Training runs NCCL. Serving engines replay their own all-reduce from a CUDA graph if it is faster."""
     library = CollectiveLibrary.NCCL if setting.training else CollectiveLibrary.CUSTOM
     return Collective(
         name=f"{region}.{way}",

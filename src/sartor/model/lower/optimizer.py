@@ -1,4 +1,4 @@
-"""The optimizer step: parameters that one device holds, part by part, and the traffic of updating them."""
+"""The optimizer step: parameters of one device, part by part, and the bytes moved to update them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ et al. 2020 (ZeRO), sec. 3.1; 16-bit and narrower training also writes the 16-bi
 
 
 def layer_steps(setting: Setting, layer: Layer) -> tuple[MemoryBound, ...]:
-    """One step per part of a layer, so that each keeps the axes of its own sizes."""
+    """One step per part of a layer, so that each depends only on the axes of its own sizes."""
     return tuple(adam(setting, f"optimizer.{name}", params) for name, params in layer_params(setting, layer))
 
 
@@ -39,7 +39,7 @@ def adam(setting: Setting, name: str, params: Ints) -> MemoryBound:
 
 
 def layer_params(setting: Setting, layer: Layer) -> Iterator[tuple[str, Ints]]:
-    """Parameters of one layer on one device, by part; its norms and own vectors go with the first."""
+    """Parameters of one layer on one device, by part; the layer's norms and vectors are added to the first part."""
     h, tp = setting.hidden_size, setting.tp
     rest: Ints = _vectors(h, layer.norms, layer.vectors) + sum(local_params(x, tp) for x in layer.linears)
     for mixer in layer.mixers:
@@ -64,7 +64,7 @@ def ffn_params(setting: Setting, part: Ffn) -> Ints:
 
 
 def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
-    """What every token passes: all of a dense part; router, shared experts and projections of one with experts."""
+    """Parameters that every token uses: all of a dense part; router, shared experts and projections of a MoE part."""
     h, tp = setting.hidden_size, setting.tp
     own: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
     shared = None if isinstance(part, DenseFfn) else part.shared
@@ -72,7 +72,7 @@ def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
 
 
 def expert_params(setting: Setting, part: Ffn) -> Ints:
-    """Routed experts of this device: num_experts / ep of them, whole or each split over the tensor ranks."""
+    """Parameters of this device's routed experts: num_experts / ep of them, whole or split over the tensor ranks."""
     if isinstance(part, DenseFfn):
         return 0
     tp = setting.tp if setting.kernels.splits_experts else 1
@@ -100,7 +100,7 @@ def stack_params(setting: Setting, stack: Stack) -> Ints:
 
 
 def _vectors(hidden_size: Ints, norms: Sequence[Norm], vectors: Sequence[Vectors]) -> Ints:
-    """Norms and other vectors: whole on every device (they are too small to be worth splitting)."""
+    """Norms and other vectors. They are too small to be split, so every device holds all of them."""
     total: Ints = sum((norm.params(hidden_size) for norm in norms), 0)
     return total + sum((vector.params(hidden_size) for vector in vectors), 0)
 

@@ -1,7 +1,7 @@
-"""Operators of one part of a model, with what waits for what.
+"""Operators of one part of a model and the dependencies between them.
 
-A part is a flow: steps one after another, some of which fork. Where a graph without edges is wanted, `laid_out` lists
-the operators in order; `wired` adds the edges that an operator schedule needs.
+A part is a flow: steps one after another, some of which fork. `laid_out` lists its operators in order; `wired` adds the
+edges that a schedule of operators needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sartor.units import Ints
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Branches that start from the same results. What follows waits for all of ``branches``, an empty one being the
-    results themselves (a skip connection), and for none of ``aside`` (weight gradients)."""
+    """Branches with the same input. The next step waits for all of ``branches`` (an empty one is a skip connection) and
+    for none of ``aside`` (weight gradients)."""
 
     branches: tuple[Flow, ...]
     aside: tuple[Flow, ...] = ()
@@ -25,8 +25,8 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The backward of a region whose input is gathered once more, by an operator that waits for nothing. The weight
-    gradients that end ``inside``, those of the region's first linear layers, read what it gathers."""
+    """The backward of a tensor-parallel region whose input ``operator`` gathers once more. That operator waits for
+    nothing; the weight gradients at the end of ``inside``, those of the region's first linear layers, wait for it."""
 
     operator: Operator
     inside: Flow
@@ -57,7 +57,7 @@ def chain(*pieces: Piece) -> Piece:
 
 
 def beside(*pieces: Piece) -> Piece:
-    """Pieces that read the same input and don't wait for each other, listed as `chain` lists them."""
+    """Pieces with the same input that do not wait for each other; operators are in the same order as in `chain`."""
     if len(pieces) == 1:
         return pieces[0]
     return Piece(
@@ -67,7 +67,7 @@ def beside(*pieces: Piece) -> Piece:
 
 
 def around(inside: Piece, total: Piece) -> Piece:
-    """A residual part: ``total`` adds what enters it to what leaves it, backward the gradients of both."""
+    """A residual part: ``total`` adds its input to its output, and backward the gradients of both."""
     return Piece(
         forward=(Fork((inside.forward, ())), *total.forward),
         backward=(Fork((inside.backward, ())), *total.backward) if total.backward else (),
@@ -75,12 +75,12 @@ def around(inside: Piece, total: Piece) -> Piece:
 
 
 def repeat(piece: Piece, count: Ints) -> Piece:
-    """The piece ``count`` times over (once more for each layer that has it)."""
+    """The piece repeated ``count`` times."""
     return piece.mapped(lambda op: replace(op, count=op.count * count))
 
 
 def laid_out(flow: Flow) -> Iterator[Operator]:
-    """The operators of a flow in the order they are listed."""
+    """The operators of a flow in order."""
     for step in flow:
         if isinstance(step, Fork):
             for branch in (*step.branches, *step.aside):
@@ -93,12 +93,12 @@ def laid_out(flow: Flow) -> Iterator[Operator]:
 
 
 def wired(flow: Flow) -> list[tuple[int, int]]:
-    """Which operators of `laid_out` wait for which: pairs of positions (before, after)."""
+    """Edges between the operators of `laid_out`: pairs of positions (before, after)."""
     return _Wiring().run(flow)
 
 
 class _Wiring:
-    """Edges as operators are laid one by one."""
+    """Collects edges, operator by operator."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -109,8 +109,8 @@ class _Wiring:
         return self.edges
 
     def _flow(self, flow: Flow, start: tuple[int, ...], gathered: tuple[int, ...]) -> tuple[int, ...]:
-        """Lays a flow that waits for ``start``, its last weight gradients also for ``gathered``; what comes after it
-        waits for the positions returned."""
+        """Adds a flow that waits for ``start``; the weight gradients at its end wait for ``gathered`` too. Returns the
+        positions that the next step waits for."""
         for i, step in enumerate(flow):
             if isinstance(step, Fork):
                 start = self._fork(step, start, gathered if i == len(flow) - 1 else ())

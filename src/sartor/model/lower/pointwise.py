@@ -1,4 +1,4 @@
-"""Kernels that stream: what each must read and write, in elements per row, and why.
+"""Memory-bound kernels: what each must read and write, and why.
 
 ``e`` is the width of an activation (2 bytes in 16-bit training). Caches are ignored: every tensor is larger than L2 at
 the sizes that matter, and the cost model knows the device's L2.
@@ -27,8 +27,8 @@ def streamed(
     role: Role | None = None,
 ) -> Piece:
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
-    ``rows`` x ``cols``. ``flops`` per element too: vector work, told for completeness; the backward does twice that.
-    ``role`` is that of the kind unless given."""
+    ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to
+    that of the kind."""
     role = role or kernel_role(kind)
     elements = 1.0 * rows * cols
     forward = MemoryBound(
@@ -64,9 +64,9 @@ def streamed(
 def norm(setting: Setting, rows: Ints, cols: Ints, name: str = "norm", kind: NormKind = NormKind.LAYER_NORM) -> Piece:
     """Forward reads x and writes y; backward reads x and dy and writes dx (statistics and weights are negligible).
 
-    Unfused, PyTorch's layer norm is one kernel all the same, an RMS norm a chain: widen to fp32, square, mean, scale,
-    narrow, weight. Its backward sends gradients through each of them, with the weight's product and the square's and
-    the mean's branch joined by a sum.
+    Unfused, PyTorch's layer norm is still one kernel, but an RMS norm is a chain: convert to fp32, square, mean, scale,
+    convert back, multiply by the weight. Its backward goes through each of them and sums the branches of the weight,
+    the square and the mean.
     """
     e = setting.element
     if setting.kernels.fused or kind is NormKind.LAYER_NORM:
@@ -87,8 +87,8 @@ def norm(setting: Setting, rows: Ints, cols: Ints, name: str = "norm", kind: Nor
 
 def residual(setting: Setting, rows: Ints, cols: Ints, name: str = "residual") -> Piece:
     """Forward reads the branch and the stream and writes the sum; backward adds the branch's gradient to the stream's
-    (read two, write one). Dropout is fused with it and adds a one-byte mask, written forward and read backward; unfused
-    it reads and writes the branch once more."""
+    (two reads, one write). Dropout is fused with the sum and adds a one-byte mask, written forward and read backward;
+    unfused, it reads and writes the branch once more."""
     e, mask = setting.element, 1.0 if setting.dropout else 0.0
     apart = 2 * e if setting.dropout and not setting.kernels.fused else 0.0
     moved = 3 * e + mask + apart
@@ -101,7 +101,8 @@ def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str,
     """Forward reads one tensor (gated: gate and up) and writes one; backward reads those and the output's gradient and
     writes a gradient for each. ``cols`` is the width of the output. The bias is added on the way.
 
-    Unfused, the gate's function and the product with it are kernels of their own (2 and 3 elements; backward 3 and 6).
+    Unfused, the activation of the gate and the multiplication with it are separate kernels (2 and 3 elements moved;
+    backward 3 and 6).
     """
     e, inputs = setting.element, 2 if gated else 1
     moved, back, kernels = (inputs + 1) * e, (2 * inputs + 1) * e, 1
@@ -116,14 +117,14 @@ def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str,
 
 
 WRITTEN_OUT = {"gelu_new": (18, 28, 8), "gelu_fast": (20, 30, 9), "gelu_python": (9, 15, 4), "quick_gelu": (7, 11, 3)}
-"""Functions that Hugging Face models write as chains of elementwise kernels: (elements moved forward and backward,
-kernels). ``gelu_new`` is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): kernels of one tensor and scalars move 2,
-sums and products of two tensors 3 (transformers/activations.py, recalled 2026-11-21)."""
+"""Activations that Hugging Face models compute with chains of elementwise kernels: (elements moved forward, backward,
+kernels). ``gelu_new`` is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): a kernel on one tensor moves 2,
+a sum or product of two tensors 3 (transformers/activations.py, recalled 2026-11-21)."""
 
 
 def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
-    """Queries and keys are rotated in place, forward and backward: read and write of the rotated part. Unfused: times
-    cosine (2), halves swapped and one negated (3), times sine (2), summed (3), for queries and for keys."""
+    """Queries and keys are rotated in place, forward and backward: one read and write of the rotated part. Unfused, for
+    queries and for keys: multiply by cosine (2), swap halves and negate one (3), multiply by sine (2), add (3)."""
     e = setting.element
     moved, kernels = (2 * e, 1) if setting.kernels.fused else (10 * e, 10)
     return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
@@ -132,7 +133,7 @@ def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Pi
 def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax") -> Piece:
     """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
     gradient and writes the scores'. Dropout is an elementwise kernel after it: read, write, and a one-byte mask each
-    way. Unfused, scale and mask are kernels of their own each way (2 elements each)."""
+    way. Unfused, scale and mask are separate kernels each way (2 elements each)."""
     e, apart = setting.element, 0 if setting.kernels.fused else 2
     moved, back = (2 + 2 * apart) * e, (3 + 2 * apart) * e
     probabilities = streamed(

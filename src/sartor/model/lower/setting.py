@@ -1,4 +1,4 @@
-"""What every part of a model needs to know to be lowered."""
+"""The setting in which a part of a model is lowered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Only training splits activations along the sequence; servers keep them whole (one token has none)."""
+        """Only training splits activations along the sequence; inference does not."""
         return self.dims.sequence_parallel and self.training and self.is_split
 
     @property
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def is_shared(self) -> bool:
-        """Whether context parallelism divides sequences: in every pass but a decoding step."""
+        """Whether context parallelism splits sequences: in every phase but decoding."""
         return not (isinstance(self.dims.cp, int) and self.dims.cp == 1) and not self.decoding
 
     @property
@@ -78,12 +78,12 @@ class Setting:
 
     @property
     def dtype(self) -> DType:
-        """Of the operands of linear layers."""
+        """Type of the operands of linear layers."""
         return self.workload.dtype
 
     @property
     def wide(self) -> DType:
-        """Of activations, attention, router and logits: 8- and 4-bit training and serving keep these in 16 bits
+        """Type of activations, attention, router and logits: 8- and 4-bit training and serving keep these in 16 bits
         (DeepSeek-V3, arXiv 2412.19437, sec. 3.3.1)."""
         return self.dtype if self.dtype.bytes >= 2 else DType.BF16
 

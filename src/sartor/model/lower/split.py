@@ -1,4 +1,4 @@
-"""Which shapes tensor and expert parallelism can divide: a mask for many, an error for one."""
+"""Which shapes tensor and expert parallelism can split: a mask for arrays, an error for a single shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
 
 
 def check(shape: TransformerShape, dims: ParallelDims) -> None:
-    """Raise ``InputError`` for the first single size that does not divide. Arrays are not checked: ask ``feasible``."""
+    """Raise ``InputError`` for the first single size that does not divide. For arrays use ``feasible``."""
     for division in divisions(shape, dims):
         if np.ndim(division.ok) == 0 and not division.ok:
             value, degree = int(division.value), int(division.degree)
@@ -67,7 +67,7 @@ def check_sizes(workload: Workload, dims: ParallelDims) -> None:
 
 
 def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:
-    """Everything that must divide; nothing for a degree that is the number 1."""
+    """All divisions that must come out even; none for a degree of 1."""
     tp, ep = dims.tp, dims.ep
     layers = [run.layer for stack in shape.stacks if stack.is_text for run in stack.runs]
     if not _is_one(tp):

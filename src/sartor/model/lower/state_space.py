@@ -14,7 +14,7 @@ from sartor.units import Ints, ceil_div
 
 def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     """Input projections, short convolution, scan, output projection on one device, without the collectives of tensor
-    parallelism. Under context parallelism sequence is swapped for channels around convolution and scan (Megatron-Core's
+    parallelism. Context parallelism trades sequence for channels around convolution and scan (Megatron-Core's
     context-parallel Mamba)."""
     parts = mixer.linears(setting.hidden_size)
     before = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is not Split.ROW]

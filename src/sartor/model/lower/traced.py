@@ -1,7 +1,7 @@
-"""The operators of a traced model for another number of sequences: what `lower` gives for a shape that was traced.
+"""The operators of a traced model for another number of sequences: `lower` for shapes that come from a trace.
 
-A traced graph is one device's: tensor, context and expert parallelism would change what was traced, so they are
-refused. Sizes that grow with the batch are scaled by it; the sequence length and the dtype are those of the trace.
+A trace is of one device. Tensor, context and expert parallelism would change its operators, so they are refused. Sizes
+that grow with the batch are scaled by it; sequence length and dtype stay as traced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sartor.units import Ints
 
 
 def lower_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> OperatorGraph:
-    """What one device runs of a traced model: forward, and when training the traced backward and an Adam step.
+    """Operators of a traced model on one device: forward and, in training, the traced backward and an Adam step.
 
     Raises ``InputError`` for a phase, sequence length, dtype or parallelism that was not traced.
     """
@@ -105,7 +105,7 @@ def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) ->
 
 
 def batch_scale(traced: TracedModel, workload: Workload) -> Any:
-    """Sequences asked for over sequences traced."""
+    """Number of sequences relative to the trace."""
     return np.asarray(workload.microbatch_size) / traced.microbatch_size
 
 
@@ -129,8 +129,8 @@ def _times(size: Ints, scale: Any) -> Any:
 
 
 def optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
-    """Adam on the parameters of every kind of layer, once for each set of weights, and of what surrounds them; the
-    states are fp32, and parameters of 16 bits are written beside their fp32 copies."""
+    """Adam steps for every kind of layer, once per set of weights, and for the parameters around the layers. States are
+    fp32; 16-bit parameters are written beside their fp32 copies."""
     for i, layer in enumerate(traced.layers, 1):
         prefix = f"{layer.name}." if len(traced.layers) > 1 else ""
         yield _adam(f"{prefix}optimizer", layer.num_params, layer.weight_sets, traced.dtype, i)
