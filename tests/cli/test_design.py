@@ -91,7 +91,7 @@ def test_the_terminal_fits_100_columns_and_says_chip_plan_proof_and_area(sartor:
     ran = sartor(*small)
     assert ran.code == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 100
-    for words in ("tensor cores of", "Proved: none of 64", "Where the steps go", "Where the area goes", "Plans"):
+    for words in ("tensor cores of", "Proved optimal: none of 64", "Where the time goes", "Where the area goes", "Plans"):
         assert words in ran.out
 
 
@@ -311,7 +311,7 @@ def test_why_the_best_is_faster_is_told_model_by_model(
     assert {"arrays", "lanes", "buffer"} <= set(reason["left"])
     assert "256 vector lanes in place of 64" in reason["text"]
     out = sartor(*words).out
-    assert "The best against TPUv4-like, model by model" in out
+    assert "The best chip against TPUv4-like" in out
     assert f"{reason['factor']:.2f}x TPUv4-like with expert placement" in " ".join(out.split())
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from sartor.report.accuracy_view import case_text, counted, legend_of, name_of, origins
 from sartor.report.draw_accuracy import draw_error_by_size, draw_scatter
 from sartor.report.frame import to_svg
-from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.grid import GridColumn
+from sartor.report.html import Markup, element, join, table
 from sartor.report.page import _style as style
 
 _COLUMNS = (
@@ -68,7 +69,11 @@ def _section(chart: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> l
         parts.append(_svg(draw_scatter(f"{name}: predicted against measured", chart["scatter"])))
         parts.append(_svg(draw_error_by_size(f"{name}: error by size", chart["errors"])))
     shown = [(key, word) for key, word in _COLUMNS if any(group.get(key) is not None for group in groups)]
-    columns = [Column(head="group", number=False), Column(head="targets"), *(Column(head=w) for _, w in shown)]
+    columns = [
+        GridColumn(head="group", number=False),
+        GridColumn(head="targets"),
+        *(GridColumn(head=w) for _, w in shown),
+    ]
     rows = [
         (name_of(group), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key, _ in shown))
         for group in groups

@@ -18,7 +18,8 @@ from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
 from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_chart
-from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.grid import GridColumn
+from sartor.report.html import Markup, element, join, table
 from sartor.report.table_estimate import plain_table, section_title
 from sartor.report.words import printable
 from sartor.units import format_share
@@ -173,8 +174,8 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
 
 def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
     """The section of the page: sentences, figure and table."""
-    columns = [Column(head="chip", number=False), Column(head="memory")]
-    columns += [Column(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
+    columns = [GridColumn(head="chip", number=False), GridColumn(head="memory")]
+    columns += [GridColumn(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
     rows = [
         (
             chip_label(chip),

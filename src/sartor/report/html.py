@@ -6,9 +6,9 @@ import html
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from sartor.report.grid import Grid, GridColumn
 from sartor.report.words import printable
 
 
@@ -38,16 +38,7 @@ def join(parts: Iterable[Any], between: str = "") -> Markup:
     return Markup(text(between).join(text(part) for part in parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A table column: its head, what hovering over the head explains, and whether it holds numbers."""
-
-    head: str
-    explains: str | None = None
-    number: bool = True
-
-
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: str, highlight: int = -1) -> Markup:
+def table(columns: Sequence[GridColumn], rows: Iterable[Sequence[Any]], *, caption: str, highlight: int = -1) -> Markup:
     """A table whose head stays in sight and which scrolls inside its own box where it is wider than the page."""
     head = element(
         "tr",
@@ -62,7 +53,12 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: 
     return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _cell(column: Column, value: Any, position: int) -> Markup:
+def grid_table(grid: Grid) -> Markup:
+    """A grid as a table."""
+    return table(grid.columns, grid.rows, caption=grid.caption, highlight=grid.marked)
+
+
+def _cell(column: GridColumn, value: Any, position: int) -> Markup:
     kind = "number" if column.number else None
     return element("th", value, scope="row") if position == 0 else element("td", value, class_=kind)
 

@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.report.contract import plain
+from sartor.report.grid import grid_view
 from sartor.report.plan_body import cluster_body, priced_body
-from sartor.report.plan_words import bound_text, devices_text, plan_words, step_parts
+from sartor.report.plan_grids import parts_grid
+from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
@@ -70,7 +72,7 @@ def stage_body(stage: StageMemory) -> dict[str, Any]:
 def launch_view(answer: LaunchAnswer) -> RenderableType:
     """The launch, where its step goes, memory by stage, findings, and unknown arguments."""
     parts: list[RenderableType] = [Text(_heading(answer), style="bold"), Text(_headline(answer))]
-    parts += [section_title("Where the time goes"), _parts_table(answer)]
+    parts += [section_title("Where the time goes"), grid_view(parts_grid(answer.priced))]
     parts += [section_title("Memory by stage"), _memory_table(answer), section_title("Findings"), *_findings(answer)]
     if answer.unknown:
         parts += notes("Unknown arguments, not priced", [printable(line) for line in answer.unknown])
@@ -99,13 +101,6 @@ def _headline(answer: LaunchAnswer) -> str:
         f"{rate} tokens/s per device, {format_share(float(priced.step.mfu))} of dense peak (MFU). "
         f"{fits} {bound_text(priced)}"
     )
-
-
-def _parts_table(answer: LaunchAnswer) -> Table:
-    table = plain_table("part", "time", "share")
-    for words, seconds in step_parts(answer.priced):
-        table.add_row(words, format_seconds(seconds), format_share(seconds / answer.priced.step_s))
-    return table
 
 
 def _memory_table(answer: LaunchAnswer) -> Table:

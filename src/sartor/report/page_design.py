@@ -6,30 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import DesignAnswer
-from sartor.designs.detail import ModelDetail, area_parts, model_detail, power_parts
+from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
+from sartor.report.design_grids import (
+    alternatives_grid,
+    area_grid,
+    front_grid,
+    gpu_notes,
+    gpus_grid,
+    plans_grid,
+    power_grid,
+    stages_grid,
+)
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import shapes_section
-from sartor.report.design_words import (
-    AREA_WORDS,
-    POWER_WORDS,
-    UNITS,
-    against_text,
-    front_text,
-    heading_text,
-    headline,
-    memory_text,
-    notes_of,
-    plan_text,
-    rate,
-    short_chip,
-    why_texts,
-)
-from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.design_words import UNITS, heading_text, headline, notes_of, rate, why_texts
+from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
-from sartor.units import format_bytes, format_seconds, format_share
+from sartor.units import format_seconds, format_share
 
 LINKS = (("search", "Search"), ("others", "Alternatives"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),
          ("pipeline", "Pipeline"), ("reading", "How to read this"))  # fmt: skip
@@ -87,16 +83,17 @@ def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
             "points",
             "Diamond: the best point. Squares: alternatives. Discs: evaluated points, dark on the Pareto front.",
         ),
-        *([_baselines(answer)] if answer.result.baselines else []),
-        _front(answer),
+        *([_alternatives(answer)] if answer.result.baselines or answer.against else []),
+        grid_table(front_grid(answer, MOST_ROWS)),
         *([shapes_section(answer.shapes, figure(records, "shapes"))] if answer.shapes else []),
         element("h2", "Plans, and where their time goes", id="plans"),
         figure(records, "step", "The line is the 80% interval."),
-        _plans(details),
-        *(_stages(each) for each in details if len(each.stages) > 1),
+        grid_table(plans_grid(details)),
+        *(grid_table(stages_grid(each)) for each in details if len(each.stages) > 1),
         element("h2", "Where the area goes", id="chip"),
         figure(records, "floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
-        _parts(answer, best),
+        grid_table(area_grid(answer, best)),
+        grid_table(power_grid(best)),
         element("h2", "One layer on the cores", id="layer"),
         *(figure(records, name, "Cores with the same work share a line.") for name in several),
         element("h2", "Pipeline timeline", id="pipeline"),
@@ -131,106 +128,7 @@ def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> 
     return cards_list(cards)
 
 
-def _baselines(answer: DesignAnswer) -> Markup:
-    best, rows = answer.best, []
-    for each in answer.result.baselines:
-        other = each.ranked
-        cells = ("-", "", "", "")
-        if other is not None and best is not None:
-            cells = (
-                rate(other.objective),
-                against_text(best, other),
-                f"{other.area_mm2:,.0f}",
-                f"{other.power_w:,.0f}",
-            )
-        rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds)))
-    heads = ("objective", "best vs this", "mm2", "W", "points", "search time")
-    columns = [Column(head="alternative", number=False), *(Column(head=head) for head in heads)]
-    caption = "Priced by the same cost model"
+def _alternatives(answer: DesignAnswer) -> Markup:
     why = bullets("The best chip against TPUv4-like, model by model", why_texts(answer))
-    return join([table(columns, rows, caption=caption), why, bullets("Notes", notes_of(answer))])
-
-
-def _front(answer: DesignAnswer) -> Markup:
-    rows = []
-    for each in answer.front[:MOST_ROWS]:
-        point = each.evaluation.point
-        rows.append(
-            (
-                short_chip(point.accelerator),
-                memory_text(point.hbm_bytes),
-                rate(each.objective),
-                f"{each.area_mm2:,.1f}",
-                f"{each.power_w:,.0f}",
-                f"{each.usd:,.0f}",
-            )
-        )
-    heads = ("memory", "objective", "mm2", "W", "USD with memory")
-    columns = [Column(head="tensor cores + vector cores, buffer", number=False), *(Column(head=head) for head in heads)]
-    more = len(answer.front) - MOST_ROWS
-    caption = front_text(answer)
-    return table(columns, rows, caption=caption + (f" (and {more} more in the JSON)" if more > 0 else ""), highlight=0)
-
-
-def _plans(details: list[ModelDetail]) -> Markup:
-    rows = []
-    for each in details:
-        outcome = each.outcome
-        rows.append(
-            (
-                outcome.name,
-                format_seconds(outcome.step_s),
-                f"{format_seconds(each.low_s)} to {format_seconds(each.high_s)}",
-                rate(outcome.sequences_per_s),
-                rate(outcome.tokens_per_s),
-                format_share(each.mfu),
-                format_bytes(each.peak_bytes),
-                plan_text(each),
-            )
-        )
-    heads = ("step", "80% interval", "sequences/s", "tokens/s", "mfu", "fullest device")
-    columns = [Column(head="model", number=False), *(Column(head=head) for head in heads)]
-    return table([*columns, Column(head="plan", number=False)], rows, caption="All models on the best chip")
-
-
-def _stages(detail: ModelDetail) -> Markup:
-    rows = [
-        (
-            str(k),
-            str(stage.num_layers),
-            str(stage.devices),
-            format_seconds(stage.forward_s),
-            format_seconds(stage.load_s),
-            format_bytes(stage.peak_bytes),
-            ", ".join(stage.holds),
-        )
-        for k, stage in enumerate(detail.stages)
-    ]
-    heads = ("layers", "devices", "forward", "forward + backward", "memory per device")
-    columns = [Column(head="stage", number=False), *(Column(head=head) for head in heads)]
-    caption = f"Stages of {detail.outcome.name}"
-    return table([*columns, Column(head="holds", number=False)], rows, caption=caption)
-
-
-def _parts(answer: DesignAnswer, best: Ranked) -> Markup:
-    accelerator = best.evaluation.point.accelerator
-    area, watts = area_parts(answer.question, accelerator), power_parts(accelerator)
-    rows = [
-        (AREA_WORDS[name], f"{value:,.1f}", format_share(value / best.area_mm2))
-        for name, value in sorted(area.items(), key=lambda part: -part[1])
-    ]
-    powers = [
-        (POWER_WORDS[name], f"{value:,.0f}", format_share(value / best.power_w))
-        for name, value in sorted(watts.items(), key=lambda part: -part[1])
-    ]
-    part = Column(head="part", number=False)
-    return join(
-        [
-            table([part, Column(head="mm2"), Column(head="share")], rows, caption="Area of the die by part"),
-            table(
-                [part, Column(head="W"), Column(head="share")],
-                powers,
-                caption="Power with all parts at their peak rates",
-            ),
-        ]
-    )
+    gpus = [grid_table(gpus_grid(answer)), bullets("Notes", gpu_notes(answer))] if answer.against else []
+    return join([grid_table(alternatives_grid(answer)), why, bullets("Notes", notes_of(answer)), *gpus])

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sartor.report.html import Column, Markup, element, table
+from sartor.report.html import Markup, element, grid_table
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
-from sartor.report.plan_points import degrees_text, plan_points
-from sartor.report.plan_words import (
-    cost_text,
-    heading_text,
-    headline,
-    next_lines,
-    plan_words,
-    recompute_text,
-    step_parts,
-)
+from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid
+from sartor.report.plan_points import plan_points
+from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words
 from sartor.step.footprint import usable_bytes
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-    from sartor.step.stage_table import StageRow
 
 LINKS = (("time", "Time"), ("memory", "Memory"), ("pipeline", "Pipeline"), ("plans", "Plans"), ("why-not", "Rejected"),
          ("cost", "Cost"), ("reading", "How to read this"))  # fmt: skip
@@ -63,6 +54,7 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
 
 
 def _sections(answer: PlanAnswer, records: Mapping[str, Any]) -> list[Markup]:
+    assert answer.best is not None
     fall = "Parts add up from top to bottom; the dashed line is the memory a process can use."
     return [
         element("div", element("p", headline(answer)), class_="verdict"),
@@ -73,11 +65,11 @@ def _sections(answer: PlanAnswer, records: Mapping[str, Any]) -> list[Markup]:
             "step",
             "One bar per plan, the best for each set of parallel degrees; the line is the 80% interval.",
         ),
-        _parts(answer),
+        grid_table(parts_grid(answer.best)),
         element("h2", "Where the memory goes", id="memory"),
         figure(records, "memory_fall", fall),
         figure(records, "memory", "One bar per stage; equal stages share one."),
-        _stages(answer.stages),
+        grid_table(stages_grid(answer.stages)),
         element("h2", "Pipeline timeline", id="pipeline"),
         figure(records, "pipeline", "From an event simulation, independent of the formulas above."),
         figure(records, "pipeline_memory", "The dashed line is the memory a process can use."),
@@ -85,10 +77,10 @@ def _sections(answer: PlanAnswer, records: Mapping[str, Any]) -> list[Markup]:
         figure(
             records, "plans", "Circles on a line: Pareto front. Discs: the best plan for each set of parallel degrees."
         ),
-        _top(answer),
-        *([_devices(answer)] if len(answer.searches) > 1 else []),
+        grid_table(top_grid(answer.search.top)),
+        *([grid_table(devices_grid(answer))] if len(answer.searches) > 1 else []),
         element("h2", "Rejected plans", id="why-not"),
-        _rejected(answer),
+        grid_table(rejected_grid(answer.search)),
         element("h2", "Cost", id="cost"),
         element("p", cost_text(answer) if answer.cost else "No token budget given."),
         bullets("To try next", next_lines(answer)),
@@ -106,7 +98,7 @@ def _infeasible(answer: PlanAnswer) -> list[Markup]:
         *([element("p", f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         bullets("What would fit", [each.change for each in tightest.relaxations] if tightest else []),
         element("h2", "Rejected plans", id="why-not"),
-        _rejected(answer),
+        grid_table(rejected_grid(answer.search)),
         bullets("Assumed", list(answer.assumptions)),
     ]
 
@@ -135,95 +127,3 @@ def _numbers(answer: PlanAnswer) -> Markup:
         money = f"{cost.usd:,.0f} USD" if cost.usd is not None else f"{cost.device_hours:,.0f} device-hours"
         cards.append((f"{format_count(cost.tokens)} tokens", f"{cost.hours / 24:,.1f} days", money))
     return cards_list(cards)
-
-
-def _parts(answer: PlanAnswer) -> Markup:
-    assert answer.best is not None
-    rows = [(words, format_seconds(s), format_share(s / answer.best.step_s)) for words, s in step_parts(answer.best)]
-    columns = [Column(head="part", number=False), Column(head="time"), Column(head="share")]
-    return table(columns, rows, caption="Parts of the best plan's step time")
-
-
-def _stages(stages: tuple[StageRow, ...]) -> Markup:
-    columns = [
-        Column(head="stage", number=False),
-        Column(head="layers"),
-        Column(head="microbatch", explains="busy time of one microbatch, forward and backward"),
-        Column(head="states", explains="weights, gradients, optimizer"),
-        Column(head="activations", explains="kept for the backward pass"),
-        Column(head="workspace"),
-        Column(head="total"),
-        Column(head="of usable memory"),
-        Column(head="holds", number=False),
-    ]
-    rows = []
-    for _, group in groupby(stages, key=lambda s: (s.layers, s.chunks, s.holds)):
-        same = list(group)
-        full = max(same, key=lambda s: s.device_bytes)
-        first, last = same[0].stage, same[-1].stage
-        rows.append(
-            (
-                str(first) if first == last else f"{first} to {last}",
-                str(full.layers),
-                format_seconds(full.load_s),
-                format_bytes(full.state_bytes),
-                format_bytes(full.stash_bytes),
-                format_bytes(full.workspace_bytes),
-                format_bytes(full.device_bytes),
-                format_share(full.device_bytes / full.limit_bytes),
-                ", ".join(full.holds),
-            )
-        )
-    return table(columns, rows, caption="Pipeline ranks; equal neighbours share a line")
-
-
-def _top(answer: PlanAnswer) -> Markup:
-    heads = ("microbatch", "ZeRO", "sequence parallel", "recompute", "step", "80%", "mfu", "memory")
-    rows = []
-    for each in answer.search.top:
-        plan, dims = each.plan, each.plan.dims
-        rows.append(
-            (
-                degrees_text(plan, microbatch=False),
-                f"{int(plan.microbatch_size)} x {int(plan.num_microbatches)}",
-                str(int(plan.zero_stage)),
-                "yes" if dims.sequence_parallel and int(dims.tp) > 1 else "no",
-                recompute_text(plan),
-                format_seconds(each.step_s),
-                f"{format_seconds(each.low_s)} to {format_seconds(each.high_s)}",
-                format_share(float(each.step.mfu)),
-                format_bytes(each.peak_bytes),
-            )
-        )
-    tip = "degrees above 1; pp 4x2: four pipeline stages with two chunks each"
-    columns = [Column(head="plan", number=False, explains=tip), *(Column(head=head) for head in heads)]
-    return table(columns, rows, caption="The best plan for each set of parallel degrees, fastest first", highlight=0)
-
-
-def _devices(answer: PlanAnswer) -> Markup:
-    rows = []
-    for search in answer.searches:
-        best = search.best
-        rows.append(
-            (f"{search.num_devices:,}", "none fits", "", "", "")
-            if best is None
-            else (
-                f"{search.num_devices:,}",
-                format_seconds(best.step_s),
-                format_share(float(best.step.mfu)),
-                f"{best.step_s * search.num_devices:,.0f}",
-                plan_words(best.plan, short=True),
-            )
-        )
-    columns = [Column(head=h, number=h != "devices") for h in ("devices", "step", "mfu", "device-seconds per step")]
-    return table([*columns, Column(head="plan", number=False)], rows, caption="By number of devices")
-
-
-def _rejected(answer: PlanAnswer) -> Markup:
-    found = answer.search
-    rows = [(reason, f"{count:,}", format_share(count / found.space_size)) for reason, count in found.rejected.items()]
-    rows.append(("fits", f"{found.fitting:,}", format_share(found.fitting / found.space_size)))
-    columns = [Column(head="reason", number=False), Column(head="plans"), Column(head="share")]
-    return table(
-        columns, rows, caption=f"All {found.space_size:,} plans of the grid, by the first condition they violate"
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sartor.cost.price import Estimate
 from sartor.operators import kind_name
-from sartor.report.html import Column, Markup, element, join, markdown, table
+from sartor.report.grid import GridColumn
+from sartor.report.html import Markup, element, join, markdown, table
 from sartor.report.table_advice import fix_text, position, with_candidate
 from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.words import (
@@ -108,14 +109,14 @@ def shapes_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
 
 def _candidates(advice: Advice) -> Markup:
     columns = [
-        Column(head="change", number=False),
-        Column(head="speedup", explains="time of the baseline over time of this shape"),
-        Column(head="80% interval", explains="errors that both shapes share cancel"),
-        Column(head="sure", explains="probability of being faster"),
-        Column(head="parameters"),
-        Column(head="FLOPs"),
-        Column(head="time"),
-        Column(head="quality", explains="published evidence on model quality for such a change", number=False),
+        GridColumn(head="change", number=False),
+        GridColumn(head="speedup", explains="time of the baseline over time of this shape"),
+        GridColumn(head="80% interval", explains="errors that both shapes share cancel"),
+        GridColumn(head="sure", explains="probability of being faster"),
+        GridColumn(head="parameters"),
+        GridColumn(head="FLOPs"),
+        GridColumn(head="time"),
+        GridColumn(head="quality", explains="published evidence on model quality for such a change", number=False),
     ]
     edit = advice.search.smallest_edit
     shown = with_candidate(advice.search.candidates, edit)
@@ -162,7 +163,7 @@ def _quality(quality: Quality) -> Markup:
 
 def _per_gpu(advice: Advice) -> Markup:
     search = advice.search
-    columns = [Column(head="change", number=False), *(Column(head=gpu.name) for gpu in advice.gpus)]
+    columns = [GridColumn(head="change", number=False), *(GridColumn(head=gpu.name) for gpu in advice.gpus)]
     shown = with_candidate(search.candidates, search.minimax)
     at = position(shown, search.minimax)
     loss = format_share(search.regret)
@@ -186,19 +187,19 @@ def _per_gpu(advice: Advice) -> Markup:
 def operators(estimate: Estimate) -> Markup:
     """All operators with their terms, longest first."""
     columns = [
-        Column(head="operator", number=False),
-        Column(head="kind", number=False),
-        Column(head="pass", number=False),
-        Column(head="count"),
-        Column(head="size", explains="(batch x) m x n x k of C[m,n] = A[m,k] B[k,n]"),
-        Column(head="time", explains="all executions of one step"),
-        Column(head="80% low"),
-        Column(head="80% high"),
-        Column(head="share", explains="of the step"),
-        Column(head="bound by", number=False, explains="the largest term"),
-        Column(head="tile", number=False, explains="output tile / split of k"),
-        Column(head="waves", explains="ceil(tiles / SMs, or / tensor cores of an accelerator)"),
-        Column(head="efficiency", explains="tile efficiency x wave efficiency"),
+        GridColumn(head="operator", number=False),
+        GridColumn(head="kind", number=False),
+        GridColumn(head="pass", number=False),
+        GridColumn(head="count"),
+        GridColumn(head="size", explains="(batch x) m x n x k of C[m,n] = A[m,k] B[k,n]"),
+        GridColumn(head="time", explains="all executions of one step"),
+        GridColumn(head="80% low"),
+        GridColumn(head="80% high"),
+        GridColumn(head="share", explains="of the step"),
+        GridColumn(head="bound by", number=False, explains="the largest term"),
+        GridColumn(head="tile", number=False, explains="output tile / split of k"),
+        GridColumn(head="waves", explains="ceil(tiles / SMs, or / tensor cores of an accelerator)"),
+        GridColumn(head="efficiency", explains="tile efficiency x wave efficiency"),
     ]
     pairs = sorted(
         zip(estimate.graph.operators, estimate.costs, strict=True),
@@ -229,7 +230,7 @@ def operators(estimate: Estimate) -> Markup:
     return table(columns, rows, caption=f"One step: {step}; {estimate.source.value}")
 
 
-def bullets(title: str, lines: list[str]) -> Markup:
+def bullets(title: str, lines: Sequence[str]) -> Markup:
     if not lines:
         return Markup("")
     return join([element("h3", title), element("ul", *(element("li", line) for line in dict.fromkeys(lines)))])

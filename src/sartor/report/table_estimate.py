@@ -17,6 +17,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
 from sartor.operators import Operator, Pass, kind_name
+from sartor.report.grid import share_bar
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
     efficiency,
@@ -33,10 +34,6 @@ from sartor.units import format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import ModelEstimate
-
-BAR = 24
-"""Characters in the longest bar."""
-
 
 PASS_WORDS = {
     Pass.FORWARD: "fwd",
@@ -157,7 +154,7 @@ def times_table(times: OperatorTimes) -> Table:
     longest = max(totals.max(initial=0.0), 1e-30)
     for name, total, low, high in zip(times.names, totals, times.low_s, times.high_s, strict=True):
         cells = (format_seconds(total), format_seconds(low), format_seconds(high), format_share(total / times.step_s))
-        table.add_row(Text(name), *cells, share_bar(total / longest, least=1))
+        table.add_row(Text(name), *cells, share_bar(total / longest))
     return table
 
 
@@ -178,11 +175,6 @@ def totals_line(estimate: Estimate) -> RenderableType:
 def section_title(words: str) -> RenderableType:
     """A heading with an empty line above it."""
     return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
-
-
-def share_bar(share: float, *, least: int = 0) -> Text:
-    """``share`` of a whole bar, at least ``least`` characters."""
-    return Text("#" * max(round(BAR * share), least), style="blue")
 
 
 def notes(title: str, lines: Sequence[str]) -> list[RenderableType]:

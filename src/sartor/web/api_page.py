@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sartor.report.html import Column, Markup, element, join, table
+from sartor.report.grid import GridColumn
+from sartor.report.html import Markup, element, join, table
 from sartor.web.fields import Field
 from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route
@@ -67,7 +68,7 @@ def _section(route: Route) -> Markup:
     if route.name in EXAMPLES:
         parts.append(element("pre", curl(route), tabindex="0"))
     if route.fields:
-        columns = [Column(head=head, number=False) for head in ("field", "type", "default", "meaning")]
+        columns = [GridColumn(head=head, number=False) for head in ("field", "type", "default", "meaning")]
         rows = [(f.name, kind_words(f), default_words(f), f.about) for f in route.fields]
         parts.append(
             element(

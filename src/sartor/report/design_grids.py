@@ -1,0 +1,156 @@
+"""The tables of a design, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sartor.answers import DesignAnswer
+from sartor.designs.against import AgainstModel
+from sartor.designs.detail import ModelDetail, area_parts, power_parts
+from sartor.designs.question import AreaModel
+from sartor.designs.result import Ranked
+from sartor.report.design_words import (
+    AREA_WORDS,
+    POWER_WORDS,
+    against_text,
+    front_text,
+    memory_text,
+    plan_text,
+    rate,
+    short_chip,
+    step_parts,
+)
+from sartor.report.grid import Grid, grid_of, page_column, words_column
+from sartor.units import format_bytes, format_seconds, format_share
+
+
+def plans_grid(details: Sequence[ModelDetail]) -> Grid:
+    """Each model's plan on the chip: step with interval, throughput, MFU, memory."""
+    rows = (
+        (
+            each.outcome.name,
+            *(format_seconds(s) for s in (each.outcome.step_s, each.low_s, each.high_s)),
+            rate(each.outcome.sequences_per_s),
+            rate(each.outcome.tokens_per_s),
+            format_share(each.mfu),
+            format_bytes(each.peak_bytes),
+            plan_text(each),
+        )
+        for each in details
+    )
+    heads = ("model", "step", "80% low", "80% high", "seq/s", page_column("tokens/s"), "mfu", "memory")
+    return grid_of("All models on the best chip", (*heads, words_column("plan")), rows)
+
+
+def steps_grid(details: Sequence[ModelDetail]) -> Grid:
+    """Each model's step by part."""
+    parts = [
+        (detail.outcome.name if at == 0 else "", words, seconds, seconds / detail.time.total_s)
+        for detail in details
+        for at, (words, seconds) in enumerate(step_parts(detail.time))
+    ]
+    rows = ((name, words, format_seconds(seconds), format_share(share)) for name, words, seconds, share in parts)
+    columns = ("model", words_column("part"), "time", "share")
+    return grid_of("Parts of the step time", columns, rows, bars=tuple(share for *_, share in parts))
+
+
+def area_grid(answer: DesignAnswer, best: Ranked) -> Grid:
+    """The die by part, largest first."""
+    parts = sorted(area_parts(answer.question, best.evaluation.point.accelerator).items(), key=lambda part: -part[1])
+    rows = ((AREA_WORDS[name], f"{area:,.1f}", format_share(area / best.area_mm2)) for name, area in parts)
+    bars = tuple(area / best.area_mm2 for _, area in parts)
+    return grid_of("Area of the die by part", ("part", "mm2", "share"), rows, bars=bars)
+
+
+def power_grid(best: Ranked) -> Grid:
+    """Peak power by part, largest first."""
+    parts = sorted(power_parts(best.evaluation.point.accelerator).items(), key=lambda part: -part[1])
+    rows = ((POWER_WORDS[name], f"{watts:,.0f}", format_share(watts / best.power_w)) for name, watts in parts)
+    return grid_of("Power with all parts at their peak rates", ("part", "W", "share"), rows)
+
+
+def alternatives_grid(answer: DesignAnswer) -> Grid:
+    """The alternatives, priced by the same cost model."""
+    best = answer.best
+    rows: list[tuple[str, ...]] = []
+    for each in answer.result.baselines:
+        other = each.ranked
+        cells = ("-", "", "", "")
+        if other is not None:
+            times = against_text(best, other) if best else ""
+            cells = (rate(other.objective), times, f"{other.area_mm2:,.0f}", f"{other.power_w:,.0f}")
+        rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds)))
+    columns = ("alternative", "objective", "best vs this", "mm2", "W", "points", "search")
+    return grid_of("Priced by the same cost model", columns, rows)
+
+
+def front_grid(answer: DesignAnswer, most: int) -> Grid:
+    """The first ``most`` points of the Pareto front."""
+    rows: list[tuple[str, ...]] = [
+        (
+            short_chip(each.evaluation.point.accelerator),
+            memory_text(each.evaluation.point.hbm_bytes),
+            rate(each.objective),
+            f"{each.area_mm2:,.1f}",
+            f"{each.power_w:,.0f}",
+            f"{each.usd:,.0f}",
+        )
+        for each in answer.front[:most]
+    ]
+    if len(answer.front) > most:
+        rows.append((f"{len(answer.front) - most} more in the JSON", *[""] * 5))
+    columns = ("tensor cores + vector cores, buffer", "memory", "objective", "mm2", "W", "USD with memory")
+    return grid_of(front_text(answer), columns, rows, marked=0)
+
+
+def stages_grid(detail: ModelDetail) -> Grid:
+    """The pipeline stages of one model."""
+    rows = (
+        (
+            str(k),
+            str(stage.num_layers),
+            str(stage.devices),
+            format_seconds(stage.forward_s),
+            format_seconds(stage.load_s),
+            format_bytes(stage.peak_bytes),
+            ", ".join(stage.holds),
+        )
+        for k, stage in enumerate(detail.stages)
+    )
+    heads = ("stage", "layers", "devices", "forward", "forward + backward", "memory per device")
+    return grid_of(f"Stages of {detail.outcome.name}", (*heads, words_column("holds")), rows)
+
+
+def gpus_grid(answer: DesignAnswer) -> Grid:
+    """Each catalogue GPU on each model: its step, the chip's, and the advantage the chip needs to win."""
+    rows = ((found.gpu.name, each.model, *_gpu_cells(each)) for found in answer.against for each in found.models)
+    heads = ("step", "80% interval", "chip's step", "chip vs GPU", "needs: area", "power", "cost")
+    return grid_of("Catalogue GPUs on the same jobs", ("GPU", words_column("model"), *heads), rows)
+
+
+def _gpu_cells(each: AgainstModel) -> tuple[str, ...]:
+    if each.plan is None:
+        return ("no plan fits", *[""] * 6)
+    needed = [None] * 3 if each.needed is None else [each.needed.area, each.needed.power, each.needed.cost]
+    return (
+        format_seconds(each.plan.step_s),
+        f"{format_seconds(each.plan.low_s)} to {format_seconds(each.plan.high_s)}",
+        "" if each.chip_step_s is None else format_seconds(each.chip_step_s),
+        "" if each.ratio is None else f"{each.ratio:.3g}x as fast",
+        *("-" if x is None else f"{x:.3g}x" for x in needed),
+    )
+
+
+GPU_NOTES = (
+    "GPU times are those of the best plan (sartor plan) with the default trainer and the package's calibration; chip "
+    "times follow from the template.",
+    "'needs' is the factor by which the chip must be faster than predicted to equal the GPU per mm2 of die, per watt "
+    "and per dollar of die and memory; below 1 it already wins.",
+)
+
+
+def gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
+    """How to read the table of GPUs."""
+    if answer.question.costs.area is AreaModel.DIE:
+        return GPU_NOTES
+    return (*GPU_NOTES, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
