@@ -26,8 +26,8 @@ from sartor.calibrate.fit import Products, fit, seconds
 from sartor.calibrate.fit_file import packaged_seconds, read_records, starting_point
 from sartor.calibrate.own_rows import factor_of, fit_own_rows
 from sartor.calibrate.samples import choose, choose_at_random, regions
+from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
 from sartor.cost.correction.tables import coefficients
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType

@@ -21,8 +21,8 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.scaling import HOST_WAIT
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.catalog import load_gpu

@@ -23,8 +23,8 @@ from scipy.optimize import least_squares
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.gpu import grouped
 from sartor.cost.correction.grouped import SHORT
+from sartor.cost.gpu import grouped
 from sartor.cost.gpu.grouped import grouped_terms, tiles_down
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import load_gpu

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import kin_docs
 from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
-from sartor.cost.correction.kinship import DIE
+from sartor.cost.correction.carrying import DIE
 from sartor.cost.correction.tables import table_of
 from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
@@ -52,7 +52,7 @@ OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb3
 ALONE = ("memory_bound", "a100_sxm")
 """Its kernels were timed alone; its relatives' were not, so that none of what it borrows was measured on them."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
-"""The relative with the same links and as many devices in a node: a collective's nearest (hardware/link_kin.py)."""
+"""The relative with the same links and as many devices in a node: a collective's nearest (cost/correction/borrowing.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

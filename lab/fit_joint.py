@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_gemm
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
 
@@ -232,7 +232,7 @@ def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
 def _toml(table: dict[str, Any], above: str = "") -> str:
     """Tables of tables down to values; the last level of errors and rows stays on one line."""
     lines = (
-        [] if above else ["# Written by lab/fit_joint.py. Coefficients of the reference device of hardware/scaling.py."]
+        [] if above else ["# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."]
     )
     for key, value in table.items():
         name = f"{above}.{key}" if above else key

@@ -25,9 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fit_residual
 from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of, moe_table
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.correction.grouped import PART, grouped_columns, grouped_features, grouped_floor_s
+from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
-from sartor.cost.correction.grouped import SHORT
 from sartor.cost.gpu.grouped import grouped_terms
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.peaks import peak_flops_per_s

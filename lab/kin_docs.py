@@ -201,8 +201,8 @@ def _figures(targets: Targets, keys: Sequence[str]) -> dict[tuple[str, ...], dic
 
 def _lender(owners: Any) -> str:
     """Whose fit was borrowed: of products the relative's, of collectives that of the nearest links; "" of nobody."""
-    lent = [str(owner) for owner in owners if str(owner).startswith("kin ")]
-    return lent[0].removeprefix("kin ") if lent else ""
+    lent = [str(owner) for owner in owners if str(owner).startswith("borrowed from ")]
+    return lent[0].removeprefix("borrowed from ") if lent else ""
 
 
 def _of_generation(lender: str, gpu: str) -> bool:

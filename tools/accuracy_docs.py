@@ -147,7 +147,7 @@ def _borrowed(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
     for row in rows:
         if row["table"] in tables and not row["size"] and row["gpu"] != "all" and "own" not in row["calibration"]:
             figures = (_share(row[key]) for key in ("mape", "median", "in_80"))
-            lender = row["calibration"].replace("kin ", "")
+            lender = row["calibration"].replace("borrowed from ", "")
             yield (_operator(row), row["gpu"], f"{int(row['shapes']):,}", *figures, lender)
 
 

@@ -50,8 +50,8 @@ def test_shares_are_physical(name: str) -> None:
 def test_every_kin_is_calibrated_itself() -> None:
     owners = {name.partition(".")[0] for name in FILES}
     for name in gpu_names():
-        kin = load_calibration(load_gpu(name)).kin
-        assert not kin or kin in owners
+        relative = load_calibration(load_gpu(name)).relative
+        assert not relative or relative in owners
 
 
 def test_the_docs_pages_are_made_from_the_files(repo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_routing_nobody_named_is_not_expressed() -> None:
         work_of("moe", {"dtype": "bfloat16", "distribution": "zipf", "gated": True}, sizes, GPU)
 
 
-def test_eager_launches_are_told_apart() -> None:
+def test_eager_launches_are_with_calls() -> None:
     words = {"dtype": "float32", "op": "softmax", "eager": True}
     work = work_of("memory_bound", words, {"rows": 8, "cols": 8, "bytes": 512}, GPU)
     assert work.eager

@@ -44,7 +44,7 @@ def test_the_tables_are_made_from_measured_rows(
         rows = {(row["gpu"], row["split"], row["size"]): row for row in csv.DictReader(file)}
     a100 = rows["a100_sxm", "bfloat16", ""]
     assert (a100["shapes"], a100["mape"], a100["bias"], a100["calibration"]) == ("12", "0.2", "-0.2", "own")
-    assert rows["h100_sxm", "bfloat16", ""]["calibration"] == "kin h200_sxm"
+    assert rows["h100_sxm", "bfloat16", ""]["calibration"] == "borrowed from h200_sxm"
     assert rows["all", "bfloat16", ""]["shapes"] == "24"
     assert rows["a100_sxm", "bfloat16", "below 512"]
     assert "Operators" in (tmp_path / "accuracy_left_out.md").read_text("utf-8")

@@ -44,7 +44,7 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
 def test_the_worst_say_what_their_time_is_made_of_and_groups_whose_coefficients_they_have(tmp_path: Path) -> None:
     rows = [{**ROW, "tpot_ms": 100.0}, {**ROW, "tpot_ms": 100.0, "gpu": "h100_sxm"}]
     groups = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))["groups"]
-    assert {group["calibration"] for group in groups} == {"own", "kin h200_sxm"}
+    assert {group["calibration"] for group in groups} == {"own", "borrowed from h200_sxm"}
     (case,) = groups[0]["worst"]
     shares = [int(part.rsplit(" ", 1)[1].rstrip("%")) for part in case["largest_parts"].split(", ")]
     assert case["largest_parts"].startswith("products ")

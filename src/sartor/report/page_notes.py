@@ -59,8 +59,8 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
         lines.append(f"calibration of {section}: {_fit_words(entry)}")
     if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
         lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")
-    elif known.kin:
-        lines.append(f"GEMM calibration borrowed from {known.kin}")
+    elif known.relative:
+        lines.append(f"GEMM calibration borrowed from {known.relative}")
     if not known.provenance:
         lines.append(f"not calibrated: typical efficiencies of the {gpu.generation} generation")
     if gpu.price_usd_per_hour is not None:

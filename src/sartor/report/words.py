@@ -150,8 +150,8 @@ OWNERS = {
 
 
 def owner_words(owner: str) -> str:
-    """Where a calibration comes from: ``kin h200_sxm`` is ``borrowed from h200_sxm``."""
-    return OWNERS.get(owner, f"borrowed from {owner.removeprefix('kin ')}")
+    """Where a calibration comes from; ``borrowed from h200_sxm`` says so itself."""
+    return OWNERS.get(owner, owner)
 
 
 def flops_text(flops: float) -> str:

@@ -64,7 +64,7 @@ class Group:
     """nvidia-matmul-heuristics on a sample of the same shapes, where it is installed and knows the device."""
     heuristics_targets: int = 0
     calibration: str = ""
-    """Whose coefficients were used: own, joint, kin NAME, generation; several joined by commas."""
+    """Whose coefficients were used: own, joint, borrowed from NAME, generation; several joined by commas."""
     worst: tuple[Mapping[str, Any], ...] = ()
 
 

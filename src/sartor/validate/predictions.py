@@ -56,7 +56,7 @@ class Predicted:
     """Index into ``reasons``; 0 is expressed."""
     reasons: tuple[str, ...]
     calibration: Coded
-    """Whose coefficients were used: ``own``, ``joint``, ``kin NAME`` or ``generation``."""
+    """Whose coefficients were used: ``own``, ``joint``, ``borrowed from NAME`` or ``generation``."""
     clock: Clock
     own: Calibration | None = None
     """The user's, used for targets of its device."""

@@ -15,7 +15,8 @@ import numpy as np
 from sartor.cost.collective.ring import fitted, hops, tree_steps, volume
 from sartor.cost.collective.shares import NetworkCoefficients
 from sartor.cost.collective.torus import torus_terms
-from sartor.cost.correction.calibration import Calibration, collectives_on
+from sartor.cost.correction.borrowing import collectives_on
+from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost, Source
 from sartor.hardware.cluster import Cluster, LinkTier

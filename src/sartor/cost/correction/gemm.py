@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
 from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length
 from sartor.cost.correction.network import Array, Mask, applicable, moved_by
-from sartor.cost.correction.scaling import HOST_WAIT
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, quantizing_s
 from sartor.hardware.gpu import Gpu

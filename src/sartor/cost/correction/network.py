@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.correction.kinship import DIE
+from sartor.cost.correction.carrying import DIE
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
 
@@ -108,16 +108,16 @@ def moved_by(
 def applicable(calibration: Calibration, coefficients: Any, part: str = "") -> Residual | None:
     """The residual of these coefficients on the device they were fitted on, or on another of the same die."""
     residual = find_residual(coefficients, part)
-    owners = {calibration.kin} | ({calibration.gpu} if calibration.calibrated else set())
+    owners = {calibration.relative} | ({calibration.gpu} if calibration.calibrated else set())
     if residual is None or residual.gpu not in owners:
         return None
-    alike = residual.gpu == calibration.gpu or calibration.kin_on_die
+    alike = residual.gpu == calibration.gpu or calibration.same_die
     return residual if alike and coefficients.log_sigma <= DIE * residual.formula_log_sigma else None
 
 
 def without_residuals(calibration: Calibration) -> Calibration:
     """The formula alone: what the laws of docs/concepts/gemm.md are stated for. Its times count as analytic."""
-    return replace(calibration, calibrated=frozenset(), kin="")
+    return replace(calibration, calibrated=frozenset(), relative="")
 
 
 def sigmas(residual: Residual, gpu: Gpu) -> tuple[float, float]:

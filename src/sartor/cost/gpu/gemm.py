@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.carrying import l2_bytes_per_s
 from sartor.cost.correction.coefficients import (
     FRESH_BYTES,
     GemmCoefficients,
     PowerCoefficients,
 )
 from sartor.cost.correction.gemm import GemmRows, correct
-from sartor.cost.correction.scaling import l2_bytes_per_s
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate

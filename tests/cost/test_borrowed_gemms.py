@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.scaling import REFERENCE, Rates, rescaled
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
@@ -58,15 +58,15 @@ def test_a_device_of_one_s_own_that_no_file_knows_takes_it() -> None:
 
 def test_a_device_of_one_s_own_borrows_its_generation_s_fit_where_its_sms_are_alike() -> None:
     alike = load_calibration(replace(load_gpu("h100_sxm"), name="mine"))
-    assert (alike.kin, alike.provenance["gemm.bf16"].get("lender")) == ("h200_sxm", None)
+    assert (alike.relative, alike.provenance["gemm.bf16"].get("lender")) == ("h200_sxm", None)
     lender = load_calibration(load_gpu("h200_sxm"))
     assert alike.gemm[DType.BF16].log_sigma == pytest.approx(
         LENT["generation"]["gemm.bf16"]["times"] * lender.gemm[DType.BF16].log_sigma
     )
     other = load_calibration(replace(load_gpu("a40"), name="mine"))
-    assert (other.kin, other.provenance["gemm.bf16"]["lender"]) == ("a100_sxm", "joint")
+    assert (other.relative, other.provenance["gemm.bf16"]["lender"]) == ("a100_sxm", "joint")
     unknown = load_calibration(replace(load_gpu("mi300x"), name="mine"))
-    assert (unknown.kin, unknown.provenance["gemm.bf16"]) == ("", {})
+    assert (unknown.relative, unknown.provenance["gemm.bf16"]) == ("", {})
 
 
 def test_the_reference_device_keeps_the_coefficients_and_there_and_back_is_where_one_was() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.carrying import per_sm, with_calls, within_power
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
-from sartor.cost.correction.lending import per_sm, told_apart, within_power
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
@@ -56,7 +56,7 @@ def test_a_table_of_one_s_own_says_the_share_and_the_other_gives_what_it_lacks()
     c = MemoryBoundCoefficients(
         kinds=(("norm", 0.4, 1e-6, 0.1),), host_kinds=(("norm", 0.6, 2e-5, 0.1), ("relu", 0.8, 5e-6, 0.1))
     )
-    lent, own = told_apart(c, waited_is_own=False), told_apart(c, waited_is_own=True)
+    lent, own = with_calls(c, calls_are_own=False), with_calls(c, calls_are_own=True)
     assert {row[0]: row[1:3] for row in lent.host_kinds} == {"norm": (0.4, 2e-5), "relu": (0.8, 5e-6)}
     assert {row[0]: row[1:3] for row in lent.kinds} == {"norm": (0.4, 1e-6), "relu": (0.8, 0.0)}
     assert {row[0]: row[1:3] for row in own.kinds} == {"norm": (0.6, 1e-6), "relu": (0.8, 0.0)}
@@ -73,7 +73,7 @@ def test_general_cores_slow_down_only_where_the_power_limit_is_below_their_peak(
 def test_a_device_of_the_same_die_lends_fp32_before_another_generation_does() -> None:
     """A100 SXM has no fp32 rows of its own and A100 PCIe has; nobody measured Hopper's."""
     for name, lender in (("a100_sxm_40gb", "a100_pcie_80gb"), ("mi250", "mi210"), ("h100_sxm", "v100_pcie_32gb")):
-        assert load_calibration(load_gpu(name)).provenance["gemm.fp32"]["lender"] == f"kin {lender}"
+        assert load_calibration(load_gpu(name)).provenance["gemm.fp32"]["lender"] == f"borrowed from {lender}"
     product = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.FP32)
     assert 1.05 < gemm_cost(product, H100, load_calibration(H100)).time_s / roofline_s(product, H100) < 1.5
 

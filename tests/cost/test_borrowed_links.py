@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sartor.cost.correction.borrowing import (
+    OTHER_LINKS,
+    SAME_LINKS,
+    SAME_LINKS_OTHER_NODE,
+    Relative,
+    nearest_links,
+    nearest_rate,
+)
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.correction.link_kin import OTHER_LINKS, SAME_LINKS, SAME_LINKS_OTHER_NODE, nearest_links, nearest_rate
 from sartor.hardware.catalog import load_gpu
 
 LENDERS = ("a100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
@@ -28,7 +35,7 @@ LENDERS = ("a100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
     ],
 )
 def test_the_nearest_links_lend(device: str, lender: str, widening: float) -> None:
-    assert nearest_links(load_gpu(device), LENDERS) == (lender, widening)
+    assert nearest_links(load_gpu(device), LENDERS) == Relative(name=lender, widen=widening)
 
 
 @given(st.floats(1e9, 1e13), st.permutations(LENDERS))
@@ -38,11 +45,11 @@ def test_the_order_of_lenders_does_not_matter(rate: float, lenders: list[str]) -
 
 
 def test_a_bridge_borrows_from_the_links_of_its_rate() -> None:
-    assert nearest_rate(300e9, LENDERS) == ("a100_sxm", SAME_LINKS_OTHER_NODE)
-    assert nearest_rate(56e9, LENDERS) == ("a100_sxm", OTHER_LINKS)
-    assert nearest_rate(300e9, ()) == ("", 1.0)
+    assert nearest_rate(300e9, LENDERS) == Relative(name="a100_sxm", widen=SAME_LINKS_OTHER_NODE)
+    assert nearest_rate(56e9, LENDERS) == Relative(name="a100_sxm", widen=OTHER_LINKS)
+    assert nearest_rate(300e9, ()) == Relative()
 
 
 def test_a_device_that_borrows_says_from_whom() -> None:
     record = load_calibration(load_gpu("h100_sxm")).provenance["collective"]
-    assert record["lender"] == "kin h200_sxm"
+    assert record["lender"] == "borrowed from h200_sxm"

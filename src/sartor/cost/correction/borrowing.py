@@ -1,0 +1,436 @@
+"""Who borrows whose calibration: rules read from top to bottom, the first that finds something holds.
+
+A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its own fits. What it lacks it borrows:
+
+=================  =====================================================================================
+GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations, its relative's fit, ...
+collectives        those of the device whose links are most alike
+streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
+attention, MoE     its relative's
+anything else      what is assumed of its generation (``generations.toml``)
+=================  =====================================================================================
+
+Which device is whose relative stands in ``data/kin.toml``; a device that the file does not know has its generation's.
+How values change on the way is ``carrying``'s business; how well each kind of borrowing does: docs/kin.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from sartor.cost.correction.carrying import (
+    DIE,
+    OTHER_DIE,
+    REFERENCE,
+    Rates,
+    borrowed,
+    per_sm,
+    rescaled,
+    widened,
+    with_calls,
+    within_power,
+)
+from sartor.cost.correction.coefficients import (
+    CollectiveCoefficients,
+    GemmCoefficients,
+    GroupedCoefficients,
+    MemoryBoundCoefficients,
+)
+from sartor.cost.correction.tables import SECTIONS, coefficients, generation, table_of
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relative:
+    """The measured device that another borrows from (no name: there is none), and how much wider its intervals get."""
+
+    name: str = ""
+    widen: float = 1.0
+
+    @property
+    def same_die(self) -> bool:
+        """Other memory or another power limit at most."""
+        return self.widen <= DIE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Coefficients that a rule found."""
+
+    coefficients: Any
+    own: bool = False
+    """Whether they were fitted on this very device and type."""
+    record: Mapping[str, Any]
+    """Where they come from: source, rows, date, errors; empty where nothing was fitted."""
+
+
+# ------------------------------------------------------------------------------------------------ whose relative
+
+
+SAME_GENERATION = 1.8
+"""Widening for another die of the same generation (``kin.toml``)."""
+
+SAME_SM = 0.1
+"""FLOPs per cycle of two SMs of one kind differ by less: 1 to 2% by rounded peaks, 100% between kinds."""
+
+
+def relative_of(gpu: Gpu) -> Relative:
+    """The measured device that ``gpu`` borrows from."""
+    entry = _entry(gpu)
+    return Relative(name=entry.get("of", ""), widen=float(entry.get("widen", 1.0)))
+
+
+def _entry(gpu: Gpu) -> Mapping[str, Any]:
+    """What ``kin.toml`` says of the device, or of its generation's relative where it does not know the device: GEMMs by
+    the joint fit then, unless the SMs are of the relative's kind."""
+    table = _file("kin.toml")
+    if gpu.name in table or any(table_of(f"{gpu.name}{end}.toml") for end in ("", ".bf16", ".fp16", ".fp32")):
+        return table.get(gpu.name, {})  # type: ignore[no-any-return]
+    relative, rates = table.get("generation", {}).get(gpu.generation), Rates.of(gpu)
+    if not relative or not rates or gpu.vendor != relative["vendor"]:
+        return {"gemm": "joint"}
+    alike = abs(rates.flops_per_cycle / relative["flops_per_cycle"] - 1) < SAME_SM
+    return {"of": relative["of"], "widen": SAME_GENERATION, "gemm": "" if alike else "joint"}
+
+
+def _further(relative: Relative) -> str:
+    """The relative's own relative, where all three are one die; else empty."""
+    entry = _file("kin.toml").get(relative.name, {})
+    return str(entry["of"]) if max(relative.widen, entry.get("widen", 9.0)) <= DIE else ""
+
+
+# ------------------------------------------------------------------------------------------------ GEMMs
+
+
+SIBLINGS: dict[DType, tuple[DType, ...]] = {
+    DType.FP16: (DType.BF16,),
+    DType.BF16: (DType.FP16,),
+    DType.FP8_BLOCK: (DType.FP8,),
+    DType.MXFP8: (DType.FP8, DType.FP8_BLOCK),
+    DType.MXFP4: (DType.NVFP4,),
+    DType.INT8: (DType.FP8,),
+    DType.INT8_WO: (DType.INT4_WO,),
+    DType.INT4_WO: (DType.INT8_WO,),
+}
+"""Types that run on the same units at the same rate."""
+
+OTHER_UNITS = 3.0
+"""Widening of a joint fit of 16-bit GEMMs for a type it was not made of: as from another generation."""
+
+WARP_FLOPS_PER_CYCLE = 2200.0
+"""SMs of fewer 16-bit FLOPs per cycle feed tensor cores from their warps' registers (mma.sync: Ampere, Ada, Blackwell
+RTX; Hopper and Blackwell read shared memory): they take the joint fit that leans on their like."""
+
+JOINT_VENDOR = "NVIDIA"
+"""Whose generations the joint fit was made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Coefficients of GEMMs that are looked for."""
+
+    gpu: Gpu
+    dtype: DType
+    relative: Relative
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype, *SIBLINGS.get(self.dtype, ()))
+
+    @property
+    def section(self) -> str:
+        return f"gemm.{self.dtype.value}"
+
+    @property
+    def general(self) -> str:
+        """The vendor's device whose general cores stand in for others': fp32 alone runs on those."""
+        lender: str = _file("kin.toml").get("general_cores", {}).get(self.gpu.vendor, "")
+        return lender if self.dtype is DType.FP32 and table_of(f"{lender}.fp32.toml") else ""
+
+
+def gemm_coefficients(gpu: Gpu, dtype: DType, assumed: GemmCoefficients) -> Found:
+    """Coefficients of the device's GEMMs in ``dtype`` by the first rule that finds some, else ``assumed``."""
+    asked = _Asked(gpu=gpu, dtype=dtype, relative=relative_of(gpu))
+    found = (rule(asked) for rule in GEMM_RULES)
+    return next((each for each in found if each), Found(coefficients=assumed, record={}))
+
+
+def _own_fit(asked: _Asked) -> Found | None:
+    """1. The device's own fit, of the type or of a sibling."""
+    table = next(_tables(asked.gpu.name, asked.dtypes), None)
+    return Found(coefficients=_gemm(table), own=True, record=_record(table)) if table else None
+
+
+def _joint_fit(asked: _Asked) -> Found | None:
+    """2. The joint fit of all generations, for devices with no relative of the same kind of SM."""
+    return _joint(asked, asked.dtype, near="joint")
+
+
+def _relatives_fit(asked: _Asked) -> Found | None:
+    """3. The relative's fit, of the type or of a sibling. Not of general cores: their clock under a power limit is part
+    of a fit, so other dies take rule 4."""
+    relative = asked.relative
+    table = next(_tables(relative.name, asked.dtypes), None)
+    if table is None or (asked.general and not relative.same_die):
+        return None
+    fit = _gemm(table)
+    found = borrowed(fit, asked.section, relative.widen)
+    if relative.widen > OTHER_DIE and not fit.throttle:
+        found = within_power(found, asked.gpu, _general_per_joule(asked.gpu), fit.throttle_s)
+    return Found(coefficients=found, record=_record(table))
+
+
+def _general_cores(asked: _Asked) -> Found | None:
+    """4. fp32: a relative's relative on the same die, else the vendor's device for general cores at the clock that this
+    device's power limit allows: nearer than the device's own matrix units."""
+    further, gpu = _further(asked.relative), asked.gpu
+    table = next(_tables(further, (DType.FP32,)), None)
+    if asked.general and table:
+        found = borrowed(_gemm(table), asked.section, asked.relative.widen)
+        return Found(coefficients=found, record=_record(table) | borrowed_from(further))
+    table = next(_tables(asked.general, (DType.FP32,)), None)
+    if table is None:
+        return None
+    found = within_power(borrowed(_gemm(table), asked.section, OTHER_UNITS), gpu, _general_per_joule(gpu))
+    return Found(coefficients=found, record=_record(table) | borrowed_from(asked.general))
+
+
+def _own_16_bits(asked: _Asked) -> Found | None:
+    """5. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
+    table = next(_tables(asked.gpu.name, (DType.BF16, DType.FP16)), None)
+    return Found(coefficients=widened(_gemm(table), 2.0), record=_record(table)) if table else None
+
+
+def _others_16_bits(asked: _Asked) -> Found | None:
+    """6. The same of the joint fit, else of the relative."""
+    for dtype in (DType.BF16, DType.FP16):
+        joint = _joint(asked, dtype, widen=OTHER_UNITS)
+        if joint:
+            return joint
+        table = next(_tables(asked.relative.name, (dtype,)), None)
+        if table:
+            found = borrowed(widened(_gemm(table), 2.0), asked.section, asked.relative.widen)
+            return Found(coefficients=found, record=_record(table))
+    return None
+
+
+GEMM_RULES: tuple[Callable[[_Asked], Found | None], ...] = (
+    _own_fit,
+    _joint_fit,
+    _relatives_fit,
+    _general_cores,
+    _own_16_bits,
+    _others_16_bits,
+)
+
+
+def _joint(asked: _Asked, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
+    """The fit of all generations at once, or the one that leans on its kind of SM, on this device's datasheet: for
+    devices that ``kin.toml`` says so of, and for those it does not know whose maker's generations were fitted. Its
+    interval is what generations held out need."""
+    gpu = asked.gpu
+    name, rates = _entry(gpu).get("gemm", ""), Rates.of(gpu)
+    if not name or dtype not in gpu.peak_flops_per_s or rates is None or gpu.vendor != JOINT_VENDOR:
+        return None
+    if gpu.generation in _generations_with_own_tiles():
+        return None
+    table = _file(f"{name}.toml")
+    alike = () if dtype is DType.FP8_BLOCK else SIBLINGS.get(dtype, ())  # its kernels are a framework's own
+    kinds = ("_warp", "") if rates.flops_per_cycle < WARP_FLOPS_PER_CYCLE else ("",)
+    fit = next((table[d.value + kind] for d in (dtype, *alike) for kind in kinds if d.value + kind in table), None)
+    if fit is None:
+        return None
+    here = borrowed(rescaled(_gemm(fit), REFERENCE, rates), asked.section, widen, near)
+    return Found(coefficients=here, record=fit["provenance"])
+
+
+@cache
+def _generations_with_own_tiles() -> frozenset[str]:
+    """Generations whose tiles are assumed to be others than those fitted."""
+    return frozenset(name for name, entry in _file("generations.toml").items() if "tiles" in entry.get("gemm", ()))
+
+
+def _general_per_joule(gpu: Gpu) -> float:
+    return float(_file("kin.toml")["general_flops_per_joule"].get(gpu.generation, 0.0))
+
+
+def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[Mapping[str, Any]]:
+    """The fits of a device in these types, as far as there are some."""
+    names = (f"{owner}.{dtype.value}.toml" for dtype in dtypes if owner)
+    return (table for table in map(table_of, names) if table)
+
+
+def _gemm(table: Mapping[str, Any]) -> GemmCoefficients:
+    found: GemmCoefficients = coefficients(GemmCoefficients, table["gemm"])
+    return found
+
+
+def _record(table: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(table["provenance"]["gemm"])
+
+
+# ------------------------------------------------------------------------------------------------ other kernels
+
+
+def section_coefficients(gpu: Gpu, name: str, assumed: Any) -> Found:
+    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``."""
+    return _section(gpu, relative_of(gpu), name, assumed)
+
+
+def _section(gpu: Gpu, relative: Relative, name: str, assumed: Any) -> Found:
+    for owner in (gpu.name, relative.name):
+        table = _file(f"{owner}.toml")
+        if owner and name in table:
+            found, record = coefficients(SECTIONS[name], table[name]), table["provenance"][name]
+            if owner == gpu.name:
+                return Found(coefficients=found, own=True, record=record)
+            lent = borrowed(found, name, relative.widen)
+            return Found(coefficients=lent, record=record | borrowed_from(owner))
+    return Found(coefficients=assumed, record={})
+
+
+def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
+    """Grouped GEMMs by whose kernels run: the device's own, else its relative's."""
+    relative = relative_of(gpu)
+    for owner in (gpu.name, relative.name):
+        table = _file(f"{owner}.toml")
+        if owner and "grouped_families" in table:
+            found = {name: coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
+            lent = {name: borrowed(each, "grouped", relative.widen) for name, each in found.items()}
+            return found if owner == gpu.name else lent
+    return {}
+
+
+def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
+    """Memory-bound kernels: the device's own, else a relative's, carried by the datasheet.
+
+    Kernels timed alone and those the host waits for are two tables, and a device may have one of them only. The other
+    is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
+    relative has any, its own ones' shares without what the host adds.
+    """
+    relative = relative_of(gpu)
+    held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
+    owner = held[0] if held else ""
+    found, record = assumed, dict[str, Any]()
+    if owner:
+        found = _streams_on(gpu, owner, relative.widen)
+        record = dict(_file(f"{owner}.toml")["provenance"]["memory_bound"])
+        record |= borrowed_from(owner) if owner != gpu.name else {}
+    called = bool(found.host_kinds)
+    if called and not found.kinds:
+        others = [each for each in held[1:] if "kinds" in _streams(each)]
+        found = replace(found, kinds=_streams_on(gpu, others[0], relative.widen).kinds if others else ())
+    vendors = _file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
+    if not called and vendors:
+        found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
+    return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
+
+
+def _streams(owner: str) -> Mapping[str, Any]:
+    """What a device's own file says of memory-bound kernels; nothing where there is none."""
+    found: Mapping[str, Any] = _file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
+    return found
+
+
+def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
+    found: MemoryBoundCoefficients = coefficients(MemoryBoundCoefficients, _streams(owner))
+    if owner == gpu.name:
+        return found
+    carried: MemoryBoundCoefficients = per_sm(borrowed(found, "memory_bound", widen), load_gpu(owner), gpu)
+    return carried
+
+
+# ------------------------------------------------------------------------------------------------ collectives
+
+
+SAME_RATE = 0.05
+"""Link rates nearer than this are of one generation of links."""
+
+OTHER_NODE = 0.1
+"""What another number of devices in a node counts, as a difference of ln(link rate): it decides among equal rates."""
+
+SAME_LINKS, SAME_LINKS_OTHER_NODE, OTHER_LINKS = 1.2, 1.8, 3.0
+"""Widening of the interval, in the classes of ``kin.toml``: its floors say what devices held out needed."""
+
+
+def collective_coefficients(gpu: Gpu, assumed: CollectiveCoefficients) -> Found:
+    """Collectives inside a node: the device's own, else those of the most alike links.
+
+    What a collective takes is the links', the host's and the library's, not the die's: eight B200 in a node are priced
+    from eight B300 as well as from themselves, and less well from the GB200 of the same die
+    (docs/concepts/collectives.md).
+    """
+    entry = _entry(gpu)
+    named = Relative(name=str(entry["links"]), widen=float(entry["widen"])) if "links" in entry else None
+    found = _section(gpu, named or nearest_links(gpu, measured_links()), "collective", assumed)
+    if found.own:
+        return found
+    over_pcie = gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s
+    return replace(found, coefficients=collectives_on(found.coefficients, pcie=over_pcie))
+
+
+def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:
+    """``found`` where it was fitted on such links; else those of the nearest NVLink generation (``bytes_per_s`` of it
+    given), or what is assumed of PCIe: NVLink's shares say nothing of PCIe, whose devices share the host's bridges."""
+    if found.over_pcie == pcie:
+        return found
+    near = nearest_rate(bytes_per_s, measured_links()) if bytes_per_s and not pcie else Relative()
+    if near.name:
+        fit = coefficients(CollectiveCoefficients, _file(f"{near.name}.toml")["collective"])
+        return borrowed(fit, "collective", near.widen)  # type: ignore[no-any-return]
+    return generation("pcie" if pcie else "default")["collective"]  # type: ignore[no-any-return]
+
+
+def measured_links() -> list[str]:
+    """Devices whose collectives others may borrow."""
+    names = _file("kin.toml").get("links", {}).get("lenders", ())
+    return [name for name in names if table_of(f"{name}.toml")]
+
+
+def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
+    """The measured device whose links are nearest to this one's; none where the device has no link beyond PCIe, or no
+    measured one is of its maker.
+
+    >>> nearest_links(load_gpu("h100_sxm"), ["a100_sxm", "h200_sxm", "b200_sxm"])
+    Relative(name='h200_sxm', widen=1.2)
+    """
+    if gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s:
+        return Relative()
+    known = [each for each in map(load_gpu, measured) if each.vendor == gpu.vendor and each.name != gpu.name]
+    if not known:
+        return Relative()
+    best = min(known, key=lambda each: (_apart(gpu, each), each.name))
+    if abs(math.log(gpu.link_bytes_per_s / best.link_bytes_per_s)) > SAME_RATE:
+        return Relative(name=best.name, widen=OTHER_LINKS)
+    alike = gpu.devices_per_node == best.devices_per_node
+    return Relative(name=best.name, widen=SAME_LINKS if alike else SAME_LINKS_OTHER_NODE)
+
+
+def nearest_rate(bytes_per_s: float, measured: Iterable[str]) -> Relative:
+    """The measured device whose link rate is nearest to that of links which are not a device's own, such as a bridge
+    between two cards; widened as another node of these links at least."""
+    known = sorted(map(load_gpu, measured), key=lambda each: abs(math.log(bytes_per_s / each.link_bytes_per_s)))
+    if not known:
+        return Relative()
+    near = abs(math.log(bytes_per_s / known[0].link_bytes_per_s)) <= SAME_RATE
+    return Relative(name=known[0].name, widen=SAME_LINKS_OTHER_NODE if near else OTHER_LINKS)
+
+
+def _apart(gpu: Gpu, other: Gpu) -> float:
+    rates = abs(math.log(gpu.link_bytes_per_s / other.link_bytes_per_s))
+    return rates + OTHER_NODE * (gpu.devices_per_node != other.devices_per_node)
+
+
+def borrowed_from(owner: str) -> dict[str, str]:
+    """What a record says of coefficients that were fitted on another device."""
+    return {"lender": f"borrowed from {owner}"}
+
+
+def _file(name: str) -> Mapping[str, Any]:
+    return table_of(name) or {}

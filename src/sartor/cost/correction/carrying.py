@@ -1,0 +1,204 @@
+"""How a calibration changes on its way to a device that nobody measured: intervals widen, values follow the datasheet.
+
+Intervals: as wide as devices held out of the fits needed. GEMMs on tensor cores: shares of a rate carry as they are;
+the rules for the rest were chosen by predicting whole generations held out of the fit (docs/kin.md has the figures,
+docs/concepts/gemm.md the reasons):
+
+- fixed delays take as many cycles;
+- a tile's epilogue takes as long as so many operations of its SM's tensor cores: registers and shared memory grow
+  with them;
+- operand bytes per cycle into an SM grow with its operations per cycle, to the power 3/4;
+- partial sums of split products are exchanged at L2's rate, so many bytes per SM and cycle;
+- what a written byte costs beyond a read one is spent at L2's rate, and the kernel that narrows operands half at L2's,
+  half at memory's (the geometric mean of both);
+- what the power limit takes grows with operations per joule at full rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sartor.cost.correction.tables import table_of
+from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
+
+DIE = 1.35
+"""Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
+
+OTHER_DIE = 2.5
+"""Another die of the generation widens by this much at most, another generation by more. A fit that saw no power limit
+(sweeps of V100) is slowed on another generation's device as its general cores are: T4 has 70 W for V100's 300."""
+
+
+def borrowed(found: Any, section: str, widen: float, near: str = "") -> Any:
+    """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md): on
+    the same die, in the same generation, or elsewhere; ``near`` says so where ``widen`` does not."""
+    near = near or ("die" if widen <= DIE else "generation" if widen <= OTHER_DIE else "other")
+    floors = (table_of("kin.toml") or {}).get("floors", {}).get(near, {})
+    judged = (table_of("lent.toml") or {}).get(near, {})
+    keys = {part: f"{section}{name}" for part, name in _PARTS_OF_SECTIONS.items()}
+    times = {part: judged[key]["times"] for part, key in keys.items() if key in judged}
+    least = {part: judged.get(key, {}).get("least", floors.get(key, 0.0)) for part, key in keys.items()}
+    return widened(found, widen, least, times)
+
+
+_PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
+"""Beginning of a standard deviation's field, and how its floor's key ends."""
+
+
+def widened(
+    found: Any, factor: float, least: Mapping[str, float] | None = None, times: Mapping[str, float] | None = None
+) -> Any:
+    """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``; both
+    ``least`` and ``times``, which stands in for ``factor``, go by the beginning of a field."""
+    floors, factors = least or {}, times or {}
+
+    def width(sigma: float, part: str) -> float:
+        return max(sigma * factors.get(part, factor), floors.get(part, 0.0))
+
+    wider: dict[str, Any] = {}
+    for each in fields(found):
+        before, sigma, _ = each.name.partition("log_sigma")
+        if sigma:
+            wider[each.name] = width(getattr(found, each.name), before)
+    for name in _WITH_SIGMA:
+        if hasattr(found, name):
+            wider[name] = tuple((*row[:-1], width(row[-1], "")) for row in getattr(found, name))
+    return replace(found, **wider)
+
+
+_WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
+"""Fields of rows that end in a standard deviation of their own."""
+
+
+# ------------------------------------------------------------------------------------- GEMMs on tensor cores
+
+
+DELAYS = ("step_s", "wave_s", "tile_s", "launch_s", "split_s", "quantize_s")
+FEED_POWER = 0.75
+MOST_THROTTLE = 0.6
+"""The greatest that any fit found."""
+L2_BYTES_PER_CYCLE = 64
+"""From L2 into one SM (NVIDIA whitepapers, V100 to H100)."""
+
+
+HOST_WAIT = {"grace": 1.76}
+"""How much longer kernels that wait for the host take than with an x86 one: GB200 over B200 1.77, GB300 over B300 1.75
+(block-scaled products narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What the rules look at, of 16-bit products."""
+
+    clock_hz: float
+    flops_per_cycle: float
+    """Of one SM, at the rate its generation's tensor cores have before a product line's limits."""
+    l2_over_hbm: float
+    """L2's rate over memory's."""
+    flops_per_joule: float
+    """Peak over power limit."""
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> Rates | None:
+        """None of devices without tensor cores in 16 bits."""
+        peak = next((gpu.peak_flops_per_s[d] for d in (DType.BF16, DType.FP16) if d in gpu.peak_flops_per_s), None)
+        if peak is None:
+            return None
+        unlimited = peak / (gpu.tensor_core_rate * gpu.fp32_accumulate_rate)
+        return cls(
+            clock_hz=gpu.boost_clock_hz,
+            flops_per_cycle=unlimited / (gpu.num_sms * gpu.boost_clock_hz),
+            l2_over_hbm=l2_bytes_per_s(gpu) / gpu.hbm_bytes_per_s,
+            flops_per_joule=peak / gpu.tdp_w,
+        )
+
+
+def l2_bytes_per_s(gpu: Gpu) -> float:
+    """Most that L2 hands to all SMs together."""
+    return L2_BYTES_PER_CYCLE * gpu.num_sms * gpu.boost_clock_hz
+
+
+REFERENCE = Rates(clock_hz=1.85e9, flops_per_cycle=4096.0, l2_over_hbm=10.0, flops_per_joule=1e12)
+"""The device, between all there are, that coefficients of no device in particular are written for."""
+
+
+def rescaled(c: Any, before: Rates, after: Rates) -> Any:
+    """``GemmCoefficients`` of a device with the rates ``before``, as those of one with ``after``."""
+    cycle, units = before.clock_hz / after.clock_hz, after.flops_per_cycle / before.flops_per_cycle
+    moved = {name: getattr(c, name) * cycle for name in DELAYS}
+    moved["tile_s"] /= units
+    caches = after.l2_over_hbm / before.l2_over_hbm
+    return replace(
+        c,
+        **moved,
+        feed_bytes_per_clock=c.feed_bytes_per_clock * units**FEED_POWER,
+        split_rate=c.split_rate * caches,
+        write_cost=1 + (c.write_cost - 1) / caches,
+        quantize_bytes=c.quantize_bytes / caches**0.5,
+        throttle=min(c.throttle * after.flops_per_joule / before.flops_per_joule, max(MOST_THROTTLE, c.throttle)),
+    )
+
+
+# ------------------------------------------------------------------------------------- streaming kernels, general cores
+
+
+GENERAL_THROTTLE_S = 3e-4
+"""Compute time at which half of the clock that general cores lose under the power limit is gone: the tables' products
+follow each other, and those of a millisecond run at the limit's clock already (T4, P4, L4)."""
+
+
+def per_sm(c: Any, before: Gpu, after: Gpu) -> Any:
+    """``MemoryBoundCoefficients`` of the device ``before`` as those of ``after``.
+
+    The plainest kernel (``hbm_share``) reaches the same share of any memory. What keeps another below it is work inside
+    SMs, which takes as many cycles per byte of one SM: 1/share = 1/plainest + bandwidth per SM and cycle / (bytes an SM
+    gets through in one). From A100's vLLM kernels it makes A40's RMS norm 0.57 of its memory (0.57 measured; 0.35 on
+    A100), layer norm 0.74 (0.72), rotary 0.63 (0.73), SwiGLU 0.68 (0.75).
+    """
+    harder = _bytes_per_cycle(after) / _bytes_per_cycle(before)
+
+    def carried(share: float) -> float:
+        return 1 / (1 / c.hbm_share + (1 / share - 1 / c.hbm_share) * harder) if share < c.hbm_share else share
+
+    moved = {
+        name: tuple((row[0], carried(row[1]), *row[2:]) for row in getattr(c, name)) for name in ("kinds", "host_kinds")
+    }
+    timed_one_by_one = tuple((*row[:4], carried(row[4]), row[5]) for row in c.eager_kinds)
+    return replace(c, eager_kinds=timed_one_by_one, **moved)
+
+
+def _bytes_per_cycle(gpu: Gpu) -> float:
+    """Of memory, for one SM in one of its cycles."""
+    return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
+
+
+def with_calls(c: Any, *, calls_are_own: bool) -> Any:
+    """``MemoryBoundCoefficients`` in which no kernel is faster where the host waits for it than alone.
+
+    Where both tables know a kernel, the device's own one says its share. A kernel that only the other table knows has
+    its share there, without what the host adds.
+    """
+    alone = {row[0]: row for row in c.kinds}
+    plain = {name: (name, share, 0.0, sigma) for name, share, _, sigma in c.host_kinds}
+    if calls_are_own:
+        raised = {name: (name, max(row[1], plain.get(name, row)[1]), *row[2:]) for name, row in alone.items()}
+        return replace(c, kinds=tuple((plain | raised).values()))
+    limits = {name: alone[name][1] if name in alone else c.hbm_share for name in plain}
+    waited = tuple(
+        (row[0], row[1] if alone and row[0] not in alone else min(row[1], limits[row[0]]), *row[2:])
+        for row in c.host_kinds
+    )
+    return replace(c, kinds=tuple((plain | alone).values()) if alone else (), host_kinds=waited)
+
+
+def within_power(c: Any, gpu: Gpu, flops_per_joule: float, half_s: float = GENERAL_THROTTLE_S) -> Any:
+    """``GemmCoefficients`` on a device whose power limit keeps its general cores, at ``flops_per_joule`` in fp32, below
+    their peak; 0: not known. ``half_s`` is the compute time at which half of that is seen."""
+    if not flops_per_joule or DType.FP32 not in gpu.peak_flops_per_s:
+        return c
+    limit = flops_per_joule * gpu.tdp_w
+    slower = max(gpu.peak_flops_per_s[DType.FP32] / limit - 1.0, 0.0)
+    return replace(c, throttle=slower, throttle_s=half_s)
