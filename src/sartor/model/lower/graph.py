@@ -49,9 +49,9 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
         return lower_traced(shape.traced, workload, dims)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
-    end = _Site(shape.main, setting_of(workload, dims, shape.main, kernels))
-    whole = chain(*(_stack(site, shape) for site in sites), *_after_layers(end, shape))
-    steps = _optimizer(sites, end, shape) if end.setting.training else ()
+    main = sites[-1]
+    whole = chain(*(_stack(site, shape) for site in sites), *_after_layers(main, shape))
+    steps = _optimizer(sites, shape) if main.setting.training else ()
     return OperatorGraph(
         operators=unique((*laid_out(whole.forward), *laid_out(whole.backward), *steps)), tokens=workload.tokens
     )
@@ -59,23 +59,26 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A stack that the workload runs, with its setting."""
+    """A stack that the workload runs, with its setting and its blocks by index."""
 
     stack: Stack
     setting: Setting
-    prefix: str = ""
+    prefix: str
     """Prefix of the names of operators outside the layers."""
+    blocks: dict[int, Block]
 
-    def blocks(self, shape: TransformerShape, *kinds: BlockKind) -> list[tuple[int, Block]]:
-        """The stack's blocks of these kinds, with their indices."""
-        return [(i, b) for i, b in enumerate(blocks(shape)) if b.stack is self.stack and b.kind in kinds]
+    def of(self, *kinds: BlockKind) -> list[tuple[int, Block]]:
+        """The stack's blocks of these kinds."""
+        return [(i, block) for i, block in self.blocks.items() if block.kind in kinds]
 
 
 def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
-    """Stacks that text passes, the encoder before the decoder; a decoding step does not run the encoder."""
+    """Stacks that text passes, the main one last; a decoding step does not run the encoder."""
+    every = list(enumerate(blocks(workload.shape)))
     for stack, prefix in text_stacks(workload.shape):
         if workload.phase is not Phase.DECODE or stack is workload.shape.main:
-            yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix)
+            mine = {i: block for i, block in every if block.stack is stack}
+            yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix, mine)
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
@@ -114,13 +117,13 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
     if site.stack is not shape.main:
         pieces.append(final_norms(setting, site.stack))
     outside = _placed(chain(*pieces), site.prefix, part=Part.EMBEDDING)
-    layers = site.blocks(shape, BlockKind.LAYER)
+    layers = site.of(BlockKind.LAYER)
     return chain(outside, *(_placed(layer(setting, b.layer), b.prefix, b.count, i) for i, b in layers if b.layer))
 
 
 def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
     """The head, and before it the modules for later tokens, which only training runs."""
-    for i, block in end.blocks(shape, BlockKind.MTP, BlockKind.HEAD):
+    for i, block in end.of(BlockKind.MTP, BlockKind.HEAD):
         if block.layer is None:
             yield _placed(head(end.setting, shape), block=i, part=Part.HEAD)
         elif end.setting.training:
@@ -139,23 +142,24 @@ def _module_for_later_tokens(setting: Setting, shape: TransformerShape, like: La
     return inner, chain(final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
 
 
-def _optimizer(sites: list[_Site], end: _Site, shape: TransformerShape) -> Iterator[Operator]:
+def _optimizer(sites: list[_Site], shape: TransformerShape) -> Iterator[Operator]:
     """Optimizer steps of every layer, once per set of weights, and of the parameters around the layers."""
-    last = len(blocks(shape)) - 1
+    main = sites[-1]
+    [(last, _)] = main.of(BlockKind.HEAD)
     for site in sites:
-        yield from _layer_steps(site, shape, BlockKind.LAYER)
+        yield from _layer_steps(site, BlockKind.LAYER)
         norms = adam(site.setting, f"{site.prefix}optimizer.norms", stack_params(site.setting, site.stack))
-        yield replace(norms, block=last if site.stack is shape.main else 0)
-    yield from _layer_steps(end, shape, BlockKind.MTP)
-    for i, block in end.blocks(shape, BlockKind.MTP):
-        params = block.count * (2 * end.setting.hidden_size**2 + 2 * end.setting.hidden_size)
-        yield replace(adam(end.setting, f"{block.prefix}optimizer.proj", params), block=i)
-    for (name, params), i in zip(outer_params(end.setting, shape), (0, last), strict=True):
-        yield replace(adam(end.setting, f"optimizer.{name}", params), block=i)
+        yield replace(norms, block=last if site is main else 0)
+    yield from _layer_steps(main, BlockKind.MTP)
+    for i, block in main.of(BlockKind.MTP):
+        params = block.count * (2 * main.setting.hidden_size**2 + 2 * main.setting.hidden_size)
+        yield replace(adam(main.setting, f"{block.prefix}optimizer.proj", params), block=i)
+    for (name, params), i in zip(outer_params(main.setting, shape), (0, last), strict=True):
+        yield replace(adam(main.setting, f"optimizer.{name}", params), block=i)
 
 
-def _layer_steps(site: _Site, shape: TransformerShape, kind: BlockKind) -> Iterator[Operator]:
-    for i, block in site.blocks(shape, kind):
+def _layer_steps(site: _Site, kind: BlockKind) -> Iterator[Operator]:
+    for i, block in site.of(kind):
         assert block.layer is not None
         for step in layer_steps(site.setting, block.layer):
             yield replace(step, name=block.prefix + step.name, count=block.weight_sets, block=i)

@@ -76,6 +76,8 @@ def around(inside: Piece, total: Piece) -> Piece:
 
 def repeat(piece: Piece, count: Ints) -> Piece:
     """The piece repeated ``count`` times."""
+    if isinstance(count, int) and count == 1:
+        return piece
     return piece.mapped(lambda op: replace(op, count=op.count * count))
 
 

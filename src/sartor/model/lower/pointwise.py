@@ -6,6 +6,8 @@ the sizes that matter, and the cost model knows the device's L2.
 
 from __future__ import annotations
 
+from functools import partial
+
 from sartor.model.layer import NormKind
 from sartor.model.lower.piece import Piece, chain
 from sartor.model.lower.setting import Setting
@@ -29,33 +31,24 @@ def streamed(
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
     ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to
     that of the kind."""
-    role = role or kernel_role(kind)
     elements = 1.0 * rows * cols
-    forward = MemoryBound(
-        name=name,
-        role=role,
+    kernel_of = partial(
+        MemoryBound,
+        role=role or kernel_role(kind),
         kind=kind,
         rows=rows,
         cols=cols,
-        bytes_moved=elements * forward_bytes,
-        flops=elements * flops,
         kernels=kernels,
         kernel=kernel,
         dtype=setting.wide,
     )
+    forward = kernel_of(name=name, bytes_moved=elements * forward_bytes, flops=elements * flops)
     if not setting.training:
         return Piece(forward=(forward,))
-    backward = MemoryBound(
+    backward = kernel_of(
         name=f"{name}.backward",
-        role=role,
-        kind=kind,
-        rows=rows,
-        cols=cols,
         bytes_moved=elements * backward_bytes,
         flops=2 * elements * flops,
-        kernels=kernels,
-        kernel=kernel,
-        dtype=setting.wide,
         pass_=Pass.BACKWARD,
     )
     return Piece(forward=(forward,), backward=(backward,))
