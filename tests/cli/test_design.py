@@ -91,7 +91,7 @@ def test_the_terminal_fits_100_columns_and_says_chip_plan_proof_and_area(sartor:
     ran = sartor(*small)
     assert ran.code == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 100
-    for words in ("tensor cores of", "Proved optimal: none of 64", "Where the time goes", "Where the area goes", "Plans"):
+    for words in ("tensor cores of", "Proved optimal: none of 64", "Where the time goes", "Where the area"):
         assert words in ran.out
 
 
@@ -309,10 +309,10 @@ def test_why_the_best_is_faster_is_told_model_by_model(
     (reason,) = sartor(*words, "--json").body["reasons"]
     assert reason["factor"] == pytest.approx(reason["placement_factor"] * reason["chip_factor"])
     assert {"arrays", "lanes", "buffer"} <= set(reason["left"])
-    assert "256 vector lanes in place of 64" in reason["text"]
+    assert "256 vector lanes instead of 64" in reason["text"]
     out = sartor(*words).out
     assert "The best chip against TPUv4-like" in out
-    assert f"{reason['factor']:.2f}x TPUv4-like with expert placement" in " ".join(out.split())
+    assert f"{reason['factor']:.2f}x as fast as TPUv4-like with expert placement" in " ".join(out.split())
 
 
 def test_spaces_are_in_the_catalogue(sartor: Call) -> None:
