@@ -40,6 +40,14 @@ def test_products_that_no_table_of_general_cores_holds_keep_the_formula_s_time()
         assert gemm_cost(gemm, V100, known).time_s == gemm_cost(gemm, V100, without_residuals(known)).time_s
 
 
+def test_a_type_that_runs_on_general_cores_is_moved_by_their_network() -> None:
+    """tf32 of AMD's GPUs, which have no units for it, takes the fp32 fit and what was learned of it."""
+    gpu = load_gpu("mi210")
+    known = load_calibration(gpu)
+    moved = gemm_cost(replace(LINEAR, dtype=DType.TF32), gpu, known)
+    assert moved.time_s == pytest.approx(gemm_cost(LINEAR, gpu, known).time_s)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30000), st.integers(1, 30000), st.integers(1, 30000), st.integers(1, 500))
 def test_a_batched_product_in_a_grid_equals_the_scalar_call_and_no_peak_is_beaten(

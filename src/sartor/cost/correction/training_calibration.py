@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sartor.cost.correction.tables import table_of
 from sartor.errors import InputError
 
 
@@ -64,11 +63,9 @@ def _joined(name: str, before: float | None, value: float) -> float:
     return before * value if name.endswith("_factor") else max(before, value) if name.endswith("_sigma") else value
 
 
-@cache
 def packaged_training_table() -> Mapping[str, Any]:
     """The package's own constants, fitted on the records its ``provenance`` names; empty where nothing is fitted."""
-    file = resources.files("sartor.cost.correction").joinpath("data", "training.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return table_of("training.toml") or {}
 
 
 def read_training_table(path: str | Path) -> Mapping[str, Any]:

@@ -1,0 +1,57 @@
+"""Corrections of a GEMM: what applies is what the calibration holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.own_rows import OwnRows
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.gpu.tiles import Array
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType, Gemm
+
+H200 = load_gpu("h200_sxm")
+BARE = GemmCoefficients(tiles=((128, 256, 0.8), (128, 128, 0.7)))
+NARROW = Gemm(name="narrow", m=64, n=64, k=64)
+VECTOR = Gemm(name="vector", m=1, n=8192, k=8192)
+
+
+def seconds(gemm: Gemm, coefficients: GemmCoefficients, **known: object) -> Array:
+    calibration = replace(Calibration(gpu=H200.name, gemm={gemm.dtype: coefficients}), **known)  # type: ignore[arg-type]
+    cost = gemm_cost(gemm, H200, calibration, clock=Clock.BOOST)
+    return np.array([cost.time_s, cost.log_sigma])
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8, DType.FP8_BLOCK])
+def test_a_wait_for_the_host_is_the_datas_whatever_the_type(dtype: DType) -> None:
+    gemm = replace(NARROW, dtype=dtype)
+    waits = seconds(gemm, replace(BARE, sub_block_s=1e-4, sub_block_log_sigma=0.11))
+    assert waits == pytest.approx([1e-4, 0.11])
+    assert seconds(gemm, BARE)[0] < 1e-4
+
+
+def test_a_vector_streams_where_the_data_say_up_to_which_rows() -> None:
+    slow = replace(BARE, hbm_share=0.3)
+    assert seconds(VECTOR, replace(slow, stream_rows=1.0))[0] < seconds(VECTOR, slow)[0]
+    assert seconds(replace(VECTOR, m=2), replace(slow, stream_rows=1.0))[0] == seconds(replace(VECTOR, m=2), slow)[0]
+
+
+def test_own_rows_come_last_and_set_the_interval() -> None:
+    own = OwnRows(mean=0.2, length=1.0, points=((0.0, 0.0, 0.0),), weights=(0.0,), log_sigma=0.05, log_sigma_small=0.06)
+    waits = replace(BARE, sub_block_s=1e-4)
+    before, after = seconds(NARROW, waits), seconds(NARROW, waits, own_rows={DType.BF16: own})
+    assert after == pytest.approx([before[0] * np.exp(0.2), 0.06])
+
+
+def test_no_network_is_asked_for_coefficients_it_was_not_fitted_on() -> None:
+    known = load_calibration(H200)
+    cost = gemm_cost(replace(NARROW, m=4096, n=4096, k=4096), H200, known)
+    assert "residual" in cost.details
+    changed = {**known.gemm, DType.BF16: replace(known.gemm[DType.BF16], launch_s=3e-6)}
+    other = gemm_cost(replace(NARROW, m=4096, n=4096, k=4096), H200, replace(known, gemm=changed))
+    assert "residual" not in other.details
