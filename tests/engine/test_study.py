@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from design_samples import question, small_space
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, search
 from sartor.designs.result import DesignStatus, JointResult, Progress
-from sartor.engine.codec import outcome_dict, outcome_from
+from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
 from sartor.engine.run import run_design
 from sartor.engine.store import open_study
@@ -97,13 +97,13 @@ def test_the_record_holds_the_question_the_points_and_how_the_proof_closed(
     assert [step.incumbent for step in record.history] == [p.incumbent for p in result.trajectory]
     best = record.incumbent.outcomes[0]
     assert best is not None
-    assert best["step_s"] == result.best.evaluation.outcomes[0].step_s  # type: ignore[union-attr]
+    assert best.step_s == result.best.evaluation.outcomes[0].step_s  # type: ignore[union-attr]
 
 
 def test_outcomes_survive_the_file_to_the_last_bit(whole: tuple[Path, JointResult, int]) -> None:
     for ranked in whole[1].ranked:
         for outcome in ranked.evaluation.outcomes:
-            assert outcome_from(outcome_dict(outcome)) == outcome
+            assert from_text(to_text(outcome)) == outcome
 
 
 def test_a_study_can_be_read_while_it_is_written(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from sartor.designs.question import DesignModel
 from sartor.designs.result import Progress
 from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.engine import whole as engine_whole
+from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
-from sartor.engine.records import from_text, to_text
 from sartor.engine.store import SearchStore
 from sartor.engine.study import read_study
 from sartor.engine.whole import Beside, Whole, run_whole

@@ -47,7 +47,7 @@ def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Pa
     assert sum(detail["area"].values()) == pytest.approx(best.area_mm2)
     for told, outcome in zip(detail["models"], best.outcomes, strict=True):
         assert outcome is not None
-        assert sum(told["time"].values()) == pytest.approx(outcome["step_s"])
+        assert sum(told["time"].values()) == pytest.approx(outcome.step_s)
         assert told["low_s"] < told["step_s"] < told["high_s"]
     assert len(detail["schedules"]) == 2
     for bars in detail["schedules"]:

@@ -1,4 +1,4 @@
-"""What a study keeps, as JSON that gives back the same numbers to the last bit: questions, and outcomes both ways."""
+"""What a study keeps, as JSON that gives back the same numbers to the last bit: its question, and records both ways."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from sartor.designs.parts import Split
-from sartor.designs.point import LayerTime, ModelOutcome, Option
+from sartor.designs.point import Evaluation, LayerTime, ModelOutcome, Option, Point
 from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
-from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow
+from sartor.hardware.memory import Memory
 from sartor.model.training import Recompute
+from sartor.operators import DType
 from sartor.placement.plan import Plan, Stage
 
 MOST_VALUES = 24
@@ -112,51 +116,49 @@ def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> dict[str, A
     return {**numbers, **words, "node_nm": int(accelerator.node_nm), "hbm_bytes": hbm_bytes}
 
 
-def outcome_dict(outcome: ModelOutcome | None) -> dict[str, Any] | None:
-    """A model's best plan on a point; None stays None."""
-    if outcome is None:
-        return None
-    option, plan = outcome.option, outcome.plan
-    return {
-        "name": outcome.name,
-        "model": option.model,
-        "split": list(option.split),
-        "recompute": option.recompute.name,
-        "bound": _number(option.bound),
-        "sequences_per_s": outcome.sequences_per_s,
-        "tokens_per_s": outcome.tokens_per_s,
-        "step_s": outcome.step_s,
-        "layers": [_plain_fields(each) for each in outcome.layers],
-        "plan": {**_plain_fields(plan), "stages": [_plain_fields(stage) for stage in plan.stages]},
-    }
+# ------------------------------------------------------------------------------------------------------------ records
+
+RECORDS = (Accelerator, Baseline, Evaluation, LayerTime, ModelOutcome, Option, Plan, Point, Ranked, Stage)
+WORDS = (Dataflow, DType, Memory, Recompute)
+_BY_NAME: Mapping[str, Any] = {kind.__name__: kind for kind in (*RECORDS, *WORDS, Split)}
 
 
-def outcome_from(table: Mapping[str, Any] | None) -> ModelOutcome | None:
-    """The outcome that `outcome_dict` wrote."""
-    if table is None:
-        return None
-    option = Option(
-        model=table["model"],
-        split=Split(*table["split"]),
-        recompute=Recompute[table["recompute"]],
-        bound=float(table["bound"]),
-    )
-    stages = tuple(Stage(**{**stage, "layers": tuple(stage["layers"])}) for stage in table["plan"]["stages"])
-    return ModelOutcome(
-        name=table["name"],
-        option=option,
-        plan=Plan(**{**table["plan"], "stages": stages}),
-        sequences_per_s=table["sequences_per_s"],
-        tokens_per_s=table["tokens_per_s"],
-        step_s=table["step_s"],
-        layers=tuple(LayerTime(**layer) for layer in table["layers"]),
-    )
+def to_text(value: Any) -> str:
+    """Canonical JSON of a value made of `RECORDS`, `WORDS`, tuples, mappings by text, numbers, texts and None."""
+    return dumps(_told(value))
 
 
-def _plain_fields(value: Any) -> dict[str, Any]:
-    return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+def from_text(text: str) -> Any:
+    """The value that `to_text` wrote; raises ``ValueError`` or ``KeyError`` for what it did not write."""
+    return _read(json.loads(text))
 
 
-def _number(value: float) -> float | str:
-    """JSON has no infinity."""
-    return value if np.isfinite(value) else str(value)
+def _told(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return {"is": type(value).__name__, "named": value.name}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"is": type(value).__name__} | {each.name: _told(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Split):
+        return {"is": "Split"} | {name: _told(each) for name, each in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {"of": [[name, _told(each)] for name, each in value.items()]}
+    if isinstance(value, tuple | list):
+        return [_told(each) for each in value]
+    if isinstance(value, np.generic):
+        return _told(value.item())
+    return {"number": str(value)} if isinstance(value, float) and not isfinite(value) else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_read, value))
+    if not isinstance(value, dict):
+        return value
+    if "number" in value:
+        return float(value["number"])
+    if "of" in value:
+        return {name: _read(each) for name, each in value["of"]}
+    kind = _BY_NAME[value["is"]]
+    if "named" in value:
+        return kind[value["named"]]
+    return kind(**{name: _read(each) for name, each in value.items() if name != "is"})

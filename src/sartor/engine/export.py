@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Ranked
-from sartor.engine.codec import architecture_dict, outcome_dict
+from sartor.engine.codec import architecture_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
 
@@ -73,7 +74,7 @@ def _ranked_row(part: str, ranked: Ranked) -> dict[str, Any]:
         candidate=point.index,
         hbm_bytes=point.hbm_bytes,
         architecture=architecture_dict(point.accelerator, point.hbm_bytes),
-        outcomes=tuple(outcome_dict(outcome) for outcome in ranked.evaluation.outcomes),
+        outcomes=ranked.evaluation.outcomes,
         schedule_limit_s=point.schedule_limit_s,
         session=0,
     )
@@ -97,16 +98,25 @@ def _row(part: str, point: StudyPoint) -> dict[str, Any]:
     return row
 
 
-def _outcome(outcome: Mapping[str, Any] | None) -> dict[str, Any]:
-    plan = outcome["plan"] if outcome else {}
-    sizes = outcome["split"] if outcome else (None, None, None)
-    names = ("name", "step_s", "tokens_per_s", "sequences_per_s", "recompute")
-    return {
-        **{name: outcome[name] if outcome else None for name in names},
-        **dict(zip(("microbatch_size", "tp", "ep"), sizes, strict=True)),
-        "pp": len(plan["stages"]) // plan["virtual_stages"] if plan else None,
-        "dp": plan["data_parallel"] if plan else None,
-    }
+def _outcome(outcome: ModelOutcome | None) -> dict[str, Any]:
+    names = (
+        "name",
+        "step_s",
+        "tokens_per_s",
+        "sequences_per_s",
+        "recompute",
+        "microbatch_size",
+        "tp",
+        "ep",
+        "pp",
+        "dp",
+    )
+    if outcome is None:
+        return dict.fromkeys(names)
+    option, plan = outcome.option, outcome.plan
+    said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, option.recompute.name)
+    pp = len(plan.stages) // plan.virtual_stages
+    return dict(zip(names, (*said, *option.split, pp, plan.data_parallel), strict=True))
 
 
 def _csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

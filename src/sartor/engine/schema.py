@@ -13,7 +13,7 @@ from sartor.errors import InputError
 
 APPLICATION_ID = 0x53415254
 """The letters SART."""
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"SQLite format 3\x00"
 
 TABLES = """

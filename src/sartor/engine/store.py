@@ -28,12 +28,11 @@ from sartor.engine.codec import (
     dumps,
     fingerprint,
     first_difference,
-    outcome_dict,
-    outcome_from,
+    from_text,
     question_dict,
+    to_text,
 )
 from sartor.engine.lock import held
-from sartor.engine.records import from_text, to_text
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
@@ -168,7 +167,7 @@ class SearchStore:
             row = self.store.connection.execute(where, (self.search, *_key(point))).fetchone()
             if row is None:
                 return None
-            outcomes = tuple(map(outcome_from, json.loads(row[0])))
+            outcomes = self._value(row[0])
             found.append(Evaluation(point=point, outcomes=outcomes, bounds=tuple(json.loads(row[1]))))
             schedules.update({name: (least, reached) for name, least, reached in json.loads(row[2])})
         return Evaluated(evaluations=tuple(found), schedules=tuple(schedules.items()))
@@ -193,8 +192,8 @@ class SearchStore:
             ranked = alone(self.question, each)
             price = (ranked.objective, ranked.bound, ranked.area_mm2, ranked.power_w, ranked.die_usd)
             what = architecture_dict(each.point.accelerator, each.point.hbm_bytes)
-            texts = (what, [outcome_dict(x) for x in each.outcomes], list(each.bounds), schedules)
-            rows.append((self.search, *_key(each.point), *price, *map(dumps, texts), self.store.session))
+            texts = (dumps(what), to_text(each.outcomes), dumps(list(each.bounds)), dumps(schedules))
+            rows.append((self.search, *_key(each.point), *price, *texts, self.store.session))
             schedules = []
         names = "search, candidate, hbm_bytes, schedule_limit_s, floor, objective, bound, area_mm2, power_w, die_usd"
         names += ", architecture, outcomes, bounds, schedules, session"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Baseline
-from sartor.engine.records import from_text
+from sartor.engine.codec import from_text
 from sartor.engine.schema import cannot, connect
 from sartor.errors import InputError
 
@@ -28,8 +29,7 @@ class StudyPoint:
     above what was reached).
 
     ``objective`` is in the question's unit, 0 where the point was found not to beat the incumbent of its time, and no
-    plan on it exceeds ``bound``. An outcome has ``name``, ``step_s``, ``tokens_per_s``, ``split`` (microbatch, tensor-
-    and expert-parallel widths), ``recompute``, ``plan`` and ``layers``.
+    plan on it exceeds ``bound``.
     """
 
     candidate: int
@@ -40,7 +40,7 @@ class StudyPoint:
     power_w: float
     die_usd: float
     architecture: Mapping[str, Any]
-    outcomes: tuple[Mapping[str, Any] | None, ...]
+    outcomes: tuple[ModelOutcome | None, ...]
     schedule_limit_s: float
     session: int
 
@@ -158,7 +158,7 @@ def _point(row: sqlite3.Row) -> StudyPoint:
     return StudyPoint(
         **{name: row[name] for name in same},
         architecture=json.loads(row["architecture"]),
-        outcomes=tuple(json.loads(row["outcomes"])),
+        outcomes=from_text(row["outcomes"]),
         schedule_limit_s=row["schedule_limit_s"],
         session=row["session"],
     )

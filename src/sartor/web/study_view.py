@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sartor.designs.point import ModelOutcome
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
 from sartor.pareto import is_pareto
@@ -127,16 +129,16 @@ def _best(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
     return {**found, "detail": winner_body(study, best)}
 
 
-def _outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    plan = outcome["plan"]
+def _outcome(outcome: ModelOutcome) -> dict[str, Any]:
+    plan = outcome.plan
     return {
-        "name": outcome["name"],
-        "step_s": outcome["step_s"],
-        "tokens_per_s": outcome["tokens_per_s"],
-        "sequences_per_s": outcome["sequences_per_s"],
-        "recompute": str(outcome["recompute"]).lower(),
-        "tp": plan["tensor_parallel"],
-        "dp": plan["data_parallel"],
-        "pp": len(plan["stages"]),
-        "layers": [plain(dict(layer)) for layer in outcome["layers"]],
+        "name": outcome.name,
+        "step_s": outcome.step_s,
+        "tokens_per_s": outcome.tokens_per_s,
+        "sequences_per_s": outcome.sequences_per_s,
+        "recompute": outcome.option.recompute.name.lower(),
+        "tp": plan.tensor_parallel,
+        "dp": plan.data_parallel,
+        "pp": len(plan.stages),
+        "layers": [plain(asdict(layer)) for layer in outcome.layers],
     }

@@ -12,7 +12,6 @@ from sartor.designs.detail import area_parts, model_detail, power_parts
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked
-from sartor.engine.codec import outcome_from
 from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
@@ -45,8 +44,7 @@ def _detail(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
     question = question_of(study.question)
     accelerator = accelerator_of(best.architecture)
     point = Point(index=best.candidate, accelerator=accelerator, hbm_bytes=best.hbm_bytes, options=())
-    outcomes = tuple(outcome_from(each) for each in best.outcomes)
-    evaluation = Evaluation(point=point, outcomes=outcomes, bounds=())
+    evaluation = Evaluation(point=point, outcomes=best.outcomes, bounds=())
     ranked = Ranked(
         evaluation=evaluation,
         objective=best.objective,
