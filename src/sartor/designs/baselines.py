@@ -1,5 +1,6 @@
-"""Other ways to choose, priced by the same cost model: a known chip with an expert's or a searched placement, and the
-published order of search with its stop rule.
+"""Known chips with an expert's or a searched placement, priced by the same cost model.
+
+The searches of the papers are in benchmarks/design_baselines.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
-from sartor.designs.bayes import TRIALS, architecture_search
 from sartor.designs.bounds import LoweredModel, lower_models
 from sartor.designs.candidates import EQUAL, area_of, divisor_of, memory_usd
 from sartor.designs.chips import NamedChip, known_chips
@@ -28,41 +28,17 @@ from sartor.designs.point import (
     evaluate_point,
     layer_times,
 )
-from sartor.designs.published import published_order
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
-from sartor.errors import MissingExtraError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 
 
-def compare(
-    question: DesignQuestion,
-    space: AcceleratorSpace,
-    *,
-    time_limit_s: float = 60.0,
-    trials: int = TRIALS,
-    seed: int = 0,
-    keep: Keep = afresh,
-) -> Iterator[Baseline]:
-    """Every other way to choose, one after another: known chips, an architecture search with the experts' placements,
-    placement for what that found, and the published order; the sampled and the published search take at most
-    ``time_limit_s`` each. What ``keep`` has of them is not worked out again."""
-    store = ScheduleStore()
-    yield from chip_baselines(question, list(known_chips(question, space)), store, keep)
-    limited = f"{time_limit_s:g} s at most"
-    sampled = partial(architecture_alone, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
-    try:
-        key = f"architecture alone, {trials} trials, seed {seed}, {limited}"
-        yield from keep(key, lambda: tuple(sampled(question, space, store)))
-    except MissingExtraError as error:
-        yield Baseline(name=ALONE, ranked=None, evaluations=0, seconds=0.0, note=str(error))
-    in_order = partial(published_order, question, space, time_limit_s=time_limit_s, keep=keep)
-    yield keep(f"published order, {limited}", in_order)
-
-
-ALONE = "architecture alone (Bayesian search, expert placement)"
+def compare(question: DesignQuestion, space: AcceleratorSpace, *, keep: Keep = afresh) -> Iterator[Baseline]:
+    """Known chips with the experts' placements and with searched ones. What ``keep`` has of them is not worked out
+    again."""
+    yield from chip_baselines(question, list(known_chips(question, space)), ScheduleStore(), keep)
 
 
 def chip_baselines(
@@ -161,38 +137,6 @@ def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accele
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
     (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
     return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
-
-
-def architecture_alone(
-    question: DesignQuestion,
-    space: AcceleratorSpace,
-    store: ScheduleStore,
-    *,
-    trials: int = TRIALS,
-    seed: int = 0,
-    time_limit_s: float = 60.0,
-    keep: Keep = afresh,
-) -> Iterator[Baseline]:
-    """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
-    its expert's placement and its layers one operator after another; then the placement searched for what it found.
-
-    Raises ``MissingExtraError`` where there is no optimizer.
-    """
-    start = time.perf_counter()
-    found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
-    best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
-    yield Baseline(
-        name=ALONE,
-        ranked=best,
-        evaluations=found.trials,
-        seconds=time.perf_counter() - start,
-        note=_notes(found.note, _plans(best) if best else "no sampled architecture holds the experts' placements"),
-    )
-    if found.accelerator is not None and best is not None:
-        sizes = tuple(space.hbm_bytes) or (found.hbm_bytes,)
-        chip = NamedChip(name="architecture alone, then its", accelerator=found.accelerator, hbm_bytes=sizes)
-        then = searched(question, lower_models(question), chip, store, keep)
-        yield replace(then, seconds=time.perf_counter() - start, evaluations=found.trials + then.evaluations)
 
 
 def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:

@@ -60,10 +60,9 @@ def point_rows(record: StudyRecord, part: str = MAIN) -> list[dict[str, Any]]:
 
 
 def kept_rows(record: StudyRecord) -> list[dict[str, Any]]:
-    """One flat row per other way to choose, by its name, then per point of ``front`` and ``published order``."""
+    """One flat row per other way to choose, by its name, then per point of ``front``."""
     found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
-    parts = ("front", "published order")
-    found += [(part, value) for key, value in record.kept for part in parts if key.startswith(f"{part}, candidate")]
+    found += [("front", value) for key, value in record.kept if key.startswith("front, candidate")]
     return [_ranked_row(part, ranked) for part, ranked in found]
 
 

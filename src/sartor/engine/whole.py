@@ -20,9 +20,6 @@ from sartor.engine.run import ending_of, run_search
 from sartor.engine.store import Store, open_study
 from sartor.engine.study import MAIN
 
-LONGEST_BASELINE_S = 300.0
-"""Of one way to search a design is compared with; these end by counts long before, so that they end the same way."""
-
 OnProgress = Callable[[Progress], None]
 
 
@@ -141,8 +138,7 @@ def _with_baselines(whole: Whole, beside: Beside, run: _Run) -> Whole:
 
 
 def _ways(run: _Run, result: JointResult) -> Iterator[Baseline]:
-    limit_s = min(LONGEST_BASELINE_S, run.limit_s)
-    for way in compare(run.question, run.space, time_limit_s=limit_s, keep=run.keep):
+    for way in compare(run.question, run.space, keep=run.keep):
         run.told(result, f"baselines: {way.name}")
         yield way
 

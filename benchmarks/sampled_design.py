@@ -1,28 +1,31 @@
 """The architecture searched alone: sampled by a tree-structured Parzen estimator, placements fixed to the experts'.
 
 The kind of search Spotlight is (Sakhuja et al., HPCA 2023): a Bayesian optimizer proposes hardware, layers run one
-operator after another on it, nothing is proved. Optuna does the proposing (Akiba et al., KDD 2019; extra ``bayes``).
+operator after another on it, nothing is proved. Optuna does the proposing (Akiba et al., KDD 2019).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sartor.designs.baselines import expert_point, searched
+from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
+from sartor.designs.chips import NamedChip
 from sartor.designs.fixed import expert_options, fixed_outcome
 from sartor.designs.keep import Keep, afresh
 from sartor.designs.parts import ModelPart, ModelParts
-from sartor.designs.point import LayerTime, Point, parts_of
+from sartor.designs.point import LayerTime, Point, ScheduleStore, parts_of
 from sartor.designs.question import DesignQuestion
+from sartor.designs.result import Baseline
 from sartor.designs.space import AcceleratorSpace, taken
-from sartor.errors import MissingExtraError
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedule.from_graph import UNIT_S, fuse_graph, whole_latencies
@@ -33,6 +36,38 @@ Array = npt.NDArray[Any]
 TRIALS = 200
 AT_A_TIME = 10
 """Proposals priced together, before the sampler hears of any."""
+
+
+ALONE = "architecture alone (Bayesian search, expert placement)"
+
+
+def architecture_alone(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    store: ScheduleStore,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    keep: Keep = afresh,
+) -> Iterator[Baseline]:
+    """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
+    its expert's placement and its layers one operator after another; then the placement searched for what it found."""
+    start = time.perf_counter()
+    found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
+    best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
+    yield Baseline(
+        name=ALONE,
+        ranked=best,
+        evaluations=found.trials,
+        seconds=time.perf_counter() - start,
+        note=found.note if best else "no sampled architecture holds the experts' placements",
+    )
+    if found.accelerator is not None and best is not None:
+        sizes = tuple(space.hbm_bytes) or (found.hbm_bytes,)
+        chip = NamedChip(name="architecture alone, then its", accelerator=found.accelerator, hbm_bytes=sizes)
+        then = searched(question, lower_models(question), chip, store, keep)
+        yield replace(then, seconds=time.perf_counter() - start, evaluations=found.trials + then.evaluations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +92,12 @@ def architecture_search(
     """The best of ``trials`` sampled candidates. Each has the largest memory it may; a proposal that is no candidate
     (beyond a budget, or left out of the space) counts as a trial that reaches nothing.
 
-    Raises ``MissingExtraError`` where optuna is not installed.
+    Ends the program where optuna is not installed.
     """
     try:
         import optuna
     except ImportError:
-        raise MissingExtraError("a Bayesian search of architectures", "bayes") from None
+        raise SystemExit("a Bayesian search of architectures needs optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     candidates, why = candidates_of(question, space)
     if why:

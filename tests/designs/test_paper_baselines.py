@@ -1,20 +1,23 @@
-"""The architecture searched alone by a Bayesian optimizer: seeded, never ahead of the proof, and optional."""
+"""The searches of the papers (benchmarks/): a sampled architecture and a published order, never ahead of the proof."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from design_samples import question, small_shape, small_space
-from sartor.designs import baselines as joint_baselines
-from sartor.designs.baselines import architecture_alone
-from sartor.designs.bayes import architecture_search
+from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
 from sartor.designs.fixed import rule_of_thumb
 from sartor.designs.point import ScheduleStore
 from sartor.designs.question import DesignModel, ExpertPlan
 from sartor.designs.search import search_design
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from published_order import published_order
+from sampled_design import architecture_alone, architecture_search
 
 EXPERT = DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(1, 2), expert=ExpertPlan(pp=2, dp=2, tp=2))
 ASKED = question(models=(EXPERT,), microbatch_sizes=(1,))
@@ -22,7 +25,7 @@ SPACE = small_space(hbm_gb=[0.2], num_vector_cores=[2])
 
 
 def test_the_same_seed_finds_the_same_architecture() -> None:
-    pytest.importorskip("optuna", reason="extra bayes is not installed")
+    pytest.importorskip("optuna", reason="optuna is not installed")
     one, two = (architecture_search(ASKED, SPACE, trials=8, seed=3) for _ in range(2))
     assert one == two
     assert one.trials == 8
@@ -30,7 +33,7 @@ def test_the_same_seed_finds_the_same_architecture() -> None:
 
 
 def test_sampled_architectures_are_never_ahead_of_the_proved_best() -> None:
-    pytest.importorskip("optuna", reason="extra bayes is not installed")
+    pytest.importorskip("optuna", reason="optuna is not installed")
     alone, then = architecture_alone(ASKED, SPACE, ScheduleStore(), trials=8)
     best = search_design(ASKED, SPACE).best
     assert best is not None
@@ -40,13 +43,12 @@ def test_sampled_architectures_are_never_ahead_of_the_proved_best() -> None:
     assert then.ranked.objective <= best.objective * (1 + 1e-9)
 
 
-def test_without_optuna_the_row_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.setattr(joint_baselines, "known_chips", lambda *_: ())
-    row, in_order = joint_baselines.compare(ASKED, SPACE)
-    assert row.ranked is None
-    assert "pip install 'sartor[bayes]'" in row.note
-    assert in_order.name.startswith("published order")
+def test_the_published_order_never_beats_the_proof() -> None:
+    found, best = published_order(QUESTIONS[1], SPACES[1]), search_design(QUESTIONS[1], SPACES[1]).best
+    assert found.ranked is not None
+    assert best is not None
+    assert found.ranked.objective <= best.objective * (1 + 1e-9)
+    assert found.evaluations >= 5 or "before" in found.note or found.evaluations == 8
 
 
 def test_the_rule_of_thumb_takes_the_smallest_group_that_holds_the_model() -> None:
