@@ -15,6 +15,7 @@ from sartor.operators import DType
 
 Sartor = Callable[..., Any]
 CHIP = "tpu_v4_like"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 MY_CHIP = """
 clock_mhz = 1500
 node_nm = 5
@@ -141,6 +142,64 @@ def test_advice_for_a_gpu_and_a_chip_has_a_speedup_on_each(sartor: Sartor) -> No
     found = sartor("advise", "gpt2", "--gpu", "h100", "--gpu", CHIP, "--freeze", "num_layers", "--json").body
     assert all(candidate["per_gpu"].keys() == {"h100_sxm", CHIP} for candidate in found["candidates"])
     assert found["minimax"]["per_gpu"][CHIP] > 1
+
+
+# ---------------------------------------------------------------------------------------------------- many of a chip
+
+
+def test_the_examples_of_a_chip_and_a_pod_answer(sartor: Sartor) -> None:
+    chip, pod = EXAMPLES / "my_chip.toml", EXAMPLES / "my_pod.toml"
+    time_s = sartor("gemm", 4096, 4096, 4096, "--gpu", chip, "--json").body["time_s"]
+    assert time_s == package.gemm(4096, 4096, 4096, EXAMPLES / "my_chip.toml").cost.time_s
+    inside, across = (
+        sartor("collective", "all_reduce", "64e6", size, "--cluster", pod, "--json").body for size in (64, 512)
+    )
+    assert (inside["gpu"], inside["source"]) == ("my_chip", "analytic")
+    assert inside["time_s"] < across["time_s"]
+    assert [tier["members"] for tier in across["tiers"]] == [256, 512]
+    words = ["--num-devices", 16, "--global-batch-size", 64, "--fix", "pp=1,tp=2"]
+    assert sartor("plan", "gpt2", "--cluster", pod, *words, "--json").body["status"] == "optimal"
+
+
+MIXED = """
+gpu = "{first}"
+devices_per_node = 4
+num_devices = 8
+tiers = [{{span = 4, gb_per_s = 300}}, {{span = "all", gbit_per_s = 400}}]
+[[others]]
+gpu = "{second}"
+devices_per_node = 4
+num_devices = 8
+tiers = [{{span = 4, gb_per_s = 300}}, {{span = "all", gbit_per_s = 400}}]
+"""
+
+
+@pytest.mark.parametrize(("first", "second", "word"), [("h100", CHIP, "a GPU"), (CHIP, "h100_sxm", "an accelerator")])
+def test_a_cluster_has_gpus_or_accelerators(sartor: Sartor, tmp_path: Path, first: str, second: str, word: str) -> None:
+    path, out = tmp_path / "mixed.toml", tmp_path / "plan.json"
+    path.write_text(MIXED.format(first=first, second=second))
+    for words in (
+        ["plan", "gpt2", "--num-devices", 16, "--global-batch-size", 64],
+        ["collective", "all_reduce", "1e6", "16"],
+    ):
+        told = sartor(*words, "--cluster", path, "--json", "--out", out).refusal()
+        assert told.startswith(f"sartor: others.0.gpu={second}: must be {word} like ")
+        assert "a cluster has GPUs or accelerators, not both" in told
+    assert not out.exists()
+
+
+def test_pools_of_two_chips_are_planned_on(sartor: Sartor, tmp_path: Path) -> None:
+    path = tmp_path / "two_chips.toml"
+    path.write_text(MIXED.format(first="a100_like", second=CHIP))
+    words = ["--num-devices", 16, "--global-batch-size", 64, "--fix", "pp=2,tp=2", "--json"]
+    found = sartor("plan", "gpt2", "--cluster", path, *words).body
+    assert found["status"] == "optimal"
+    assert found["best"]["step_s"] > 0
+
+
+@pytest.mark.parametrize(("word", "near"), [("tpu_v4_lik", CHIP), ("h100lik", "h100_like"), ("h10", "h100_sxm")])
+def test_a_misspelt_name_is_answered_from_both_catalogues(sartor: Sartor, word: str, near: str) -> None:
+    assert near in sartor("estimate", "gpt2", "--gpu", word, "--json").refusal().split("nearest: ")[1]
 
 
 # ------------------------------------------------------------------------------------------- a chip as a datasheet

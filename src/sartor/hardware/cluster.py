@@ -99,6 +99,7 @@ class Cluster:
         _whole("num_devices", self.num_devices, least=0, most=MAX_DEVICES)
         _check_spans(self.tiers)
         _check_nodes(self.tiers, self.devices_per_node)
+        _check_pools(self.gpu, self.others)
         if self.price_usd_per_device_hour is not None:
             _number("price_usd_per_device_hour", self.price_usd_per_device_hour, least=0.0)
         if self.confidence not in ("high", "medium", "low"):
@@ -150,6 +151,15 @@ def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
             near = ", ".join(str(k * inner.span) for k in _multiples(outer.span, inner.span))
             must = f"must be a multiple of the tier inside it, {inner.name} of {inner.span} devices"
             raise InputError(f"tiers.{outer.name}.span", outer.span, must, near)
+
+
+def _check_pools(first: Gpu, others: tuple[Cluster, ...]) -> None:
+    """Pools are all of GPUs or all of accelerators: one plan is priced by one kind of block."""
+    for i, pool in enumerate(others):
+        if (pool.gpu.accelerator is None) is not (first.accelerator is None):
+            word = "an accelerator" if first.accelerator else "a GPU"
+            must = f"must be {word} like {first.name}: a cluster has GPUs or accelerators, not both"
+            raise InputError(f"others.{i}.gpu", pool.gpu.name, must, first.name)
 
 
 def _check_nodes(tiers: tuple[LinkTier, ...], devices_per_node: int) -> None:

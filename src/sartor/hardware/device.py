@@ -39,8 +39,8 @@ def load_device(name_or_path: str | Path) -> Gpu:
     try:
         return load_gpu(text)
     except InputError as error:
-        near = difflib.get_close_matches(text.lower(), [*gpu_names(), *accelerator_names()], n=4, cutoff=0.6)
-        raise InputError(error.field, text, error.must, error.nearest or ", ".join(near)) from None
+        near = difflib.get_close_matches(text.lower(), [*gpu_names(), *accelerator_names()], n=4, cutoff=0.75)
+        raise InputError(error.field, text, error.must, ", ".join(near) or error.nearest) from None
 
 
 def device_from(table: dict[str, object], name: str) -> Gpu:

@@ -122,6 +122,9 @@ class _MixedSeconds(StageSeconds):
     def reduced_s(self) -> Any:
         return self._own([s.reduced_s() for s in self.of_pools])
 
+    def first_reduced_s(self) -> Any:
+        return np.maximum.reduce([np.asarray(s.first_reduced_s()) for s in self.of_pools])
+
     def gathered_s(self) -> Any:
         return self._own([s.gathered_s() for s in self.of_pools])
 
