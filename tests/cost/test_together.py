@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sartor.cost.price import price
-from sartor.cost.together import estimates
+from sartor.cost.together import price_all
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
 from sartor.model.lower import lower
@@ -40,7 +40,7 @@ def test_graphs_priced_together_cost_what_each_costs_alone(model: str, phase: Ph
     if phase is Phase.DECODE and load_model(model).encoder_only:
         pytest.skip("an encoder does not decode")
     gpu, graphs = load_gpu("h100_sxm"), varied(model, phase)
-    for graph, found in zip(graphs, estimates(graphs, gpu), strict=True):
+    for graph, found in zip(graphs, price_all(graphs, gpu), strict=True):
         alone = price(graph, gpu, details=False)
         assert np.array_equal(found.time_s, alone.time_s)
         assert np.array_equal(found.log_sigma, alone.log_sigma)
@@ -53,11 +53,11 @@ def test_graphs_priced_together_cost_what_each_costs_alone(model: str, phase: Ph
 def test_splits_and_wider_intervals_are_kept(gpu: str) -> None:
     device, shape = load_gpu(gpu), load_model("mixtral-8x7b")
     graphs = [lower(Workload(shape=shape, seq_len=np.array([256, 4096])), ParallelDims(tp=tp)) for tp in (1, 2, 8)]
-    for graph, found in zip(graphs, estimates(graphs, device, sigma_factor=2.0), strict=True):
+    for graph, found in zip(graphs, price_all(graphs, device, sigma_factor=2.0), strict=True):
         alone = price(graph, device, details=False, sigma_factor=2.0)
         assert np.array_equal(found.time_s, alone.time_s)
         assert np.array_equal(found.high_s, alone.high_s)
 
 
 def test_nothing_asked_is_nothing_answered() -> None:
-    assert estimates([], load_gpu("a100_sxm")) == []
+    assert price_all([], load_gpu("a100_sxm")) == []

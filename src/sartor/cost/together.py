@@ -22,7 +22,7 @@ from sartor.operators import PLACE, Attention, Collective, Gemm, GroupedGemm, Me
 Key: TypeAlias = tuple[Any, ...]
 
 
-def estimates(
+def price_all(
     graphs: Sequence[OperatorGraph],
     gpu: Gpu,
     calibration: Calibration | None = None,

@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.cost.compare import compare
 from sartor.cost.price import Estimate
-from sartor.cost.together import estimates
+from sartor.cost.together import price_all
 from sartor.errors import InputError
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
@@ -146,7 +146,7 @@ def changed(
 
 def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any]]:
     """For each change: device-seconds per token relative to the baseline at equal work, and the interval's factor."""
-    after = estimates([change.graph for change in changes], context.gpu, context.calibration)
+    after = price_all([change.graph for change in changes], context.gpu, context.calibration)
     return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
 
 

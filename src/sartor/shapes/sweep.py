@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.together import estimates
+from sartor.cost.together import price_all
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
@@ -96,7 +96,7 @@ def price_sweeps(
 ) -> list[Sweep]:
     """Sweeps with their times: all of them in one pass through the cost model for each device."""
     known = calibrations or {}
-    found = {gpu.name: estimates([each.graph for each in laid], gpu, known.get(gpu.name)) for gpu in gpus}
+    found = {gpu.name: price_all([each.graph for each in laid], gpu, known.get(gpu.name)) for gpu in gpus}
     return [_sweep(each, {name: answers[i].time_s for name, answers in found.items()}) for i, each in enumerate(laid)]
 
 

@@ -1,4 +1,4 @@
-"""Time of a collective: NCCL's over the tiers of links it crosses (``cost.network``), or a serving engine's own.
+"""Time of a collective: NCCL's over the tiers of links it crosses (``tiers``), or a serving engine's own.
 
 An all-reduce of a serving framework has two more ways: every device reads all peers' buffers (one shot), or reduces
 a part and gathers the parts (two shots); the fastest is taken. docs/concepts/collectives.md has symbols and fit.

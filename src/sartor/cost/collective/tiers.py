@@ -1,7 +1,7 @@
 """Time of a collective on a cluster: which tiers of links its group crosses, and the best algorithm over them.
 
 A group is ``group_size`` devices, ``stride`` apart in device numbers. Inside the innermost tier it costs what the
-device's calibration says (``cost.collective``); across tiers, rings, trees and reduction in switches are compared.
+device's calibration says (``collective``); across tiers, rings, trees and reduction in switches are compared.
 docs/concepts/clusters.md has symbols, sources and what is assumed of contention.
 """
 

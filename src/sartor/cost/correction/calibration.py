@@ -72,7 +72,7 @@ class Calibration:
     same_die: bool = False
     """Whether that is the same die with other memory or another power limit."""
     own_rows: Mapping[DType, OwnRows] = field(default_factory=dict)
-    """What a user's own measured products say beyond coefficients."""
+    """What a user's own measured GEMMs say beyond coefficients."""
     provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
@@ -98,7 +98,7 @@ class Calibration:
         return replace(self, grouped=found) if found else self
 
     def with_cold_weights(self) -> Calibration:
-        """The same where no product finds its weights in L2: other products' have passed through it since."""
+        """The same where no GEMM finds its weights in L2: other GEMMs' have passed through it since."""
         if not any(c.weight_copies for c in self.gemm.values()):
             return self
         return replace(self, gemm={dtype: replace(c, weight_copies=0.0) for dtype, c in self.gemm.items()})

@@ -1,8 +1,8 @@
 """A calibration of one's own: the TOML that ``sartor calibrate`` writes, read back as what is known of a device.
 
 The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
-Products are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
-package knows it. ``[own_rows]`` is a factor on the products' times.
+GEMMs are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
+package knows it. ``[own_rows]`` is a factor on the GEMMs' times.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class CalibrationFile:
     gemm: GemmCoefficients
     provenance: Mapping[str, Any]
     streams: Mapping[str, Any] = field(default_factory=dict)
-    """Sections beside the products: ``memory_bound``, ``attention``."""
+    """Sections beside the GEMMs: ``memory_bound``, ``attention``."""
     own_rows: OwnRows | None = None
-    """A factor on the products' times."""
+    """A factor on the GEMMs' times."""
 
 
 def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
-    """What is known of ``gpu`` with the products' coefficients of a file in place of the package's.
+    """What is known of ``gpu`` with the GEMMs' coefficients of a file in place of the package's.
 
     Raises ``InputError`` when the file cannot be read, lacks a coefficient, or is of another device.
     """

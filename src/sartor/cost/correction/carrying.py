@@ -8,7 +8,7 @@ docs/concepts/gemm.md the reasons):
 - a tile's epilogue takes as long as so many operations of its SM's tensor cores: registers and shared memory grow
   with them;
 - operand bytes per cycle into an SM grow with its operations per cycle, to the power 3/4;
-- partial sums of split products are exchanged at L2's rate, so many bytes per SM and cycle;
+- partial sums of split GEMMs are exchanged at L2's rate, so many bytes per SM and cycle;
 - what a written byte costs beyond a read one is spent at L2's rate, and the kernel that narrows operands half at L2's,
   half at memory's (the geometric mean of both);
 - what the power limit takes grows with operations per joule at full rate.
@@ -86,12 +86,12 @@ L2_BYTES_PER_CYCLE = 64
 
 HOST_WAIT = {"grace": 1.76}
 """How much longer kernels that wait for the host take than with an x86 one: GB200 over B200 1.77, GB300 over B300 1.75
-(block-scaled products narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
+(block-scaled GEMMs narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What the rules look at, of 16-bit products."""
+    """What the rules look at, of 16-bit GEMMs."""
 
     clock_hz: float
     flops_per_cycle: float
@@ -146,7 +146,7 @@ def rescaled(c: Any, before: Rates, after: Rates) -> Any:
 
 
 GENERAL_THROTTLE_S = 3e-4
-"""Compute time at which half of the clock that general cores lose under the power limit is gone: the tables' products
+"""Compute time at which half of the clock that general cores lose under the power limit is gone: the tables' GEMMs
 follow each other, and those of a millisecond run at the limit's clock already (T4, P4, L4)."""
 
 

@@ -40,11 +40,11 @@ class GemmCoefficients:
     launch_s: float = 2.0e-6
     """From one kernel's end to the next one's start in graph replay."""
     split_s: float = 1.5e-6
-    """Extra fixed cost of a split product's reduction."""
+    """Extra fixed cost of a split GEMM's reduction."""
     split_rate: float = 3.0
     """Rate at which partial sums are exchanged, in units of the streaming rate (they stay in L2)."""
     hbm_share: float = 0.9
-    """Share of HBM bandwidth a product streams at."""
+    """Share of HBM bandwidth a GEMM streams at."""
     write_cost: float = 1.5
     """Cost of a byte written over one read."""
     overlap: float = 0.15
@@ -57,11 +57,11 @@ class GemmCoefficients:
     l2_rate: float = 0.3
     """Rate at which L2 is read, over 64 bytes per SM and cycle."""
     quantize_s: float = 0.0
-    """Launch of the kernel that narrows the first operand before the product; 0 where there is none."""
+    """Launch of the kernel that narrows the first operand before the GEMM; 0 where there is none."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
     pack_tn: float = 0.0
-    """Traffic of copying the second operand into a kernel's blocks before the product, per element of it, where the
+    """Traffic of copying the second operand into a kernel's blocks before the GEMM, per element of it, where the
     layout is TN; 0 where kernels read operands as they lie. Libraries for hosts' cores copy."""
     pack_nn: float = 0.0
     """The same of NN and NT."""
@@ -73,7 +73,7 @@ class GemmCoefficients:
     """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
     beyond its write."""
     sub_block_s: float = 0.0
-    """Least time of a block-scaled product with k under one block (``SCALE_BLOCK``) or n under half of one, with an x86
+    """Least time of a block-scaled GEMM with k under one block (``SCALE_BLOCK``) or n under half of one, with an x86
     host: the fast kernels refuse it and what runs instead is bound by the host. Median of such rows."""
     sub_block_log_sigma: float = 0.25
     """Standard deviation of ln(measured/predicted) of those."""
@@ -86,21 +86,21 @@ class GemmCoefficients:
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
     stream_rows: float = 0.0
-    """Rows up to which a product reads its weights no slower than streaming kernels read theirs (1: a matrix times a
+    """Rows up to which a GEMM reads its weights no slower than streaming kernels read theirs (1: a matrix times a
     vector), where the fit saw none so short; 0: it did."""
     throttle: float = 0.1
     """How much longer compute takes once the power limit has brought the clock down."""
     throttle_s: float = 1.0e-3
-    """Compute time of one product at which half of that is seen in a short run."""
+    """Compute time of one GEMM at which half of that is seen in a short run."""
     log_sigma: float = 0.25
-    """Standard deviation of ln(measured/predicted) of products longer than eight launches."""
+    """Standard deviation of ln(measured/predicted) of GEMMs longer than eight launches."""
     log_sigma_small: float = 0.35
     """The same of shorter ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedCoefficients:
-    """Grouped products of experts; symbols and fit in docs/concepts/moe.md."""
+    """Grouped GEMMs of experts; symbols and fit in docs/concepts/moe.md."""
 
     tile_n: int = 128
     tile_m_most: int = 256
@@ -123,10 +123,10 @@ class GroupedCoefficients:
     """Part of those rows that is computed all the same where their token has a row here: a kernel that is handed whole
     tokens does all of each one's choices."""
     launch_s: float = 1.0e-5
-    """One product's launch with its share of sorting tokens by expert."""
+    """One GEMM's launch with its share of sorting tokens by expert."""
     log_sigma: float = 0.3
     log_sigma_small: float = 0.3
-    """The same of products shorter than five launches."""
+    """The same of GEMMs shorter than five launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,4 +220,4 @@ class PowerCoefficients:
     flops_per_joule: float = 0.0
     """16-bit FLOPs per joule of the power limit at which the clock starts to fall; 0: nothing is known of it."""
     kept: float = 1.0
-    """Share of the slowdown that is kept: between products run kernels that draw less."""
+    """Share of the slowdown that is kept: between GEMMs run kernels that draw less."""

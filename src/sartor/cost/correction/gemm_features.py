@@ -18,7 +18,7 @@ TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (6
 
 
 def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """What the network sees, (features, products). No part of it depends on the clock or on the formula's time."""
+    """What the network sees, (features, GEMMs). No part of it depends on the clock or on the formula's time."""
     m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
     log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
     wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
@@ -30,11 +30,11 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
 
 
 GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
-"""Output tiles of sgemm kernels, through which a product on general cores is seen."""
+"""Output tiles of sgemm kernels, through which a GEMM on general cores is seen."""
 
 
 def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """The same of a product on general cores, batched or not: ``across`` is 1 where its layout is NN."""
+    """The same of a GEMM on general cores, batched or not: ``across`` is 1 where its layout is NN."""
     m, n, k, batch, across = (block[name].astype(np.float32) for name in ("m", "n", "k", "batch", "across"))
     log_m, log_n, log_k, log_batch = np.log(m), np.log(n), np.log(k), np.log(batch)
     width = np.float32(machine.element_bytes)

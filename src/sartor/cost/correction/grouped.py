@@ -1,7 +1,7 @@
-"""The residual of grouped products: what its networks see of one, and where they apply.
+"""The residual of grouped GEMMs: what its networks see of one, and where they apply.
 
-Tables hold whole fused layers of inference in 16-bit types; a network moves both products of a layer, and is fitted to
-the layer's time. Gradients, and products that may run apart (training), keep the formula's time.
+Tables hold whole fused layers of inference in 16-bit types; a network moves both GEMMs of a layer, and is fitted to
+the layer's time. Gradients, and GEMMs that may run apart (training), keep the formula's time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def grouped_columns(op: GroupedGemm, shape: tuple[int, ...]) -> dict[str, Array]
 
 
 def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: GroupedCoefficients, gpu: Gpu) -> Weights:
-    """What the network sees, (features, products): experts, tokens and their rows, how compute, traffic and launch
+    """What the network sees, (features, GEMMs): experts, tokens and their rows, how compute, traffic and launch
     compare, rows over L2, tiles over SMs. Not n and k themselves: tables hold a dozen weight shapes, which a network
     would learn by heart."""
     groups, routed, n, k, skew, others, told, held = (block[name] for name in SIZES)

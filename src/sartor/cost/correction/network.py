@@ -36,7 +36,7 @@ BLOCK = 512
 """Rows evaluated together."""
 
 PANEL = 32
-"""Rows of one matrix product: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
+"""Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
 wait for each other by spinning, which on a busy machine made this a hundred times slower."""
 
 FADE = 1.0
@@ -190,7 +190,7 @@ def _fingerprint(coefficients: Any) -> str:
 
 
 def _beside(name: str) -> bool:
-    """Widths of intervals, and what concerns only products no residual is fitted on."""
+    """Widths of intervals, and what concerns only GEMMs no residual is fitted on."""
     return "log_sigma" in name or name.startswith(("sub_block", "half_block"))
 
 

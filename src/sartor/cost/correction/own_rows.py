@@ -1,7 +1,7 @@
-"""What a user's own measured products say beyond coefficients: a smooth factor on predicted times, as data.
+"""What a user's own measured GEMMs say beyond coefficients: a smooth factor on predicted times, as data.
 
 A Gaussian process over (ln rows, ln n, ln k): ``ln factor = mean + sum of weight x closeness``, closeness falling from
-1 at a measured product to 0 far from all of them (Matern 5/2; Rasmussen and Williams 2006, eq. 4.17), so that far
+1 at a measured GEMM to 0 far from all of them (Matern 5/2; Rasmussen and Williams 2006, eq. 4.17), so that far
 away only the mean is left. Written by ``sartor calibrate``, applied by ``sartor.cost.correction.gemm``.
 """
 
@@ -22,22 +22,22 @@ FARTHEST = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRows:
-    """The factor of one dtype on one device, and how far off products still were that it had not seen."""
+    """The factor of one dtype on one device, and how far off GEMMs still were that it had not seen."""
 
     mean: float
     length: float
-    """Distance in ln(size) over which products have to do with each other."""
+    """Distance in ln(size) over which the times of GEMMs are related."""
     points: tuple[tuple[float, float, float], ...]
-    """(ln of batch x m, ln n, ln k) of the measured products."""
+    """(ln of batch x m, ln n, ln k) of the measured GEMMs."""
     weights: tuple[float, ...]
     log_sigma: float
-    """Standard deviation of ln(measured / predicted) on regions held out; ``small`` of short products."""
+    """Standard deviation of ln(measured / predicted) on regions held out; ``small`` of short GEMMs."""
     log_sigma_small: float
     residual: str = ""
     """Fingerprint of the coefficients whose residual was in the times these rows were compared with; empty: none."""
 
     def log_factor(self, rows: Array, n: Array, k: Array) -> Array:
-        """ln of the factor for flat arrays of products; an entry equals the call with that entry alone."""
+        """ln of the factor for flat arrays of GEMMs; an entry equals the call with that entry alone."""
         at = np.log(np.stack([rows, n, k], axis=1))
         known, weights = np.asarray(self.points), np.asarray(self.weights)
         found = np.empty(len(at))
@@ -48,7 +48,7 @@ class OwnRows:
 
 
 _BLOCK = 2048
-"""Products evaluated together: with 400 points 6 MB a matrix."""
+"""GEMMs evaluated together: with 400 points 6 MB a matrix."""
 
 
 def closeness(a: Array, b: Array, length: float) -> Array:

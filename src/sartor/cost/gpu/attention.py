@@ -92,7 +92,7 @@ def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> t
 
 
 def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Any:
-    """One tile of queries against one of keys: two products (five backward) at the head dimension's share of peak."""
+    """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
     padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
     # Latent attention's 192/128 has kernels of its own, as good as those of its value dimension.

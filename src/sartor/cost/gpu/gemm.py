@@ -1,4 +1,4 @@
-"""Time of a matrix product: tiles over SMs in waves, fed from memory, chosen from the generation's tile menu.
+"""Time of a GEMM: tiles over SMs in waves, fed from memory, chosen from the generation's tile menu.
 
 For every (tile, split) of the menu: blocks are dealt to SMs in waves; a wave lasts its main loop (matrix rate or
 operand feed, whichever is slower) plus fill and epilogue; memory traffic overlaps; launch adds. The library is taken
@@ -112,14 +112,14 @@ def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]]
 
 
 def _swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
-    """A linear layer's fp16 product where fp16 was fitted on products the host launched one by one, and bf16, which
+    """A linear layer's fp16 GEMM where fp16 was fitted on GEMMs the host launched one by one, and bf16, which
     runs at the same rates, on replayed ones."""
     by_host = [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
     return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and by_host == ["host", None]
 
 
 def _without_the_host(eager: Cost, replayed: Cost, short_s: float) -> Cost:
-    """``eager``, or ``replayed`` where a product is so short that the host's launch is much of it and shorter so."""
+    """``eager``, or ``replayed`` where a GEMM is so short that the host's launch is much of it and shorter so."""
     sooner = (eager.time_s < short_s) & (replayed.time_s < eager.time_s)
     if not np.any(sooner):
         return eager
@@ -157,7 +157,7 @@ def _coefficients_of(kind: tuple[DType, bool], calibration: Calibration) -> Gemm
 
 
 def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
-    """Cost of one product; sizes may be arrays."""
+    """Cost of one GEMM; sizes may be arrays."""
     return gemm_costs([gemm], gpu, calibration, clock=clock)[0]
 
 
@@ -200,7 +200,7 @@ def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
 
 
 def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The product's sizes as float arrays, with the shape they broadcast to."""
+    """The GEMM's sizes as float arrays, with the shape they broadcast to."""
     sizes = _group_sizes(gemm) if isinstance(gemm, GroupedGemm) else (gemm.batch, gemm.m, gemm.n, gemm.k)
     out = (gemm.out_dtype.bytes if gemm.out_dtype else max(2.0, gemm.dtype.bytes)) * (2 if gemm.accumulates else 1)
     arrays: dict[str, Any] = {
@@ -229,12 +229,12 @@ def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Any, m: 
 
 
 AS_IT_LIES = 6
-"""Rows of an fp32 product on a host up to which weights stream at memory's rate (20 to 29 GB/s of 42 for one to three
+"""Rows of an fp32 GEMM on a host up to which weights stream at memory's rate (20 to 29 GB/s of 42 for one to three
 rows, 14 to 21 for four to six, 7 to 14 from eight on: this project's host, MKL 2024.2, 2026-11-21)."""
 
 
 def _group_sizes(op: GroupedGemm) -> tuple[Any, Any, Any, Any]:
-    """A grouped product as a batch of equal ones: groups that have rows, each with its mean rows (times skew)."""
+    """A grouped GEMM as a batch of equal ones: groups that have rows, each with its mean rows (times skew)."""
     active = np.maximum(np.minimum(op.groups, op.rows), 1)
     rows = np.ceil(np.asarray(op.rows) / active) * op.skew
     return (active, op.n, op.k, rows) if op.pass_ is Pass.WGRAD else (active, rows, op.n, op.k)
@@ -283,11 +283,11 @@ def _alignment(length: Any, bits: int) -> Any:
 
 
 GROUPED_SIGMA = 2.5
-"""Grouped products over plain ones: kernels and routing differ by framework (data/measured/moe_bf16.parquet: with this
+"""Grouped GEMMs over plain ones: kernels and routing differ by framework (data/measured/moe_bf16.parquet: with this
 formula plus a fixed 20 to 30 us and the permutation's traffic, medians of 6 to 20%)."""
 
 _SHORT = 8
-"""Products shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
+"""GEMMs shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
 
 
 def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: Source) -> Cost:
@@ -300,7 +300,7 @@ def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmAlternative:
-    """One way a library could run a product, and what it would take; shares are 0..1."""
+    """One way a library could run a GEMM, and what it would take; shares are 0..1."""
 
     tile_m: int
     tile_n: int
@@ -318,7 +318,7 @@ class GemmAlternative:
 def gemm_alternatives(
     gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
 ) -> tuple[GemmAlternative, ...]:
-    """Every (tile, split_k) considered for one product of scalar sizes, fastest first."""
+    """Every (tile, split_k) considered for one GEMM of scalar sizes, fastest first."""
     c = _coefficients(calibration, gemm.dtype)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})

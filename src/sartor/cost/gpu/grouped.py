@@ -1,4 +1,4 @@
-"""Time of a grouped product: every expert's rows in tiles of their own, its weights from HBM once.
+"""Time of a grouped GEMM: every expert's rows in tiles of their own, its weights from HBM once.
 
 An expert with r rows takes ceil(r / tile_m) tiles down and ceil(n / tile_n) across, so what counts is the rows of each
 expert, not their mean. The library is taken to choose the tile height that is fastest. Symbols, fit and accuracy:
@@ -30,10 +30,10 @@ _QUANTILES = (np.arange(16) + 0.5) / 16
 
 
 def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
-    """Cost of one grouped product; sizes may be arrays.
+    """Cost of one grouped GEMM; sizes may be arrays.
 
     ``calibration.with_kernels`` chooses whose kernels run; else it is the middle of frameworks. A weight
-    gradient contracts an expert's rows: it is a batch of plain products, and so are others that run ``apart`` where
+    gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run ``apart`` where
     that is faster. Side by side, uneven groups take what their rows take together.
     """
     if op.pass_ is Pass.WGRAD:
@@ -65,8 +65,8 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
 
 
 def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
-    """Experts were measured in 16 bits. Narrower ones reach the share of their peak that the device's products of their
-    type reach of theirs over the 16-bit ones', and are as uncertain as such products priced by a 16-bit fit."""
+    """Experts were measured in 16 bits. Narrower ones reach the share of their peak that the device's GEMMs of their
+    type reach of theirs over the 16-bit ones', and are as uncertain as such GEMMs priced by a 16-bit fit."""
     c, own, wide = calibration.grouped, calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
     if dtype.bytes >= 2 or own is None or wide is None:
         return c
@@ -76,7 +76,7 @@ def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
 
 
 NARROW_LOG_SIGMA = 0.6
-"""Standard deviation of ln(measured / predicted) of fp8, fp8_block and nvfp4 products of 40 us and more, priced by the
+"""Standard deviation of ln(measured / predicted) of fp8, fp8_block and nvfp4 GEMMs of 40 us and more, priced by the
 16-bit fit of their device at their own peak: 0.57, 0.61, 0.61, medians of 18 devices and types (gemm_lowbit.parquet,
 2026-11-21). No table has narrow experts."""
 

@@ -1,6 +1,6 @@
 """Long runs under a power limit: how far the clock falls below what short runs see.
 
-The power that products draw grows with their rate of FLOPs and the fourth power of the clock, near enough: dynamic
+The power that GEMMs draw grows with their rate of FLOPs and the fourth power of the clock, near enough: dynamic
 power goes with clock x voltage^2, and near the top of the range voltage rises a little faster than the clock. So work
 at a rate above the one at which the limit is met takes longer by the fourth root of their ratio, and below it as long
 as ever. Evidence and figures: docs/concepts/gemm.md, "Clock".
@@ -33,7 +33,7 @@ class LongRun:
 
 def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, clock: Clock) -> LongRun | None:
     """None where the clock does not fall: in short runs, and where ``throttle``, the slowdown fitted on a table's
-    longest products, is 0 and nothing else is known (general cores, fits of long runs)."""
+    longest GEMMs, is 0 and nothing else is known (general cores, fits of long runs)."""
     if clock is Clock.BOOST:
         return None
     if power.flops_per_joule and dtype in _OF_16_BITS:
@@ -52,12 +52,12 @@ def lasting_s(time_s: Any, flops: Any, run: LongRun | None) -> Any:
 
 
 LONG_RUN_LOG_SIGMA = 0.08
-"""Standard deviation of ln(measured / predicted) that the law adds to a product's: with it 80% of the sustained over
+"""Standard deviation of ln(measured / predicted) that the law adds to a GEMM's: with it 80% of the sustained over
 short ratios of power-metered tables lie inside (0.06 to 0.13 of five pairs on B200, GB200, H200; 2026-11-21)."""
 
 _NARROW = 2.0
-"""Products of 8 and fewer bits over those of 16, per joule: their rate at the limit, B200 to GB300, H200 and RTX PRO
-6000 (longest products of data/measured/gemm_lowbit.parquet against their middle: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
+"""GEMMs of 8 and fewer bits over those of 16, per joule: their rate at the limit, B200 to GB300, H200 and RTX PRO
+6000 (longest GEMMs of data/measured/gemm_lowbit.parquet against their middle: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
 
 _OF_16_BITS = {
     DType.TF32: 0.5,
@@ -73,4 +73,4 @@ _OF_16_BITS = {
     DType.MXFP4: _NARROW,
     DType.INT4: _NARROW,
 }
-"""FLOPs per joule over those of 16-bit products, of types that run on tensor cores."""
+"""FLOPs per joule over those of 16-bit GEMMs, of types that run on tensor cores."""

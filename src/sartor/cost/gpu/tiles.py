@@ -1,6 +1,6 @@
-"""The tile formula: what a matrix product takes when its output tiles are dealt to SMs in waves.
+"""The tile formula: what a GEMM takes when its output tiles are dealt to SMs in waves.
 
-Flat arrays in, flat arrays out; products lie on the last axis and the tile menu on the first, which is reduced
+Flat arrays in, flat arrays out; GEMMs lie on the last axis and the tile menu on the first, which is reduced
 before returning. Only ``+ - * /``, ``ceil``, ``floor``, ``min`` and ``max`` are used, so an entry of an array equals
 the scalar call to the last bit, and every term is non-decreasing in m, n, k and batch at equal alignment.
 Symbols, fit and accuracy: docs/concepts/gemm.md.
@@ -20,7 +20,7 @@ from sartor.cost.gpu.power import LongRun, lasting_s
 Array = npt.NDArray[np.float64]
 
 CHUNK = 2048
-"""Products evaluated together: few enough that a temporary of tiles x products stays in cache."""
+"""GEMMs evaluated together: few enough that a temporary of tiles x GEMMs stays in cache."""
 
 TERMS = (
     "time_s", "compute_s", "memory_s", "overhead_s",
@@ -30,7 +30,7 @@ TERMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
-    """One entry per product."""
+    """One entry per GEMM."""
 
     batch: Array
     m: Array
@@ -41,7 +41,7 @@ class Problems:
     penalty: Array
     """Main-loop slowdown by misalignment, at least 1."""
     packed_bytes: Array
-    """Traffic of copying operands into blocks before the product."""
+    """Traffic of copying operands into blocks before the GEMM."""
 
     def part(self, where: Any) -> Problems:
         return Problems(**{name: getattr(self, name)[where] for name in Problems.__slots__})
@@ -49,7 +49,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The rates a product of one dtype meets on one device."""
+    """The rates a GEMM of one dtype meets on one device."""
 
     num_sms: float
     sm_flops_per_s: float
@@ -75,7 +75,7 @@ class Machine:
 
 
 def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) -> dict[str, Array]:
-    """Time of each product, and with ``details`` its terms and the tile and split it takes."""
+    """Time of each GEMM, and with ``details`` its terms and the tile and split it takes."""
     keys = TERMS if details else ("time_s",)
     out = {key: np.empty(p.m.size) for key in keys}
     for start in range(0, p.m.size, CHUNK):
@@ -87,7 +87,7 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
 
 
 def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
-    """Every (tile, split) of the menu: arrays of shape (2 x tiles, products); ``inf`` where k cannot be split."""
+    """Every (tile, split) of the menu: arrays of shape (2 x tiles, GEMMs); ``inf`` where k cannot be split."""
     tiles = _Tiles.of(p, machine, c)
     whole, split = _whole(p, tiles, machine, c), _split(p, tiles, machine, c)
     shape = tiles.grid.shape
@@ -117,7 +117,7 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tiles:
-    """What both ways of dealing tiles share; columns of the menu against rows of products."""
+    """What both ways of dealing tiles share; columns of the menu against rows of GEMMs."""
 
     tm: Array
     tn: Array
@@ -227,7 +227,7 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
 
 
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
-    """What comes before the product: a kernel that narrows the first operand, where the dtype needs one, and copies
+    """What comes before the GEMM: a kernel that narrows the first operand, where the dtype needs one, and copies
     of operands into blocks, where the library makes them."""
     traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
     return c.quantize_s + traffic / machine.hbm_bytes_per_s
