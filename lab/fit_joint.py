@@ -232,7 +232,9 @@ def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
 def _toml(table: dict[str, Any], above: str = "") -> str:
     """Tables of tables down to values; the last level of errors and rows stays on one line."""
     lines = (
-        [] if above else ["# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."]
+        []
+        if above
+        else ["# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."]
     )
     for key, value in table.items():
         name = f"{above}.{key}" if above else key

@@ -1,20 +1,23 @@
-"""Errors that are answers: one sentence naming the field, its value, what must hold and what near it would."""
+"""Errors for users: one sentence with the field, its value, what must hold and the nearest valid values."""
 
 from __future__ import annotations
 
 from typing import Any
 
+NOT_GIVEN = "not given"
+"""The value of a missing option."""
+
 
 class InputError(ValueError):
-    """The user's input cannot be used. ``str(error)`` is the whole sentence; its parts are kept for ``--json``.
+    """Invalid user input. ``str(error)`` is the whole sentence; its parts are kept for ``--json``.
 
     Parameters are the ``field`` (a config key, a flag, a file), its ``value``, what ``must`` hold, and the
-    ``nearest`` values that would do (may be empty).
+    ``nearest`` valid values (may be empty).
     """
 
     def __init__(self, field: str, value: Any, must: str, nearest: str = "") -> None:
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
-        sentence = f"{field}={_show(value)}: {must}"
+        sentence = f"missing option {field}: {must}" if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
 
     def to_dict(self) -> dict[str, Any]:
@@ -29,7 +32,7 @@ class InputError(ValueError):
 
 
 class UsageError(InputError):
-    """The command line itself cannot be read: the parser's sentence, and the nearest words it knows."""
+    """An invalid command line: the parser's message, and the nearest known words."""
 
     def __init__(self, field: str, message: str, nearest: str = "") -> None:
         super().__init__(field, "as given", message, nearest)
@@ -37,7 +40,7 @@ class UsageError(InputError):
 
 
 class MissingExtraError(InputError):
-    """A feature needs a package that is not installed; the sentence names the command that installs it."""
+    """A feature needs a package that is not installed; the message has the command to install it."""
 
     def __init__(self, feature: str, extra: str) -> None:
         command = f"pip install 'sartor[{extra}]'"
@@ -46,7 +49,7 @@ class MissingExtraError(InputError):
 
 
 def _show(value: Any, limit: int = 60) -> str:
-    """A value as it may safely be printed: control characters escaped, long ones cut."""
+    """A value that is safe to print: control characters escaped, long ones cut."""
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     if isinstance(value, str) and value.isprintable() and len(value) < limit and " " not in value and value:
         text = value

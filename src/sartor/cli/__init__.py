@@ -1,4 +1,4 @@
-"""Words to calls: the ``sartor`` command. This package is the only place that prints and exits.
+"""The ``sartor`` command line.
 
 One module per group of commands; ``main`` turns every outcome into the contract's exit code: 0 answered, 1 a
 check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 130 interrupted.
@@ -22,7 +22,7 @@ from sartor.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     app: typer.Typer
-    """Every command; made when it is first asked for."""
+    """The application with every command, made when first needed."""
 
 GROUPS = {
     "decide": ("lint", "advise"),
@@ -39,7 +39,8 @@ GROUPS = {
     "catalog": ("catalog",),
     "serve": ("serve",),
 }
-"""Modules of this package and their commands, in the order of the help. One that is named is loaded alone."""
+"""Modules of this package and their commands, in the order of the help. Only the module of the requested command is
+loaded."""
 
 
 @cache
@@ -47,7 +48,7 @@ def app_with(*modules: str) -> typer.Typer:
     """The command line with the commands of some modules."""
     found = typer.Typer(
         name="sartor",
-        help="Cuts the model to the hardware, the hardware to the model, and the plan to both.",
+        help="Fit a model's shape to the hardware, the hardware to the model, and the training plan to both.",
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode="markdown",
@@ -61,7 +62,7 @@ def app_with(*modules: str) -> typer.Typer:
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """What a command line needs: the command it begins with, or all where it begins with none."""
+    """The commands to load for a command line: its own, or all if it names none."""
     named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
     return app_with(*(named or GROUPS))
 
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run one command line and return its exit code; nothing but a broken machine gets out as a traceback."""
+    """Run one command line and return its exit code; only unexpected failures show a traceback."""
     as_json = "--json" in words
     try:
         result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
@@ -124,14 +125,14 @@ def run(words: list[str]) -> int:
     except Exception as error:
         if _of_an_interrupt(error):
             return _interrupted()
-        complain(_machines(error) or _slip(error), as_json=as_json, command=_command(words))
+        complain(_machines(error) or _internal_error(error), as_json=as_json, command=_command(words))
         return 2
 
 
 def _machines(error: Exception) -> InputError | None:
-    """What is the machine's and not the program's: no memory, no room to write."""
+    """Errors of the machine, not of the program: no memory, no disk space."""
     if isinstance(error, MemoryError):
-        return InputError("input", "as given", "needs more memory than this machine has; ask for less at once")
+        return InputError("input", "as given", "needs more memory than this machine has; try a smaller problem")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         if not error.filename:
             _hush_stdout()
@@ -140,17 +141,18 @@ def _machines(error: Exception) -> InputError | None:
 
 
 def _hush_stdout() -> None:
-    """Nothing more reaches an output that takes nothing, not even what is flushed at the end."""
+    """Discard further output to a closed stream, including the final flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _slip(error: Exception) -> InputError:
-    """The sentence for what should not have happened, or the traceback where it is asked for."""
+def _internal_error(error: Exception) -> InputError:
+    """The message for an internal error, or the traceback with SARTOR_DEBUG=1."""
     if os.environ.get("SARTOR_DEBUG"):
         raise error
     sentence = " ".join(str(error).split())[:200]
     return UsageError(
-        "sartor", f"a slip of sartor's own ({type(error).__name__}: {sentence}); SARTOR_DEBUG=1 shows where"
+        "sartor",
+        f"internal error (please report): {type(error).__name__}: {sentence}; SARTOR_DEBUG=1 shows the traceback",
     )
 
 
@@ -160,7 +162,7 @@ def _interrupted() -> int:
 
 
 def _of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is what an error comes from: while C code is being loaded it turns into a ``SystemError``."""
+    """Whether an error comes from Ctrl-C: while C code is loaded, it becomes a ``SystemError``."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -173,7 +175,7 @@ def _command(words: list[str]) -> str:
 
 
 def _from_usage(error: Any) -> InputError:
-    """A parser's complaint as our one sentence."""
+    """A parser error as one sentence."""
     field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None)
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]

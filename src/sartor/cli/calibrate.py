@@ -1,4 +1,4 @@
-"""``sartor calibrate``: fit the cost model to my own measurements, or say which are worth making."""
+"""``sartor calibrate``: fit the cost model to your measurements, or plan useful ones."""
 
 from __future__ import annotations
 
@@ -22,31 +22,35 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     records: Annotated[
         Path | None,
-        typer.Argument(metavar="RECORDS", help="CSV or Parquet of products, or a calibration file to compare."),
+        typer.Argument(metavar="RECORDS", help="CSV or Parquet of measured GEMMs, or a calibration file to compare."),
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Which device, where there are several.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Which precision, where there are several.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Device, if the records have several.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type, if the records have several.")] = None,
     samples: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Shapes to fit on, the most telling. [default: up to 400]")
+        int | None, typer.Option(metavar="N", min=1, help="Number of shapes to fit on. [default: up to 400]")
     ] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="GPU", help="Begin at this device's coefficients. [default: its own or kin's]")
+        str | None,
+        typer.Option(
+            metavar="GPU", help="Start from this device's coefficients. [default: its own or a related device's]"
+        ),
     ] = None,
     date: Annotated[
-        str, typer.Option(metavar="YYYY-MM-DD", help="When it was measured, if the file has no date.")
+        str, typer.Option(metavar="YYYY-MM-DD", help="Date of the measurement, if the file has none.")
     ] = "",
     compare: Annotated[
-        Path | None, typer.Option(metavar="OTHER.toml", help="What changed since this calibration, by region.")
+        Path | None, typer.Option(metavar="OTHER.toml", help="Show the changes since this calibration, by region.")
     ] = None,
     plan: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="No RECORDS: write the N products worth measuring on --gpu.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Without RECORDS: write the N most useful GEMMs to measure on --gpu."),
     ] = None,
     json: c.AsJson = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the calibration (TOML) or the plan (CSV).")
     ] = None,
 ) -> None:
-    """Fit the model of products to measurements of my own; use it with `--calibration FILE`.
+    """Fit the GEMM model to your own measurements; use it with `--calibration FILE`.
 
     Example: `sartor calibrate gemms.csv --gpu h100_sxm --samples 100 --out h100.toml`
     """

@@ -20,11 +20,11 @@ def catalog(
     what: Annotated[
         str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators|spaces", help="Which catalogue.")
     ],
-    name: Annotated[str | None, typer.Argument(help="One entry, whole, with its sources.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one entry with all fields and sources.")] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """What is known, and from where: devices, models, clusters, rules, accelerator templates, spaces of them.
+    """List GPUs, models, clusters, rules, accelerator templates and design spaces, with sources.
 
     Example: `sartor catalog gpus h100`
     """

@@ -1,4 +1,4 @@
-"""What every command shares: its options, its console, and how an answer leaves the program."""
+"""Options, console and output shared by all commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.errors import InputError
 
 
 class Exit(Exception):
-    """Leave with this code; what had to be said has been said."""
+    """Exit with this code, after everything was printed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -32,7 +32,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Path to a Hugging Face config.json or its folder, a graph of `sartor extract`, a zoo name "
+        help="Path to a Hugging Face config.json or its folder, a file from `sartor extract`, a zoo name "
         "(`sartor catalog models`), or org/name.",
         show_default=False,
     ),
@@ -56,7 +56,7 @@ SeqLen = Annotated[
         "--seq-len",
         metavar="N",
         parser=whole_number,
-        help="Tokens per sequence. [default: 2048, or the model's longest]",
+        help="Tokens per sequence. [default: 2048, or the model's maximum]",
     ),
 ]
 ContextLen = Annotated[
@@ -65,7 +65,7 @@ ContextLen = Annotated[
         "--context-len",
         metavar="N",
         parser=whole_number,
-        help="Tokens already in the KV cache. [default: 2048 in decode, else 0]",
+        help="Tokens already in the KV cache. [default: decode 2048, else 0]",
     ),
 ]
 Microbatch = Annotated[
@@ -74,18 +74,20 @@ Microbatch = Annotated[
         "--microbatch-size",
         metavar="N",
         parser=whole_number,
-        help="Sequences at once. [default: 4 in train, 1 in prefill, 8 in decode]",
+        help="Sequences per microbatch. [default: train 4, prefill 1, decode 8]",
     ),
 ]
 Tp = Annotated[int, typer.Option("--tp", metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
 DTypeName = Annotated[
     str | None,
     typer.Option(
-        "--dtype", help="Precision of the products: bf16, fp16, fp8, nvfp4, ... [default: bf16 where the device has it]"
+        "--dtype",
+        help="Data type of the matrix multiplications: bf16, fp16, fp8, nvfp4, ... [default: bf16 if the"
+        " device has it]",
     ),
 ]
 AttentionName = Annotated[
-    str, typer.Option("--attention", metavar="flash|unfused", help="Attention as one kernel, or as three.")
+    str, typer.Option("--attention", metavar="flash|unfused", help="Attention as one fused kernel, or as three.")
 ]
 SetField = Annotated[
     list[str] | None,
@@ -93,7 +95,7 @@ SetField = Annotated[
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences a step over all devices."),
+    typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences per step over all devices."),
 ]
 HtmlFile = Annotated[
     Path | None,
@@ -108,7 +110,7 @@ OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Wri
 
 CalibrationFile = Annotated[
     Path | None,
-    typer.Option("--calibration", metavar="FILE", help="Products as `sartor calibrate` fitted them on this device."),
+    typer.Option("--calibration", metavar="FILE", help="Calibration file from `sartor calibrate` for this device."),
 ]
 
 
@@ -124,7 +126,7 @@ def parse_sets(words: list[str] | None) -> dict[str, str]:
 
 
 def answer(command: str, body: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
-    """Send a command's JSON where it is wanted: stdout with ``--json``, a file with ``--out``."""
+    """Write a command's JSON: to stdout with ``--json``, to a file with ``--out``."""
     if not (as_json or out):
         return
     text = to_json(command, body)
@@ -170,7 +172,7 @@ def console() -> Any:
 
 
 def say(text: str) -> None:
-    """A remark for people, on stderr."""
+    """A note on stderr."""
     print(text, file=sys.stderr)
 
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 Gpus = Annotated[
-    list[str], typer.Option("--gpu", metavar="GPU", help="Device; repeat it to ask for a shape that suits several.")
+    list[str], typer.Option("--gpu", metavar="GPU", help="Device; repeat it for a shape that is fast on several.")
 ]
 
 
@@ -28,15 +28,16 @@ def advise(
     model: c.Model,
     gpu: Gpus = ["h100"],  # noqa: B006 - typer copies it
     objective: Annotated[
-        str, typer.Option("--objective", "--phase", metavar="train|prefill|decode", help="What to be fast in.")
+        str, typer.Option("--objective", "--phase", metavar="train|prefill|decode", help="Phase to optimize.")
     ] = "train",
-    params_tolerance: Annotated[float, typer.Option(help="How far the parameter count may move, as a share.")] = 0.01,
+    params_tolerance: Annotated[float, typer.Option(help="Largest change of the parameter count, as a share.")] = 0.01,
     freeze: Annotated[
-        str, typer.Option(metavar="FIELD,...", help="Fields that must stay: num_layers,vocab_size, ...")
+        str, typer.Option(metavar="FIELD,...", help="Fields that must not change: num_layers,vocab_size, ...")
     ] = "",
-    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="How many candidates to show.")] = 10,
+    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="Number of candidates to show.")] = 10,
     evidence: Annotated[
-        float, typer.Option(help="Width of the quality guard: 1 as published evidence goes, 0.5 half as wide, ...")
+        float,
+        typer.Option(help="Width of the quality guard: 1 is the range of published evidence, 0.5 half of it, ..."),
     ] = 1.0,
     seq_len: c.SeqLen = None,
     microbatch_size: c.Microbatch = None,
@@ -51,7 +52,7 @@ def advise(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Where a model's time goes, what its shape wastes, and same-size shapes that are faster.
+    """Show where a model's time goes, what its shape wastes, and faster shapes of the same size.
 
     Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
     """
@@ -98,11 +99,11 @@ def lint(
     models: c.Models,
     gpu: c.GpuName = "h100",
     fail_on: Annotated[
-        str, typer.Option(metavar="error|warn|info|never", help="Exit with 1 when a finding is at least this grave.")
+        str, typer.Option(metavar="error|warn|info|never", help="Exit with 1 if a finding has at least this grade.")
     ] = "error",
-    format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="How to print the findings.")] = "text",
+    format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="Output format.")] = "text",
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Leave out a rule, by name or number. May be repeated.")
+        list[str] | None, typer.Option(metavar="RULE", help="Skip a rule, by name or code. May be repeated.")
     ] = None,
     phase: c.PhaseName = "train",
     seq_len: c.SeqLen = None,
@@ -118,9 +119,9 @@ def lint(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Is anything in this shape wasteful on this device: rules broken, and the time each costs.
+    """List what is wasteful in a shape on a device, and the time each finding costs.
 
-    Several models are looked at in turn; JSON and SARIF, which are one object, take one.
+    Several models are checked in turn; JSON and SARIF take one model.
 
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """
@@ -130,7 +131,7 @@ def lint(
         raise InputError("--format", format, "must be one of text, json, sarif, github")
     format = "json" if json else format
     if len(models) > 1 and (format in ("json", "sarif") or out):
-        raise InputError("MODEL", f"{len(models)} models", "one at a time with JSON or SARIF, which are one object")
+        raise InputError("MODEL", f"{len(models)} models", "JSON and SARIF take one model at a time")
     if format == "sarif":
         from sartor.api.words import device_of, refuse_on_a_chip
 

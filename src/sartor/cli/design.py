@@ -1,4 +1,4 @@
-"""``sartor design``: which accelerator and plan go best together."""
+"""``sartor design``: the best accelerator and plan together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def design(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """The accelerator of a space and the training plan on it with the highest throughput, proved.
+    """Find the accelerator of a design space and the training plan with the highest throughput, with proof.
 
     Ctrl-C answers with the best so far and how much better there could be (exit 130); exit 3: no point fits.
 
@@ -118,7 +118,7 @@ def design(
 
 
 GIVEN = {
-    "--model": ("say which models are to be trained", "--model gpt3-175b"),
+    "--model": ("name the models to train", "--model gpt3-175b"),
     "--num-devices": ("must be said", "--num-devices 1024"),
     "--global-batch-size": ("must be said", "--global-batch-size 4096"),
 }
@@ -126,7 +126,7 @@ GIVEN = {
 
 
 def check_given(given: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` for the first of `GIVEN` that is not there."""
+    """Raise ``InputError`` for the first missing option of `GIVEN`."""
     for name, value in given.items():
         if value is None or value == []:
             must, near = GIVEN[name]
@@ -155,7 +155,7 @@ def export_points(study: Path, to: Path) -> None:
 
 
 def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
-    """The answer where it is wanted; leave with its exit code: 130 interrupted, 3 nothing fits."""
+    """Print the answer and exit: 130 interrupted, 3 nothing fits."""
     from sartor.report.design_body import design_body
     from sartor.report.table_design import design_view
 
@@ -163,7 +163,7 @@ def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
     if not json:
         c.show(design_view(found))
     if found.result.interrupted:
-        c.say("interrupted: this is the best so far")
+        c.say("interrupted: this is the best result so far")
         raise c.Exit(128 + signal.SIGINT)
     if found.result.status.value == "infeasible":
         if json:
@@ -172,7 +172,7 @@ def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
 
 
 def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
-    """The page and the figures, where they are wanted."""
+    """Write the page and the figures, if requested."""
     if html:
         from sartor.report.files import write_atomic
         from sartor.report.page_design import design_page
@@ -186,7 +186,7 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
 
 
 def shapes_asked(shapes: int | None, fleet: str | None, models: list[str]) -> int:
-    """How many shapes to search; 0: none was asked for. Raises ``InputError``."""
+    """Number of shapes to search; 0 if not requested. Raises ``InputError``."""
     if shapes is None:
         if fleet is not None:
             raise InputError("--fleet", fleet, "asks for the best shape, so --shapes must say how many", "--shapes 4")

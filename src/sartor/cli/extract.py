@@ -26,7 +26,7 @@ def extract(
     input_: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", metavar="NAME=SHAPE:DTYPE", help="An input of a factory's module: `--input x=8x1024:bfloat16`."
+            "--input", metavar="NAME=SHAPE:DTYPE", help="Input of a factory's module: `--input x=8x1024:bfloat16`."
         ),
     ] = None,
     phase: Annotated[
@@ -34,27 +34,31 @@ def extract(
     ] = "train",
     seq_len: Annotated[
         int | None,
-        typer.Option("--seq-len", metavar="N", parser=c.whole_number, help="[default: 2048, or the model's longest]"),
+        typer.Option("--seq-len", metavar="N", parser=c.whole_number, help="[default: 2048, or the model's maximum]"),
     ] = None,
     microbatch_size: Annotated[
         int | None,
-        typer.Option("--microbatch-size", metavar="N", parser=c.whole_number, help="Sequences at once. [default: 1]"),
+        typer.Option(
+            "--microbatch-size", metavar="N", parser=c.whole_number, help="Sequences per microbatch. [default: 1]"
+        ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own]")
+        str | None,
+        typer.Option(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own type]"),
     ] = None,
     architecture: Annotated[
-        str, typer.Option(metavar="CLASS", help="Class of transformers to build, where not the config's own.")
+        str, typer.Option(metavar="CLASS", help="transformers class to build, if not the config's own.")
     ] = "",
     eager: Annotated[
-        bool, typer.Option("--eager", help="Every memory-bound operator is a kernel of its own, as eager PyTorch runs.")
+        bool,
+        typer.Option("--eager", help="Price every memory-bound operator as a separate kernel, as in eager PyTorch."),
     ] = False,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """The operators of any PyTorch module, forward and backward, traced without weights (extra `torch`).
+    """Trace the operators of any PyTorch module, forward and backward, without weights (extra `torch`).
 
-    `sartor estimate`, `plan` and `design` read what `--out` writes in place of a config.json.
+    `sartor estimate`, `plan` and `design` accept the `--out` file instead of a config.json.
 
     Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
     """

@@ -44,7 +44,7 @@ def write_files(
     png: Path | None,
     trace: Path | None,
 ) -> None:
-    """Whatever files of the best plan were asked for."""
+    """Write the requested files of the best plan."""
     if write is not None:
         write_plan(answer, *write, overwrite=overwrite)
     if trace is not None:
@@ -79,7 +79,7 @@ def lint_launch(
     json: bool,
     out: Path | None,
 ) -> None:
-    """Price and lint a launch; exits with 3 where it does not fit, with 1 at or above ``fail_on``."""
+    """Price and lint a launch; exit with 3 if it does not fit, with 1 at or above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_body, launch_view
 

@@ -17,10 +17,10 @@ from sartor.errors import InputError
 
 DeviceName = Annotated[
     str,
-    typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: an accelerator if there is one]"),
+    typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: a GPU if there is one]"),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="On cpu: cores to use. [default: all]")
+    int | None, typer.Option("--threads", metavar="N", min=1, help="On cpu: number of cores. [default: all]")
 ]
 
 
@@ -57,18 +57,20 @@ def measure(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Records: .csv or .parquet. [default: records.csv]"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
     time_budget_s: Annotated[
-        float | None, typer.Option(metavar="S", min=1.0, help="Stop after so long. [default: the suite's]")
+        float | None, typer.Option(metavar="S", min=1.0, help="Time limit. [default: the suite's]")
     ] = None,
     machine: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Datasheet of a device the catalogue lacks. [default: beside the records]"),
+        typer.Option(
+            metavar="FILE", help="Datasheet of a device that is not in the catalogue. [default: next to the records]"
+        ),
     ] = None,
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="What to call the device, or its datasheet.")] = "",
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
     threads: Threads = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Visits to each case. [default: 2 on cpu, else 1]")
+        int | None, typer.Option(metavar="N", min=1, help="Repetitions of each case. [default: 2 on cpu, else 1]")
     ] = None,
     calibration: c.CalibrationFile = None,
     model: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -79,7 +81,7 @@ def measure(
     dtype: c.DTypeName = None,
     json: c.AsJson = False,
 ) -> None:
-    """Time operators on this machine; `sartor calibrate` makes a calibration of the records.
+    """Time operators on this machine; `sartor calibrate` turns the records into a calibration.
 
     Example: `sartor measure --suite quick --out records.csv`, or `sartor measure --suite model pythia-70m --device cpu`
     """
@@ -164,18 +166,18 @@ def study(
     records: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Records. [default: study-NAME.csv]")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
     size: Annotated[
-        str, typer.Option(metavar="full|toy", help="As published, or minutes on a host. [default: by the device]")
+        str, typer.Option(metavar="full|toy", help="Published sizes, or small ones for a CPU. [default: by the device]")
     ] = "",
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="The device's name, or its datasheet.")] = "",
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
     calibration: c.CalibrationFile = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it (extra `report`).")] = None,
     time_budget_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Stop after so long.")] = 560.0,
     threads: Threads = None,
     json: c.AsJson = False,
 ) -> None:
-    """One case study, scripted end to end: measured, and what was predicted beside it.
+    """Run a case study end to end and compare it with its prediction.
 
     Example: `sartor measure study heads --device cuda --png heads.png`
     """
@@ -247,7 +249,7 @@ def _known_gpu(device: Any, scale: Any, stand_in: Callable[[Any], Any]) -> Any:
 
 
 def _proposer(gpu: Any, calibration: Path | None, size: Any) -> Callable[[str], Any]:
-    """The same-size shape `sartor advise` puts first for training on this device; None where nothing is faster."""
+    """The same-size shape `sartor advise` ranks first for training on this device; None if nothing is faster."""
     from sartor import api
 
     seq = 128 if size.value == "toy" else 2048
@@ -307,7 +309,7 @@ def _gpu_name(word: str) -> str:
 
 
 def _say_next(body: dict[str, Any]) -> None:
-    """The datasheet that was written or why none was, and the command that comes next where one can."""
+    """The datasheet that was written, or why none was, and the next command if there is one."""
     sheet, why = body["machine_file"], body["no_machine_file"]
     if sheet:
         c.say(f"wrote {sheet}: this machine as a datasheet")

@@ -17,7 +17,7 @@ def parity(
     device: Annotated[str, typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to train.")] = "",
     heads: Annotated[str, typer.Option(metavar="A,B", help="Heads of the two shapes.")] = "",
     ffn: Annotated[
-        str, typer.Option(metavar="A,B", help="Feed-forward widths of the two. [default: 4 x hidden-size both]")
+        str, typer.Option(metavar="A,B", help="Feed-forward widths of the two shapes. [default: 4 x hidden-size]")
     ] = "",
     hidden_size: Annotated[
         int | None, typer.Option(metavar="H", min=8, help="[default: 128 on cpu, else 512]", show_default=False)
@@ -28,13 +28,13 @@ def parity(
     steps: Annotated[int | None, typer.Option(metavar="N", min=8, help="[default: 300 on cpu, else 2000]")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each shape.")] = 3,
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Train on this; bytes are the tokens. [default: made text]")
+        Path | None, typer.Option(metavar="FILE", help="Training text; bytes are the tokens. [default: generated text]")
     ] = None,
     threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="On cpu: cores to use.")] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Train small proxies of two shapes on the same tokens with several seeds; say how their losses differ.
+    """Train small proxies of two shapes on the same tokens with several seeds, and compare their losses.
 
     Example: `sartor measure parity --device cpu --heads 8,4 --seeds 3`
     """

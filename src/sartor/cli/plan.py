@@ -53,7 +53,7 @@ def plan(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """The parallel plan with the shortest predicted step that fits in memory, out of every legal one, and why.
+    """Find the parallel plan with the shortest predicted step that fits in memory, out of all valid plans.
 
     Exits with 3 where nothing fits, saying which stage is how many bytes too full and what would fit.
 
@@ -110,19 +110,19 @@ def plan(
 
 
 def _search(model: str | None, cluster: str, global_batch_size: int | None, **asked: Any) -> PlanAnswer:
-    """The answer of a search, with a bar while it runs."""
+    """The result of a search, with a progress bar."""
     from sartor import api
 
     if model is None:
-        raise InputError("MODEL", "not given", "say which model to plan, or --launch FILE", "llama-3-8b")
+        raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
     if global_batch_size is None:
-        raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
+        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
     with progress_bar() as progress:
         return api.plan(model, cluster, global_batch_size=global_batch_size, progress=progress, **asked)
 
 
 def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
-    """The answer on stdout; exits with 3 where nothing fits."""
+    """Print the answer; exit with 3 if nothing fits."""
     from sartor.report.plan_body import plan_body
     from sartor.report.table_plan import plan_view
 
@@ -137,11 +137,11 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
 
 
 def _only_with_a_search(given: dict[str, object]) -> None:
-    """A launch says these itself, or they are of a search's answer: refused rather than left unused."""
+    """Reject options that a launch defines itself or that only a search uses."""
     for name, value in given.items():
         if value:
             said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            raise InputError(name, said, "does not go with --launch, which is priced as it is", "leave one out")
+            raise InputError(name, said, "cannot be used with --launch", "leave one out")
 
 
 def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def parse_count(field: str, text: str) -> float:
     try:
         value = float(word.removesuffix(suffix)) * _SUFFIXES[suffix]
     except ValueError:
-        raise InputError(field, text, "must be a number, with k, M, B or T behind it if you like", "1T") from None
+        raise InputError(field, text, "must be a number, optionally with k, M, B or T", "1T") from None
     if not 0 < value < 1e20:
         raise InputError(field, text, "must be above 0 and below 1e20", "1T")
     return value

@@ -1,4 +1,4 @@
-"""The options of ``sartor plan`` that no other command has: what each is called, takes, and says of itself."""
+"""Options only of ``sartor plan``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from sartor.cli import common as c
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="As everywhere; may be left out where --launch says the sizes."),
+    typer.Argument(
+        metavar="MODEL", help="Model (config.json, zoo name or org/name); optional if --launch has the sizes."
+    ),
 ]
 Cluster = Annotated[
     str,
@@ -19,18 +21,21 @@ Cluster = Annotated[
 ]
 NumDevices = Annotated[
     str | None,
-    typer.Option("--num-devices", metavar="N[,N...]", help="Devices; several numbers ask for the front over them."),
+    typer.Option("--num-devices", metavar="N[,N...]", help="Number of devices; several numbers are compared."),
 ]
 SeqLen = Annotated[
     int | None,
     typer.Option(
-        "--seq-len", metavar="S", parser=c.whole_number, help="Tokens a sequence. [default: 4096 or the longest]"
+        "--seq-len",
+        metavar="S",
+        parser=c.whole_number,
+        help="Tokens per sequence. [default: 4096, or the model's maximum]",
     ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
-        "--dtype", help="Recipe: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... [default: bf16 where there is one]"
+        "--dtype", help="Training precision: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... [default: bf16 if supported]"
     ),
 ]
 MicrobatchSize = Annotated[
@@ -39,24 +44,28 @@ MicrobatchSize = Annotated[
 ]
 Fix = Annotated[
     list[str] | None,
-    typer.Option("--fix", metavar="AXIS=VALUE,...", help="Hold axes of the plan: `--fix tp=8,recompute=none`."),
+    typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),
 ]
 Framework = Annotated[
     str | None,
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; with a release after @: nemo@26.06. "
         "[default: --write's, else megatron]",
     ),
 ]
 Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Whose states are held.")]
 ContextParallel = Annotated[
     str,
-    typer.Option("--context-parallel", metavar="ring|all_to_all|all_gather", help="How context parallelism exchanges."),
+    typer.Option(
+        "--context-parallel", metavar="ring|all_to_all|all_gather", help="Communication scheme of context parallelism."
+    ),
 ]
-RoutingSkew = Annotated[float, typer.Option("--routing-skew", help="Largest expert's tokens over the mean.")]
-Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget to cost: 1T, 300B, 1.5e12.")]
+RoutingSkew = Annotated[
+    float, typer.Option("--routing-skew", help="Tokens of the busiest expert relative to the mean.")
+]
+Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", parser=c.whole_number, help="How many plans to show.")]
 Write = Annotated[
     tuple[str, Path] | None,
@@ -66,7 +75,7 @@ Write = Annotated[
         help="Write the best plan's launch files: megatron, torchtitan, deepspeed or accelerate, and a folder.",
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write replace files that differ.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
 Trace = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Write one step as a trace for https://ui.perfetto.dev.")
 ]
@@ -77,7 +86,7 @@ Launch = Annotated[
     ),
 ]
 Allow = Annotated[
-    list[str] | None, typer.Option("--allow", metavar="RULE", help="With --launch: leave out a rule. May be repeated.")
+    list[str] | None, typer.Option("--allow", metavar="RULE", help="With --launch: skip a rule. May be repeated.")
 ]
 FailOn = Annotated[
     str,

@@ -28,13 +28,16 @@ def estimate(
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
     eager: Annotated[
-        bool, typer.Option("--eager", help="As uncompiled PyTorch: every elementwise step a kernel the host launches.")
+        bool,
+        typer.Option(
+            "--eager", help="As uncompiled PyTorch: a kernel for every elementwise operation, launched by the host."
+        ),
     ] = False,
     calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Where does the time go: every operator of one device's share of a step, with its interval.
+    """Show where the time goes: every operator of one device's step, with its interval.
 
     Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
     """
@@ -68,20 +71,23 @@ def gemm(
     k: Annotated[int, typer.Argument(parser=c.whole_number, help="The contracted dimension.")],
     gpu: c.GpuName = "h100",
     batch: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Independent products of this size.")
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Number of independent GEMMs of this size.")
     ] = 1,
     dtype: c.DTypeName = None,
     layout: Annotated[
         str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")
     ] = "TN",
     clock: Annotated[
-        str, typer.Option(metavar="boost|sustained", help="boost: a short run, as benchmarks time it.")
+        str,
+        typer.Option(
+            metavar="boost|sustained", help="boost: a short benchmark run; sustained: a long run limited by power."
+        ),
     ] = "boost",
     calibration: c.CalibrationFile = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """One product C[m,n] = A[m,k] B[k,n]: its time, its tiles and waves, and every tile considered.
+    """Price one GEMM C[m,n] = A[m,k] B[k,n]: its time, tiles and waves, and every tile considered.
 
     Example: `sartor gemm 2304 1600 4096 --gpu a100 --dtype fp16`
     """
@@ -100,24 +106,24 @@ def collective(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
     ],
-    message_bytes: Annotated[float, typer.Argument(metavar="BYTES", help="Of the whole, unsharded buffer.")],
+    message_bytes: Annotated[float, typer.Argument(metavar="BYTES", help="Size of the whole, unsharded buffer.")],
     group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=c.whole_number, help="In the group.")],
     cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="A name from sartor catalog clusters, or a TOML file.")
     ] = None,
     gpu: c.GpuName = "h100",
     stride: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Spacing of members in device numbers.")
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Distance between members in device numbers.")
     ] = 1,
     alone: Annotated[bool, typer.Option("--alone", help="No other group communicates, as in a benchmark.")] = False,
     library: Annotated[
-        str, typer.Option(metavar="nccl|custom|trtllm", help="Whose kernels: an engine's own all-reduce, or NCCL's.")
+        str, typer.Option(metavar="nccl|custom|trtllm", help="Library: an engine's own all-reduce, or NCCL.")
     ] = "nccl",
-    eager: Annotated[bool, typer.Option("--eager", help="Launched by the host call by call.")] = False,
+    eager: Annotated[bool, typer.Option("--eager", help="Launched by the host, call by call (no CUDA graph).")] = False,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """One collective: its time over the links that its group crosses, as plan and validate price it.
+    """Price one collective over the links that its group crosses.
 
     On a --cluster bytes cross its tiers; without one they stay on the links of the --gpu.
 

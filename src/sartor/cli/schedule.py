@@ -23,21 +23,22 @@ def schedule(
     ],
     time_limit: Annotated[
         float,
-        typer.Option("--time-limit", metavar="S", help="Seconds; 0 answers at once with list scheduling and a bound."),
+        typer.Option("--time-limit", metavar="S", help="Seconds; 0 returns list scheduling and a bound immediately."),
     ] = 20.0,
     solver: Annotated[
-        str, typer.Option("--solver", metavar="cp_sat|milp|greedy", help="milp: the paper's program, on HiGHS.")
+        str,
+        typer.Option("--solver", metavar="cp_sat|milp|greedy", help="milp: the published integer program, on HiGHS."),
     ] = "cp_sat",
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace that ui.perfetto.dev opens.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE", help="Write the picture as .svg, .png or .html.")
+        Path | None, typer.Option("--figure", metavar="FILE", help="Write the Gantt chart as .svg, .png or .html.")
     ] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """The shortest schedule of one layer's operators on tensor and vector cores, with what is proved about it.
+    """Find the shortest schedule of one layer's operators on tensor and vector cores, with a lower bound.
 
     Ctrl-C ends the search and answers with the best schedule found so far (exit code 130).
 

@@ -1,4 +1,4 @@
-"""``sartor serve``: the fitting room, a page where shapes, plans and chips are tried on."""
+"""``sartor serve``: a page to explore shapes, plans and chips."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen. Anything but this machine asks for a token.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. A non-local address requires a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="0 takes any that is free.")] = 8484,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A further name the server may be called by."),
+        typer.Option("--allow-host", metavar="NAME", help="Additional host name of the server."),
     ] = None,
     study: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A study of `sartor design` to watch in the design view.")
     ] = None,
-    time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds a search may take.")] = 120.0,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="S", help="Time limit of a search in seconds.")
+    ] = 120.0,
     workers: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Searches that run at once, a process each.")
+        int, typer.Option(metavar="N", parser=c.whole_number, help="Parallel searches, one process each.")
     ] = 1,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """The same in a browser: drag a size and watch time, waves and memory move. Stops on Ctrl-C.
+    """Open a page in the browser: drag a size and watch time, waves and memory change. Stop with Ctrl-C.
 
     Example: `sartor serve --port 0`
     """
@@ -61,7 +63,7 @@ def serve(
         import secrets
 
         settings = replace(settings, token=secrets.token_urlsafe(24))
-        c.say(f"sartor: {host} can be reached from other machines, unencrypted; only who has this address is answered")
+        c.say(f"sartor: {host} reachable from other machines, unencrypted; the address includes the access token")
 
     def ready() -> None:
         address = address_of(settings, sock)

@@ -24,13 +24,13 @@ def place(
         typer.Option(
             "--terms",
             metavar="FILE.json",
-            help="Price with more: link tiers, every stage's resync, device types, interleaving, ZeRO.",
+            help="Add cost terms: link tiers, gradient reduction of every stage, device types, interleaving, ZeRO.",
         ),
     ] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """The fastest placement of a given instance (layers with their times and bytes) on identical devices, proved.
+    """Find the optimal placement of an instance (layers with times and bytes) on identical devices.
 
     Exits with 3 where nothing fits, naming the least memory and the fewest devices with which something would.
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 StudyFile = Annotated[
     Path | None,
-    typer.Option("--study", metavar="FILE", help="Remember every result here, and go on from what is remembered."),
+    typer.Option("--study", metavar="FILE", help="Store every result in this file, and continue from it."),
 ]
 ExecutorName = Annotated[
     str,
     typer.Option(
-        "--executor", metavar="local|serial|tcp://...", help="Processes here when it pays, or a Dask scheduler."
+        "--executor", metavar="local|serial|tcp://...", help="Local processes if they help, or a Dask scheduler."
     ),
 ]
 NumWorkers = Annotated[
@@ -48,7 +48,7 @@ def study(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """What a study holds so far: the question, the best point, how far it is from proved; also while it is written.
+    """Show a study file: its question, best point and proof so far, also while it is being written.
 
     Example: `sartor study gpt3.db --export points.csv`
     """
@@ -56,7 +56,7 @@ def study(
 
 
 def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None) -> None:
-    """Answer with what is in the file, and write its points if asked to."""
+    """Show the study, and export its points if requested."""
     from sartor.engine.export import export_study
     from sartor.engine.study import read_study
 

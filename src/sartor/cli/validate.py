@@ -9,7 +9,7 @@ import typer
 
 from sartor.cli import common as c
 
-group = typer.Typer(no_args_is_help=True, help="How far off are the predictions, on measurements.")
+group = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements.")
 
 Data = Annotated[
     str, typer.Option("--data", metavar="PATH", help="A folder of tables, or one file.", show_default=False)
@@ -21,7 +21,7 @@ GroupBy = Annotated[
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write one offline page: charts, table, worst targets.")
 ]
-Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets told of each group.")]
+Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets to list per group.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,19 +34,21 @@ def operators(
     data: Data,
     group_by: GroupBy = None,
     clock: Annotated[
-        str, typer.Option(metavar="boost|sustained", help="What the tables ran at: short runs are at boost.")
+        str, typer.Option(metavar="boost|sustained", help="Clock of the measurements: short runs are at boost.")
     ] = "boost",
     worst: Worst = 5,
     calibration: c.CalibrationFile = None,
     gpu: Annotated[
         list[Path] | None,
-        typer.Option("--gpu", metavar="FILE", help="Datasheet (TOML) of a device the tables call by its name; repeat."),
+        typer.Option(
+            "--gpu", metavar="FILE", help="Datasheet (TOML) of a device named in the tables. May be repeated."
+        ),
     ] = None,
     html: Html = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Operators: tables of measured products, attention, memory-bound kernels, expert layers and collectives.
+    """Operators: tables of measured GEMMs, attention, memory-bound kernels, expert layers and collectives.
 
     Example: `sartor validate operators --data measured/ --group-by gpu,dtype,size`
     """
@@ -78,7 +80,7 @@ def inference(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Inference end to end: prefill passes, decoding steps, and throughput at full load.
+    """End-to-end inference: prefill, decoding steps, and throughput at full load.
 
     Example: `sartor validate inference --data end_to_end/inference.csv --group-by mode,gpu`
     """
@@ -99,13 +101,13 @@ def training(
     worst: Worst = 5,
     calibration: Annotated[
         Path | None,
-        typer.Option("--calibration", metavar="FILE", help="Constants of a step, in place of the package's own."),
+        typer.Option("--calibration", metavar="FILE", help="File of step constants, instead of the package's own."),
     ] = None,
     html: Html = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Training end to end: step times, peak memory and the choice among plans of published runs.
+    """End-to-end training: step times, peak memory and ranking of plans of published runs.
 
     Example: `sartor validate training --data end_to_end/training.csv --group-by source,precision --shots 3`
     """
