@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sartor.cost.chip.energy import power
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
 from sartor.step.mixed import devices_of_pools
 
 POWER_SHARE = 1.0
@@ -46,7 +48,7 @@ def run_cost(
     prices = [_price(pool) for pool in cluster.pools]
     known = all(price is not None for price, _, _ in prices)
     price = sum((each or 0.0) * share for (each, _, _), share in zip(prices, shares, strict=True))
-    watts = sum(gpu.tdp_w * share for gpu, share in zip(cluster.gpus, shares, strict=True))
+    watts = sum(_most_power_w(gpu) * share for gpu, share in zip(cluster.gpus, shares, strict=True))
     device_hours = hours * num_devices
     return RunCost(
         tokens=float(tokens),
@@ -61,6 +63,11 @@ def run_cost(
         energy_j=device_hours * 3600 * watts * POWER_SHARE,
         power_share=POWER_SHARE,
     )
+
+
+def _most_power_w(gpu: Gpu) -> float:
+    """Of one device: its datasheet's limit, a chip's with everything at its peak rate."""
+    return gpu.tdp_w if gpu.accelerator is None else float(power(gpu.accelerator).tdp_w)
 
 
 def _price(pool: Cluster) -> tuple[float | None, str, str]:
