@@ -65,7 +65,8 @@ def search_plans(
     started = time.perf_counter()
     pricer = make_pricer(job, cluster, calibration, steps, footprints)
     held = check_fixed(job, num_devices, fixed or {})
-    space = plan_space(job, num_devices, held)
+    only = {"cp": 1} if cluster.gpu.accelerator is not None else {}  # a chip's layers are not split over the sequence
+    space = plan_space(job, num_devices, {**held, **only})
     kept, rejected = _stream(pricer, space, progress, top)
     placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
     best = _merged(_top(pricer, kept, top), placed.plans, top)
