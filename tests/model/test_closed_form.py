@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.model import closed_form as paper
+from model import closed_form as paper
 from sartor.model.counts import count_params
 from sartor.model.layer import (
     AttentionMixer,

@@ -106,8 +106,8 @@ def headline(answer: DesignAnswer) -> str:
             return "Interrupted before a point was evaluated. With --study, the same command continues from here."
         return "Out of time before a point was evaluated: increase --time-limit."
     point = best.evaluation.point
-    at = "at 22 nm (published model)" if asked.costs.area is AreaModel.PUBLISHED else "at"
-    " {point.accelerator.node_nm} nm"
+    published = asked.costs.area is AreaModel.PUBLISHED
+    at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
         f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak. {proof_text(answer)}"

@@ -113,8 +113,8 @@ def _nothing(answer: DesignAnswer) -> list[Markup]:
 
 def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> Markup:
     found, asked = answer.result, answer.question
-    proved = "proved best" if found.status is DesignStatus.OPTIMAL else f"at most {format_share(found.gap)} below"
-    " the best"
+    optimal = found.status is DesignStatus.OPTIMAL
+    proved = "proved optimal" if optimal else f"at most {format_share(found.gap)} below the best"
     cards = [
         ("Objective", rate(best.objective), f"{UNITS[asked.objective]}, {proved}"),
         ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W peak"),

@@ -167,8 +167,7 @@ def _per_gpu(advice: Advice) -> Markup:
     shown = with_candidate(search.candidates, search.minimax)
     at = position(shown, search.minimax)
     loss = format_share(search.regret)
-    caption = f"Speedup on each device; the least-regret shape is at most {loss} slower than the best shape of each"
-    " device"
+    caption = f"Speedup on each device; the least-regret shape is at most {loss} slower than each device's best"
     rows = [
         (
             join([arrows(short_change(c.changed)), _tag("least regret") if i == at else ""]),

@@ -144,8 +144,8 @@ def cost_text(answer: PlanAnswer) -> str:
     )
     if cost.usd is not None and cost.usd_per_device_hour is not None:
         source = printable(f"{cost.price_source}, {cost.price_date}".strip(", "))
-        text += f", which cost {three_digits(cost.usd)} USD at {cost.usd_per_device_hour:.2f} per device-hour"
-        f" ({source})"
+        rate = f"{cost.usd_per_device_hour:.2f} per device-hour ({source})"
+        text += f", which cost {three_digits(cost.usd)} USD at {rate}"
     else:
         text += " (no price known for these devices)"
     return (
