@@ -52,7 +52,8 @@ OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb3
 ALONE = ("memory_bound", "a100_sxm")
 """Its kernels were timed alone; its relatives' were not, so that none of what it borrows was measured on them."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
-"""The relative with the same links and as many devices in a node: a collective's nearest (cost/correction/borrowing.py)."""
+"""The relative with the same links and as many devices in a node, whose collectives are nearest
+(cost/correction/borrowing.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,11 +231,8 @@ def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
 
 def _toml(table: dict[str, Any], above: str = "") -> str:
     """Tables of tables down to values; the last level of errors and rows stays on one line."""
-    lines = (
-        []
-        if above
-        else ["# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."]
-    )
+    about = "# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."
+    lines = [] if above else [about]
     for key, value in table.items():
         name = f"{above}.{key}" if above else key
         if isinstance(value, dict) and key in ("gemm", "provenance", "errors"):

@@ -6,6 +6,7 @@ holds one number or an array of them; formulas are written once and serve both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,10 @@ import numpy.typing as npt
 Ints: TypeAlias = int | npt.NDArray[Any]
 Floats: TypeAlias = float | npt.NDArray[Any]
 Bools: TypeAlias = bool | npt.NDArray[Any]
+JsonDict: TypeAlias = dict[str, Any]
+"""A JSON object or TOML table that is being written."""
+JsonMap: TypeAlias = Mapping[str, Any]
+"""One that is read."""
 
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -16,6 +16,7 @@ from sartor.operators import (
     MemoryBound,
     Pass,
 )
+from sartor.units import JsonDict, JsonMap
 
 
 class ClockMode(StrEnum):
@@ -82,7 +83,7 @@ class BenchCase:
     mode: ClockMode = ClockMode.BURST
     resident: bool = False
     """The same buffers every launch, to see caches; else they are rotated beyond the last one."""
-    tags: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    tags: JsonMap = field(default_factory=dict, compare=False)
     """What a study calls this case; not part of what it is."""
 
     @property
@@ -91,12 +92,12 @@ class BenchCase:
         return _TABLES[type(self.work)]
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> JsonDict:
         """Sizes and words that say which case it is, in the columns of data/measured."""
         return {"dtype": _LONG_NAMES[dtype_of_work(self.work)], **_COLUMNS[type(self.work)](self.work), **self._own}
 
     @property
-    def _own(self) -> dict[str, Any]:
+    def _own(self) -> JsonDict:
         return {"kernel": self.kernel, "mode": self.mode.value, "resident": int(self.resident)}
 
     @property
@@ -110,7 +111,7 @@ class BenchCase:
         return _label(self)
 
 
-def key_of(table: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def key_of(table: str, columns: JsonMap) -> tuple[str, ...]:
     """A case's identity from its columns, whether as numbers or as a CSV's words."""
     return (table, *(f"{name}={_word(columns.get(name, ''))}" for name in IDENTITY[table]))
 
@@ -120,7 +121,7 @@ def dtype_of_work(work: Work) -> DType:
     return DType.BF16 if isinstance(work, Collective) else work.dtype
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     text = str(value)
@@ -134,17 +135,17 @@ _LONG_NAMES = {dtype: dtype.value for dtype in DType} | {
 }
 
 
-def _gemm(op: Gemm) -> dict[str, Any]:
+def _gemm(op: Gemm) -> JsonDict:
     sizes = {"batch": op.batch, "m": op.m, "n": op.n, "k": op.k}
     return {**sizes, "layout": op.layout.value, "op": "bmm" if int(op.batch) > 1 else "linear"}
 
 
-def _grouped(op: GroupedGemm) -> dict[str, Any]:
+def _grouped(op: GroupedGemm) -> JsonDict:
     sizes = {"batch": op.groups, "m": op.rows, "n": op.n, "k": op.k}
     return {**sizes, "layout": op.layout.value, "pass": op.pass_.value}
 
 
-def _attention(op: Attention) -> dict[str, Any]:
+def _attention(op: Attention) -> JsonDict:
     few = int(op.seq_q) <= 8 and int(op.seq_kv) > int(op.seq_q)
     phase = "generation" if few else ("context" if op.causal else "encoder")
     return {
@@ -162,7 +163,7 @@ def _attention(op: Attention) -> dict[str, Any]:
     }
 
 
-def _memory_bound(op: MemoryBound) -> dict[str, Any]:
+def _memory_bound(op: MemoryBound) -> JsonDict:
     return {
         "op": op.kernel or op.kind.value,
         "rows": op.rows,
@@ -172,11 +173,11 @@ def _memory_bound(op: MemoryBound) -> dict[str, Any]:
     }
 
 
-def _collective(op: Collective) -> dict[str, Any]:
+def _collective(op: Collective) -> JsonDict:
     return {"op": op.kind.value, "n_gpus": op.group_size, "bytes": float(op.message_bytes)}
 
 
-def _stack(run: StackRun) -> dict[str, Any]:
+def _stack(run: StackRun) -> JsonDict:
     return {
         "model": run.name,
         "phase": run.part.value,

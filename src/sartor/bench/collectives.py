@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def _rank(rank: int, job: _Job, cases: Sequence[tuple[str, int]]) -> None:
         group.destroy_process_group()
 
 
-def _times(torch: Any, group: Any, kind: str, size: int, rank: int, job: _Job, device: str) -> list[float]:
+def _times(torch: ModuleType, group: Any, kind: str, size: int, rank: int, job: _Job, device: str) -> list[float]:
     """Seconds of one call in each sample; NaN where the library has no such collective."""
     try:
         call = _call(torch, group, kind, size, rank, job.ranks, device)
@@ -105,7 +106,7 @@ def _times(torch: Any, group: Any, kind: str, size: int, rank: int, job: _Job, d
         return [float("nan")] * SAMPLES
 
 
-def _sample(torch: Any, group: Any, call: Any, device: str) -> float:
+def _sample(torch: ModuleType, group: Any, call: Any, device: str) -> float:
     group.barrier()
     _wait(torch, device)
     started = time.perf_counter()
@@ -115,12 +116,12 @@ def _sample(torch: Any, group: Any, call: Any, device: str) -> float:
     return (time.perf_counter() - started) / LAUNCHES
 
 
-def _wait(torch: Any, device: str) -> None:
+def _wait(torch: ModuleType, device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
 
 
-def _call(torch: Any, group: Any, kind: str, size: int, rank: int, ranks: int, device: str) -> Any:
+def _call(torch: ModuleType, group: Any, kind: str, size: int, rank: int, ranks: int, device: str) -> Any:
     """A call on ``size`` bytes of bf16 per device (the unsharded buffer)."""
     count = max(ranks, size // 2 // ranks * ranks)
     whole = torch.randn(count, device=device).to(torch.bfloat16)

@@ -5,9 +5,8 @@ A case of an operator is priced alone, at the clock of its mode; a stack as ``sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from sartor.model.lower.kernels import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import OperatorGraph, Part, Pass
+from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,7 @@ class Pair:
         return self.predicted_s / self.measured_s
 
 
-def pairs(
-    cases: Iterable[BenchCase], rows: Sequence[Mapping[str, Any]], gpu: Gpu, calibration: Calibration | None
-) -> list[Pair]:
+def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibration: Calibration | None) -> list[Pair]:
     """Cases that were measured, with their predictions; a case timed several times counts by its median."""
     measured: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
@@ -114,7 +112,7 @@ def stack_shape(run: StackRun) -> TransformerShape:
     return TransformerShape(name=run.name, stacks=(stack,), vocab_size=max(run.vocab_size, 1))
 
 
-def summary(found: Sequence[Pair]) -> dict[str, Any]:
+def summary(found: Sequence[Pair]) -> JsonDict:
     """Errors of |predicted / measured - 1|, per table and together."""
     tables = ["all", *sorted({pair.case.table for pair in found})]
     return {
@@ -133,7 +131,7 @@ def _errors(ratios: list[float]) -> dict[str, float]:
     }
 
 
-def pair_body(pair: Pair) -> dict[str, Any]:
+def pair_body(pair: Pair) -> JsonDict:
     """A pair in JSON."""
     words = {name: value for name, value in pair.case.columns.items() if value != ""}
     return {
@@ -149,6 +147,6 @@ def pair_body(pair: Pair) -> dict[str, Any]:
     }
 
 
-def rows_of(result_rows: Sequence[Row]) -> list[Mapping[str, Any]]:
+def rows_of(result_rows: Sequence[Row]) -> list[JsonMap]:
     """Rows just measured, as they would be read back."""
     return [{name: str(value) for name, value in row.items()} for row in result_rows]

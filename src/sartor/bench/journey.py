@@ -24,6 +24,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import OperatorGraph
+from sartor.units import JsonDict
 
 HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
 """Samples shorter than a scheduler's turn, so that some are undisturbed on a host that others use."""
@@ -198,7 +199,7 @@ def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]
         return "", f"records {error.must}"
 
 
-def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> dict[str, Any]:
+def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> JsonDict:
     """The JSON of ``sartor measure``."""
     facts, result = found.scale.facts, found.result
     tables: dict[str, int] = {}

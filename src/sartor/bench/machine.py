@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from sartor.hardware.catalog import gpu_from, gpu_names
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm
 from sartor.records.rows import Unexpressed, dtype_of
-from sartor.units import GIB, GIGA, MEGA, MIB, TERA
+from sartor.units import GIB, GIGA, MEGA, MIB, TERA, JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from sartor.bench.scale import Scale
 
-Row = Mapping[str, Any]
+Row = JsonMap
 
 ASSUMED_CLOCK_HZ = 3.0e9
 ASSUMED_POWER_W = 100.0
@@ -130,7 +130,7 @@ def _size(row: Row, name: str) -> float:
 
 def _table(
     facts: DeviceFacts, peaks: Mapping[str, float], bandwidth: float, cache: float, measured: Mapping[str, float]
-) -> dict[str, Any]:
+) -> JsonDict:
     """A datasheet's keys in its units."""
     order = [dtype.value for dtype in DType if dtype.value in peaks]
     return {
@@ -149,7 +149,7 @@ def _table(
     }
 
 
-def _text(table: Mapping[str, Any], facts: DeviceFacts, measured: Mapping[str, float], date: str) -> str:
+def _text(table: JsonMap, facts: DeviceFacts, measured: Mapping[str, float], date: str) -> str:
     how = f"sartor measure on this machine, torch {facts.torch}, driver {facts.driver}, {date}"
     assumed = [name for name, key in (("boost_clock_mhz", "clock_hz"), ("tdp_w", "power_w")) if not measured[key]]
     lines = [

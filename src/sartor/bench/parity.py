@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.bench.cases import StackRun
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 Array = npt.NDArray[np.float64]
 
@@ -169,7 +169,7 @@ def made_text(size: int, seed: int = 0) -> bytes:
     return " ".join(out).encode()[:size]
 
 
-def parity_body(found: Parity, tokens: int, device: str) -> dict[str, Any]:
+def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
     """The ``parity`` object of the JSON."""
     low, high = found.interval()
     runs = (found.first, found.first_curves), (found.second, found.second_curves)

@@ -10,10 +10,9 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 from sartor.bench.device import Reading
-from sartor.units import MEGA
+from sartor.units import MEGA, JsonDict
 
 NVIDIA_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
@@ -52,7 +51,7 @@ def parse_amd(text: str) -> Reading:
         cards = json.loads(text or "{}")
     except ValueError:
         return Reading()
-    card: dict[str, Any] = next((value for value in cards.values() if isinstance(value, dict)), {})
+    card: JsonDict = next((value for value in cards.values() if isinstance(value, dict)), {})
 
     def first(*words: str) -> float:
         return next((_number(str(v)) for key, v in card.items() if all(word in key.lower() for word in words)), 0.0)

@@ -11,6 +11,7 @@ from typing import Any
 from sartor.bench.cases import BenchCase, ClockMode
 from sartor.bench.device import DeviceFacts
 from sartor.bench.timing import Timing
+from sartor.units import JsonDict
 
 SUSTAINED, NOISY, RESIDENT, CHOSEN_KERNEL = 32, 64, 128, 256
 """Bits of ``flag`` (1 to 16 are those of data/measured/README.md): timed after a second and more of work; spread above
@@ -68,10 +69,10 @@ def row_of(case: BenchCase, timing: Timing, facts: DeviceFacts, *, sets: int, ti
     }
 
 
-Row = dict[str, Any]
+Row = JsonDict
 
 
-def device_columns(facts: DeviceFacts) -> dict[str, Any]:
+def device_columns(facts: DeviceFacts) -> JsonDict:
     """Columns that every row of one file has alike."""
     return {
         "gpu": facts.gpu,
@@ -84,7 +85,7 @@ def device_columns(facts: DeviceFacts) -> dict[str, Any]:
     }
 
 
-def _rates(case: BenchCase, timing: Timing) -> dict[str, Any]:
+def _rates(case: BenchCase, timing: Timing) -> JsonDict:
     seconds, work = timing.median_s, case.work
     if case.table in ("gemm", "grouped_gemm", "attention"):
         return {"tflops": _digits(float(work.flops) / seconds / 1e12, 4)}

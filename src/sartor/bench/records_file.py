@@ -19,6 +19,7 @@ from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
 from sartor.errors import InputError, MissingExtraError
+from sartor.units import JsonMap
 
 AGREE = 0.15
 """Two visits to a case that differ by more are worth a third."""
@@ -50,7 +51,7 @@ class RecordsFile:
         for row in self.rows:
             self._count(row)
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: JsonMap) -> None:
         """Write one row: all of it reaches the file, or none."""
         text = _line([row.get(name, "") for name in COLUMNS])
         with self._journal.open("ab") as file:
@@ -107,7 +108,7 @@ class RecordsFile:
             raise InputError("--out", str(self.path), f"must be writable ({error.strerror})") from None
 
 
-def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+def row_key(row: JsonMap) -> tuple[str, ...]:
     """The case a row is of."""
     return key_of(row["table"], row) if row.get("table") in IDENTITY else ()
 
@@ -166,7 +167,7 @@ def _drop_part_line(path: Path) -> None:
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def _lines(rows: Sequence[JsonMap]) -> bytes:
     return b"".join([_line(COLUMNS), *(_line([row.get(name, "") for name in COLUMNS]) for row in rows)])
 
 

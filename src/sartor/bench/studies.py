@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.scale import Scale
@@ -17,6 +16,7 @@ from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, DType, Gemm, Layout, Pass
+from sartor.units import JsonDict
 
 Propose = Callable[[str], TransformerShape | None]
 """The same-size shape the search proposes for a model of the zoo; None where it finds nothing faster."""
@@ -94,7 +94,7 @@ def heads(scale: Scale, size: Size, propose: Propose) -> Study:
     base = stack_of(load_model("gpt3-2.7b"), name="gpt3-2.7b", dtype=scale.dtype)
     if toy:
         base = replace(base, hidden_size=640, num_heads=8, num_kv_heads=8, ffn_hidden_size=2560, vocab_size=4096)
-    tokens: dict[str, Any] = {"batch": 1 if toy else 4, "seq_len": 256 if toy else 2048}
+    tokens: JsonDict = {"batch": 1 if toy else 4, "seq_len": 256 if toy else 2048}
     step_layers = 2 if toy else base.num_layers
     counts = (4, 5, 8, 10, 16) if toy else (16, 20, 32, 40, 64)
     named = {f"a={a}": _with_heads(base, a) for a in counts}
@@ -218,7 +218,7 @@ def models(scale: Scale, size: Size, propose: Propose) -> Study:
     """(g) Five models against the same-size shapes proposed for them: layers and logits of a training step."""
     toy = size is Size.TOY
     names = TOY_MODELS if toy else MODELS
-    tokens: dict[str, Any] = {"batch": 1, "seq_len": 128} if toy else {"batch": 4, "seq_len": 2048}
+    tokens: JsonDict = {"batch": 1, "seq_len": 128} if toy else {"batch": 4, "seq_len": 2048}
     arms = []
     for i, name in enumerate(names):
         shapes = {"published": load_model(name), "proposed": propose(name)}

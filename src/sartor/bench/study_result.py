@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from sartor.bench.compare import Pair, pairs
 from sartor.bench.studies import Arm, Study
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.gpu import Gpu
+from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,7 @@ class ArmResult:
         return 100 * (self.predicted_speedup - self.measured_speedup)
 
 
-def study_results(
-    asked: Study, rows: Sequence[Mapping[str, Any]], gpu: Gpu, calibration: Calibration | None
-) -> list[ArmResult]:
+def study_results(asked: Study, rows: Sequence[JsonMap], gpu: Gpu, calibration: Calibration | None) -> list[ArmResult]:
     """Every arm of a study, in its order."""
     by_key = {pair.case.key: pair for pair in pairs(asked.cases, rows, gpu, calibration)}
     found = [_arm(arm, by_key) for arm in asked.arms]
@@ -78,7 +76,7 @@ def _against(each: ArmResult, base: ArmResult | None) -> ArmResult:
     )
 
 
-def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> dict[str, Any]:
+def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDict:
     """The ``study`` object of the JSON: arms side by side, and how far apart speedups are."""
     apart = np.asarray([abs(each.points) for each in results if not each.arm.is_baseline])
     apart = apart[np.isfinite(apart)]
@@ -107,7 +105,7 @@ def _same_direction(results: Sequence[ArmResult]) -> float | None:
     return sum((p > 1) == (m > 1) for p, m in told) / len(told) if told else None
 
 
-def _arm_body(each: ArmResult) -> dict[str, Any]:
+def _arm_body(each: ArmResult) -> JsonDict:
     values = {
         "predicted_s": each.predicted_s,
         "low_s": each.low_s,

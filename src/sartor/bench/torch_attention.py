@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
 from sartor.bench.torch_kernels import Kernel
 from sartor.operators import Attention, Pass
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
@@ -47,11 +51,11 @@ def _check(op: Attention) -> None:
         raise UnsupportedCase("causal attention of a later chunk: PyTorch aligns its mask to the first key")
 
 
-def _attend(torch: Any, kernel: str, *, causal: bool, grouped: bool) -> Any:
+def _attend(torch: ModuleType, kernel: str, *, causal: bool, grouped: bool) -> Any:
     """The call; with a kernel asked for, PyTorch refuses (and we say so) where it has none for these sizes."""
     call = torch.nn.functional.scaled_dot_product_attention
 
-    def plain(q: Any, k: Any, v: Any) -> Any:
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return call(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     if not kernel:
@@ -62,14 +66,14 @@ def _attend(torch: Any, kernel: str, *, causal: bool, grouped: bool) -> Any:
 
     backend = getattr(SDPBackend, BACKENDS[kernel])
 
-    def chosen(q: Any, k: Any, v: Any) -> Any:
+    def chosen(q: Tensor, k: Tensor, v: Tensor) -> Any:
         with sdpa_kernel([backend]):
             return plain(q, k, v)
 
     return chosen
 
 
-def _backward(torch: Any, attend: Any, q: Any, k: Any, v: Any, sets: int, moved: float) -> Kernel:
+def _backward(torch: ModuleType, attend: Any, q: Tensor, k: Tensor, v: Tensor, sets: int, moved: float) -> Kernel:
     graphs = []
     for tensors in zip(q, k, v, strict=True):
         leaves = tuple(x.detach().requires_grad_() for x in tensors)

@@ -6,6 +6,7 @@ cache, so that operands come from memory as they do in a model.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from sartor.operators import DType
@@ -19,7 +20,7 @@ CHUNK = (1 << 22) + 4099
 """Distinct random values; the pool repeats them at an odd period."""
 
 
-def torch_dtype(torch: Any, dtype: DType) -> Any:
+def torch_dtype(torch: ModuleType, dtype: DType) -> Any:
     """The element type of PyTorch; ``KeyError`` where it has none."""
     names = {
         DType.FP64: "float64",
@@ -36,7 +37,7 @@ def torch_dtype(torch: Any, dtype: DType) -> Any:
 class Buffers:
     """Random operands on one device. ``rotate_bytes`` is what all sets of a case are to exceed together."""
 
-    def __init__(self, torch: Any, device: str, rotate_bytes: float, memory_bytes: float) -> None:
+    def __init__(self, torch: ModuleType, device: str, rotate_bytes: float, memory_bytes: float) -> None:
         self.torch, self.device = torch, device
         self.rotate_bytes, self._memory_bytes = rotate_bytes, memory_bytes
         self._pools: dict[Any, Any] = {}

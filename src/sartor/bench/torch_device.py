@@ -12,6 +12,7 @@ import math
 import os
 import re
 import time
+from types import ModuleType
 from typing import Any
 
 from sartor.bench import probe
@@ -63,7 +64,7 @@ def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> Torc
     return TorchDevice(torch, name, _gpu_facts(torch, name, kind, gpu))
 
 
-def _check_there(torch: Any, word: str, kind: str, index: int) -> None:
+def _check_there(torch: ModuleType, word: str, kind: str, index: int) -> None:
     is_rocm = bool(getattr(torch.version, "hip", None))
     if not torch.cuda.is_available():
         build = "ROCm" if is_rocm else ("CUDA" if torch.version.cuda else "CPU")
@@ -80,7 +81,7 @@ def _check_there(torch: Any, word: str, kind: str, index: int) -> None:
 class TorchDevice:
     """A ``Device`` that PyTorch drives."""
 
-    def __init__(self, torch: Any, name: str, facts: DeviceFacts) -> None:
+    def __init__(self, torch: ModuleType, name: str, facts: DeviceFacts) -> None:
         self.torch, self.name, self.facts = torch, name, facts
         self.on_host = name == "cpu"
         self._probe = probe.CpuProbe() if self.on_host else None
@@ -229,7 +230,7 @@ def _none_s() -> float:
 # ------------------------------------------------------------------------------------------- who it is
 
 
-def _cpu_facts(torch: Any, gpu: str, threads: int | None) -> DeviceFacts:
+def _cpu_facts(torch: ModuleType, gpu: str, threads: int | None) -> DeviceFacts:
     if threads is not None:
         if threads > (
             cores := len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -255,11 +256,11 @@ def _cpu_facts(torch: Any, gpu: str, threads: int | None) -> DeviceFacts:
     )
 
 
-def _config(torch: Any) -> str:
+def _config(torch: ModuleType) -> str:
     return str(torch.__config__.show())
 
 
-def _gpu_facts(torch: Any, name: str, kind: str, gpu: str) -> DeviceFacts:
+def _gpu_facts(torch: ModuleType, name: str, kind: str, gpu: str) -> DeviceFacts:
     properties = torch.cuda.get_device_properties(name)
     device = str(properties.name)
     return DeviceFacts(

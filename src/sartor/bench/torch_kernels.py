@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
+from sartor.units import JsonDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ def gemm_kernel(op: Gemm, buffers: Buffers, resident: bool = False) -> Kernel:
     )
 
 
-def _turned(x: Any, turned: bool) -> Any:
+def _turned(x: Tensor, turned: bool) -> Any:
     return x.transpose(-1, -2) if turned else x
 
 
@@ -111,7 +116,7 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
     return _backward(buffers.torch, inputs, function, sets, moved)
 
 
-def _backward(torch: Any, inputs: list[Any], function: Any, sets: int, moved: float) -> Kernel:
+def _backward(torch: ModuleType, inputs: list[Any], function: Any, sets: int, moved: float) -> Kernel:
     """Autograd's backward alone: graphs are kept, gradients are not accumulated."""
     graphs = []
     for arguments in inputs:
@@ -127,7 +132,7 @@ def _backward(torch: Any, inputs: list[Any], function: Any, sets: int, moved: fl
     return Kernel(launch=launch, sets=sets, set_bytes=moved, capturable=False)
 
 
-def _differentiable(x: Any) -> bool:
+def _differentiable(x: Tensor) -> bool:
     return bool(getattr(x, "is_floating_point", lambda: False)())
 
 
@@ -163,7 +168,7 @@ def _rotary(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> An
     turn = torch.randn(rows, 1, device=buffers.device)
     cos, sin = torch.cos(turn).to(dtype), torch.sin(turn).to(dtype)
 
-    def rotate(x: Any) -> Any:
+    def rotate(x: Tensor) -> Any:
         a, b = x[:, :half], x[:, half : 2 * half]
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=1)
 
@@ -204,7 +209,7 @@ def _adam(params: int, buffers: Buffers, moved: float) -> Kernel:
     return Kernel(launch=lambda _: step(), sets=1, set_bytes=moved, capturable=False)
 
 
-_STREAMS: dict[str, Any] = {
+_STREAMS: JsonDict = {
     "rmsnorm": _norm("rms_norm"),
     "layernorm": _norm("layer_norm"),
     "norm": _norm("layer_norm"),
@@ -225,7 +230,7 @@ _STREAMS: dict[str, Any] = {
 }
 
 
-def _dtype(torch: Any, dtype: DType) -> Any:
+def _dtype(torch: ModuleType, dtype: DType) -> Any:
     try:
         return torch_dtype(torch, dtype)
     except (KeyError, AttributeError):

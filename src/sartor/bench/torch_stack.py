@@ -6,11 +6,16 @@ norm, a tied head with cross-entropy. Decoding attends to a cache that is there 
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sartor.bench.cases import StackRun, StepPart
 from sartor.bench.torch_buffers import Buffers, torch_dtype
 from sartor.bench.torch_kernels import Kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 
 def stack_kernel(run: StackRun, buffers: Buffers) -> Kernel:
@@ -29,7 +34,7 @@ def stack_kernel(run: StackRun, buffers: Buffers) -> Kernel:
     return Kernel(launch=_train(torch, model, x, run), sets=1, set_bytes=moved, capturable=False)
 
 
-def _forward(torch: Any, model: Any, x: Any, run: StackRun) -> Any:
+def _forward(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Any:
     model.eval()
     if run.part is StepPart.DECODE:
         model.fill_cache(run.batch, run.context_len)
@@ -41,7 +46,7 @@ def _forward(torch: Any, model: Any, x: Any, run: StackRun) -> Any:
     return launch
 
 
-def _train(torch: Any, model: Any, x: Any, run: StackRun) -> Any:
+def _train(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Any:
     labels = torch.roll(x, -1, dims=1) if run.vocab_size else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) if run.part is StepPart.STEP else None
     source = x if run.vocab_size else x.detach().clone().requires_grad_()
@@ -61,7 +66,7 @@ def _train(torch: Any, model: Any, x: Any, run: StackRun) -> Any:
     return launch
 
 
-def build_stack(torch: Any, run: StackRun) -> Any:
+def build_stack(torch: ModuleType, run: StackRun) -> Any:
     """The module; weights are those of PyTorch's initialisation."""
     nn, functional = torch.nn, torch.nn.functional
     h, a, g, d, f = run.hidden_size, run.num_heads, run.num_kv_heads, run.head_dim, run.ffn_hidden_size
@@ -76,7 +81,7 @@ def build_stack(torch: Any, run: StackRun) -> Any:
             self.down = nn.Linear(f, h, bias=False)
             self.cache: Any = None
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Any:
             x = x + self.out(self.attend(self.qkv(self.norm1(x))))
             return x + self.down(self.act(self.up(self.norm2(x))))
 
@@ -91,7 +96,7 @@ def build_stack(torch: Any, run: StackRun) -> Any:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=run.causal and s > 1, enable_gqa=a != g)
             return mixed.transpose(1, 2).reshape(b, s, a * d)
 
-        def act(self, x: Any) -> Any:
+        def act(self, x: Tensor) -> Any:
             if run.gated:
                 gate, up = x.chunk(2, dim=-1)
                 return functional.silu(gate) * up
@@ -104,7 +109,7 @@ def build_stack(torch: Any, run: StackRun) -> Any:
             self.layers = nn.ModuleList(TorchLayer() for _ in range(run.num_layers))
             self.norm = nn.RMSNorm(h) if run.vocab_size else nn.Identity()
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Any:
             x = self.table(x) if self.table is not None else x
             for layer in self.layers:
                 x = layer(x)

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from sartor.bench.cases import StackRun
 from sartor.bench.parity import Curve, Train
 from sartor.bench.torch_stack import build_stack
 from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 HELD_OUT = 0.1
 """Share of the text, at its end, that is not trained on."""
@@ -32,7 +36,11 @@ class TrainRun:
 
 
 def trainer(
-    torch: Any, device: str, text: bytes, recipe: TrainRun, progress: Callable[[str, int, int], None] = lambda *_: None
+    torch: ModuleType,
+    device: str,
+    text: bytes,
+    recipe: TrainRun,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Train:
     """A function that trains one shape with one seed. Raises ``InputError`` where the text is too short."""
     data = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).astype(np.int64))
@@ -63,7 +71,7 @@ def trainer(
     return train
 
 
-def _start_small(torch: Any, model: Any) -> None:
+def _start_small(torch: ModuleType, model: Module) -> None:
     """Weights normal with deviation 0.02, as GPT-2's: a tied table must not start with large logits."""
     for weight in model.parameters():
         if weight.dim() > 1:
@@ -82,12 +90,12 @@ def _schedule(step: int, recipe: TrainRun) -> float:
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(recipe.steps - warm, 1.0)))
 
 
-def _batch(torch: Any, data: Any, run: StackRun, rng: Any, device: str) -> Any:
+def _batch(torch: ModuleType, data: Any, run: StackRun, rng: Any, device: str) -> Any:
     starts = rng.integers(0, len(data) - run.seq_len - 1, run.batch)
     return torch.stack([data[int(s) : int(s) + run.seq_len + 1] for s in starts]).to(device)
 
 
-def _loss(torch: Any, model: Any, batch: Any) -> Any:
+def _loss(torch: ModuleType, model: Module, batch: Any) -> Any:
     narrow = batch.device.type != "cpu"
     with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=narrow):  # weights stay in fp32
         logits = model(batch[:, :-1])
@@ -95,7 +103,7 @@ def _loss(torch: Any, model: Any, batch: Any) -> Any:
     return torch.nn.functional.cross_entropy(flat, batch[:, 1:].reshape(-1))
 
 
-def _step(torch: Any, model: Any, optimizer: Any, batch: Any) -> None:
+def _step(torch: ModuleType, model: Module, optimizer: Any, batch: Any) -> None:
     model.train()
     _loss(torch, model, batch).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,7 +111,7 @@ def _step(torch: Any, model: Any, optimizer: Any, batch: Any) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _held_out(torch: Any, model: Any, data: Any, run: StackRun, recipe: TrainRun, device: str) -> float:
+def _held_out(torch: ModuleType, model: Module, data: Any, run: StackRun, recipe: TrainRun, device: str) -> float:
     """Mean loss over fixed batches of text not trained on: the same for every shape and seed."""
     model.eval()
     rng = np.random.default_rng(0)
@@ -112,6 +120,6 @@ def _held_out(torch: Any, model: Any, data: Any, run: StackRun, recipe: TrainRun
     return sum(losses) / len(losses)
 
 
-def _wait(torch: Any, device: str) -> None:
+def _wait(torch: ModuleType, device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()

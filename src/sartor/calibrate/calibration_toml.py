@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from sartor.cost.correction.calibration_file import CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.units import JsonDict, JsonMap
 
 
 def as_toml(found: CalibrationFit) -> str:
@@ -60,7 +60,7 @@ def as_toml(found: CalibrationFit) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
+def as_body(found: CalibrationFit, path: str | None) -> JsonDict:
     """The JSON of ``sartor calibrate``."""
     c = found.coefficients
     return {
@@ -91,7 +91,7 @@ def as_body(found: CalibrationFit, path: str | None) -> dict[str, Any]:
     }
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_value(each) for each in value) + "]"
     return json.dumps(value) if isinstance(value, str) else _number(value)
@@ -101,7 +101,7 @@ def _inline(errors: Mapping[str, float]) -> str:
     return "{ " + ", ".join(f"{name} = {_number(value)}" for name, value in errors.items()) + " }"
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_number(each) for each in value) + "]"
     if isinstance(value, int):
@@ -183,7 +183,7 @@ def compare_calibrations(
     )
 
 
-def _upgraded(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _upgraded(before: JsonMap, after: JsonMap) -> dict[str, tuple[str, str]]:
     pairs = {name: (str(before.get(name, "")), str(after.get(name, ""))) for name in ("date", *SOFTWARE)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -194,7 +194,7 @@ def _moved(before: GemmCoefficients, after: GemmCoefficients) -> dict[str, tuple
     return {name: pair for name, pair in pairs.items() if abs(pair[1] - pair[0]) > 0.02 * max(abs(pair[0]), 1e-12)}
 
 
-def change_body(change: CalibrationChange) -> dict[str, Any]:
+def change_body(change: CalibrationChange) -> JsonDict:
     """The ``compared`` object of the JSON."""
     regions = [{f.name: getattr(region, f.name) for f in fields(region)} for region in change.regions]
     moved = [{"name": name, "before": old, "after": new} for name, (old, new) in change.coefficients.items()]

@@ -21,6 +21,7 @@ from sartor.cost.gpu import gemm as product_cost
 from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
+from sartor.units import JsonDict
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -146,16 +147,14 @@ class Unknowns:
     def coefficients(self, z: Array) -> GemmCoefficients:
         """The coefficients of a vector."""
         factor = np.exp(z * self.sd)
-        scalars: dict[str, Any] = {
-            name: float(getattr(self.start, name) * factor[i]) for i, name in enumerate(self.names)
-        }
+        scalars: JsonDict = {name: float(getattr(self.start, name) * factor[i]) for i, name in enumerate(self.names)}
         head = len(self.names)
         shares = factor[head] * factor[head + 1 : head + 1 + len(self.start.tiles)]
         tiles = tuple(
             (m, n, min(GREATEST_SHARE, float(share * f)))
             for (m, n, share), f in zip(self.start.tiles, shares, strict=True)
         )
-        steps: dict[str, Any] = {}
+        steps: JsonDict = {}
         if self.penalties:
             read, written = factor[-2:]
             steps["input_penalty"] = tuple(float(v * read) for v in self.start.input_penalty)

@@ -36,6 +36,7 @@ from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
+from sartor.units import JsonMap
 
 LEAST_ROWS = 10
 MOST_SAMPLES = 400
@@ -371,7 +372,7 @@ def _dtype(
     return wanted, where
 
 
-def _layout(words: Mapping[str, Any]) -> str:
+def _layout(words: JsonMap) -> str:
     """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched products; empty for no layout."""
     given = str(words.get("layout", "")).upper()
     if not given:

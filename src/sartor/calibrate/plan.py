@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sartor.calibrate.fit import Products
 from sartor.calibrate.samples import choose, grid
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
+from sartor.units import JsonDict
 
 COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
 
@@ -18,7 +17,7 @@ def plan_samples(gpu: Gpu, dtype: DType, count: int) -> Products:
     return pool.part(choose(pool, count))
 
 
-def plan_rows(products: Products) -> list[dict[str, Any]]:
+def plan_rows(products: Products) -> list[JsonDict]:
     """One row per product in the columns of a table of measurements, less the time."""
     shared = {"gpu": products.gpu.name, "dtype": products.dtype.value}
     columns = zip(products.batch, products.m, products.n, products.k, products.layouts, strict=True)
@@ -34,7 +33,7 @@ def as_csv(products: Products) -> str:
     return "\n".join([",".join(COLUMNS), *lines]) + "\n"
 
 
-def plan_body(products: Products, path: str | None) -> dict[str, Any]:
+def plan_body(products: Products, path: str | None) -> JsonDict:
     """The JSON of ``sartor calibrate --plan``."""
     gpu, dtype = products.gpu.name, products.dtype.value
     return {"gpu": gpu, "dtype": dtype, "file": path, "plan": plan_rows(products)}

@@ -22,12 +22,13 @@ from sartor.hardware.memory import Memory
 from sartor.model.training import Recompute
 from sartor.operators import DType
 from sartor.placement.plan import Plan, Stage
+from sartor.units import JsonDict, JsonMap
 
 MOST_VALUES = 24
 """Values of an axis that are listed; of longer ones the number and the ends."""
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """Canonical JSON: sorted keys, no spaces, floats as Python writes them (they read back the same)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
@@ -35,18 +36,18 @@ def dumps(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------- the question
 
 
-def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: float) -> dict[str, Any]:
+def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: float) -> JsonDict:
     """All that an answer depends on but the version of sartor, as plain values."""
     asked = _plain(question)
     return {**asked, "space": _space(space), "tolerance": tolerance}
 
 
-def fingerprint(question: Mapping[str, Any]) -> str:
+def fingerprint(question: JsonMap) -> str:
     """Of the canonical JSON."""
     return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
 
 
-def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, str, str, int]:
+def first_difference(there: JsonMap, here: JsonMap) -> tuple[str, str, str, int]:
     """The first field that differs, its value there and here, and how many others differ."""
     old, new = dict(_flat(there)), dict(_flat(here))
     differ = [name for name in {**old, **new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
@@ -58,7 +59,7 @@ def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple
 _ABSENT = "absent"
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _flat(each, f"{prefix}.{key}" if prefix else str(key))
@@ -70,7 +71,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"is": type(value).__name__}
         return kind | {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
@@ -89,14 +90,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _axis(values: Any) -> dict[str, Any]:
+def _axis(values: Any) -> JsonDict:
     distinct = np.unique(values)
     shown = distinct if len(distinct) <= MOST_VALUES else distinct[[0, -1]]
     digest = hashlib.blake2b(np.ascontiguousarray(values, dtype="<f8").tobytes(), digest_size=12).hexdigest()
     return {"size": values.size, "distinct": len(distinct), "values": shown.tolist(), "digest": digest}
 
 
-def _space(space: AcceleratorSpace) -> dict[str, Any]:
+def _space(space: AcceleratorSpace) -> JsonDict:
     return {
         "name": space.name,
         "num_points": space.num_points,
@@ -109,7 +110,7 @@ def _space(space: AcceleratorSpace) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- what is reached
 
 
-def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> dict[str, Any]:
+def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> JsonDict:
     """One accelerator with the memory beside it."""
     numbers = {name: _plain(np.asarray(getattr(accelerator, name))[()]) for name in ARRAY_FIELDS}
     words = {"memory": accelerator.memory.value, "dataflow": accelerator.dataflow.value}
@@ -120,10 +121,10 @@ def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> dict[str, A
 
 RECORDS = (Accelerator, Baseline, Evaluation, LayerTime, ModelOutcome, Option, Plan, Point, Ranked, Stage)
 WORDS = (Dataflow, DType, Memory, Recompute)
-_BY_NAME: Mapping[str, Any] = {kind.__name__: kind for kind in (*RECORDS, *WORDS, Split)}
+_BY_NAME: JsonMap = {kind.__name__: kind for kind in (*RECORDS, *WORDS, Split)}
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     """Canonical JSON of a value made of `RECORDS`, `WORDS`, tuples, mappings by text, numbers, texts and None."""
     return dumps(_told(value))
 
@@ -133,7 +134,7 @@ def from_text(text: str) -> Any:
     return _read(json.loads(text))
 
 
-def _told(value: Any) -> Any:
+def _told(value: object) -> Any:
     if isinstance(value, Enum):
         return {"is": type(value).__name__, "named": value.name}
     if is_dataclass(value) and not isinstance(value, type):
@@ -149,7 +150,7 @@ def _told(value: Any) -> Any:
     return {"number": str(value)} if isinstance(value, float) and not isfinite(value) else value
 
 
-def _read(value: Any) -> Any:
+def _read(value: object) -> Any:
     if isinstance(value, list):
         return tuple(map(_read, value))
     if not isinstance(value, dict):

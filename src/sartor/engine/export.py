@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from sartor.designs.result import Ranked
 from sartor.engine.codec import architecture_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
+from sartor.units import JsonDict, JsonMap
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -54,19 +55,19 @@ def check_export(to: Path) -> None:
         _pyarrow()
 
 
-def point_rows(record: StudyRecord, part: str = MAIN) -> list[dict[str, Any]]:
+def point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
     """One flat row per point, in the order of evaluation."""
     return [_row(part, point) for point in record.points]
 
 
-def kept_rows(record: StudyRecord) -> list[dict[str, Any]]:
+def kept_rows(record: StudyRecord) -> list[JsonDict]:
     """One flat row per other way to choose, by its name, then per point of ``front``."""
     found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
     found += [("front", value) for key, value in record.kept if key.startswith("front, candidate")]
     return [_ranked_row(part, ranked) for part, ranked in found]
 
 
-def _ranked_row(part: str, ranked: Ranked) -> dict[str, Any]:
+def _ranked_row(part: str, ranked: Ranked) -> JsonDict:
     point = ranked.evaluation.point
     like = StudyPoint(
         **{name: getattr(ranked, name) for name in ("objective", "bound", "area_mm2", "power_w", "die_usd")},
@@ -81,8 +82,8 @@ def _ranked_row(part: str, ranked: Ranked) -> dict[str, Any]:
     return row if point.index >= 0 else row | {"candidate": None}
 
 
-def _row(part: str, point: StudyPoint) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(part: str, point: StudyPoint) -> JsonDict:
+    row: JsonDict = {
         "part": part,
         "candidate": point.candidate,
         "objective": point.objective,
@@ -97,7 +98,7 @@ def _row(part: str, point: StudyPoint) -> dict[str, Any]:
     return row
 
 
-def _outcome(outcome: ModelOutcome | None) -> dict[str, Any]:
+def _outcome(outcome: ModelOutcome | None) -> JsonDict:
     names = (
         "name",
         "step_s",
@@ -118,14 +119,14 @@ def _outcome(outcome: ModelOutcome | None) -> dict[str, Any]:
     return dict(zip(names, (*said, *option.split, pp, plan.data_parallel), strict=True))
 
 
-def _csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _csv(path: Path, names: Sequence[str], rows: Sequence[JsonMap]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _parquet(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _parquet(path: Path, names: Sequence[str], rows: Sequence[JsonMap]) -> None:
     arrow, parquet = _pyarrow()
     table = arrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)

@@ -36,6 +36,7 @@ from sartor.engine.lock import held
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 T = TypeVar("T")
 
@@ -248,7 +249,7 @@ class SearchStore:
         where = f"SELECT {names} FROM history WHERE search=? ORDER BY step"
         rows = self.store.connection.execute(where, (self.search,)).fetchall()
         keys = names.split(", ")
-        tables: Sequence[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows]
+        tables: Sequence[JsonDict] = [dict(zip(keys, row, strict=True)) for row in rows]
         return tuple(
             Progress(**{**row, "bound": float("inf") if row["bound"] is None else row["bound"]}) for row in tables
         )

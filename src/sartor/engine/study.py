@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from sartor.designs.result import Baseline
 from sartor.engine.codec import from_text
 from sartor.engine.schema import cannot, connect
 from sartor.errors import InputError
+from sartor.units import JsonMap
 
 MAIN = "main"
 """The search of the question itself; others of a study are named for what they are for."""
@@ -39,7 +39,7 @@ class StudyPoint:
     area_mm2: float
     power_w: float
     die_usd: float
-    architecture: Mapping[str, Any]
+    architecture: JsonMap
     outcomes: tuple[ModelOutcome | None, ...]
     schedule_limit_s: float
     session: int
@@ -81,7 +81,7 @@ class StudyRecord:
     scope: str
     scopes: tuple[str, ...]
     fingerprint: str
-    question: Mapping[str, Any]
+    question: JsonMap
     points: tuple[StudyPoint, ...]
     history: tuple[StudyStep, ...]
     sessions: tuple[StudySession, ...]

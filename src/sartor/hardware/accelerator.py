@@ -18,7 +18,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
-from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints
+from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, JsonDict
 
 
 class Dataflow(Enum):
@@ -121,7 +121,7 @@ class Accelerator:
         as many lanes as columns unless said otherwise, private buffers of max(1 KiB, 16 w d) and max(1 KiB, 16 w_vc)
         bytes, 1.05 GHz, 16 bits, 22 nm (reference/phaze.md sec. 3). ``others`` are fields of ``Accelerator``."""
         lanes = width if vector_lanes is None else vector_lanes
-        defaults: dict[str, Any] = {
+        defaults: JsonDict = {
             "tensor_core_sram_bytes": template_tensor_core_sram(width, depth),
             "vector_core_sram_bytes": template_vector_core_sram(lanes),
             "clock_hz": PUBLISHED_CLOCK_HZ,
@@ -223,7 +223,7 @@ ARRAY_FIELDS = (
 FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
 
 
-def _require(name: str, value: Any, *, positive: bool = True, whole: bool = False) -> None:
+def _require(name: str, value: object, *, positive: bool = True, whole: bool = False) -> None:
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise InputError(name, value, "must be a number or an array of numbers")
@@ -248,7 +248,7 @@ def _or_generation(stated: Floats, generation: float) -> Floats:
     return float(rate) if rate.ndim == 0 else rate
 
 
-def _whole(value: Any) -> Ints:
+def _whole(value: object) -> Ints:
     array = np.asarray(value)
     rounded = array.astype(np.int64)
     if (rounded != array).any():

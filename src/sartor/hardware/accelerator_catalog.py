@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from sartor.hardware.catalog import canonical
 from sartor.hardware.door import Complaint, check, is_path, kind, model_of, nearest_names, read_toml
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
-from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -48,7 +48,7 @@ def accelerator_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in ENTRIES.glob("*.toml")))
 
 
-def accelerator_entry(name_or_path: str | Path) -> dict[str, Any]:
+def accelerator_entry(name_or_path: str | Path) -> JsonDict:
     """Every field in SI units with derived rates and sources, as in ``sartor catalog accelerators --json``."""
     return accelerator_fields(load_accelerator(name_or_path))
 
@@ -59,7 +59,7 @@ def accelerator_file(name_or_path: str | Path) -> str:
     return _find(name_or_path).read_text(encoding="utf-8")
 
 
-def accelerator_fields(a: Accelerator) -> dict[str, Any]:
+def accelerator_fields(a: Accelerator) -> JsonDict:
     """An accelerator's fields in SI units with derived rates."""
     fields = {name: getattr(a, name) for name in FIELD_NAMES}
     return {
@@ -78,12 +78,12 @@ def accelerator_fields(a: Accelerator) -> dict[str, Any]:
     }
 
 
-def accelerator_from(table: dict[str, Any], name: str = "accelerator") -> Accelerator:
+def accelerator_from(table: JsonDict, name: str = "accelerator") -> Accelerator:
     """A checked accelerator from a table in a file's keys and units. Private buffers left out are the template's."""
     return _accelerator(table, name, trusted=False)
 
 
-def _accelerator(table: dict[str, Any], name: str, *, trusted: bool) -> Accelerator:
+def _accelerator(table: JsonDict, name: str, *, trusted: bool) -> Accelerator:
     if not trusted:
         check(table, _model(), of="an accelerator", name=name)
     numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
@@ -115,7 +115,7 @@ def _model() -> type[BaseModel]:
 
 
 def _size(is_whole: bool, factor: float) -> Callable[[Any], Complaint]:
-    def judge(value: Any) -> Complaint:
+    def judge(value: object) -> Complaint:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return "must be a number", ""
         if not abs(value) * factor <= MAX_SIZE:  # also catches what is not a number
@@ -129,8 +129,8 @@ def _size(is_whole: bool, factor: float) -> Callable[[Any], Complaint]:
     return judge
 
 
-def _one_of(choices: Mapping[str, Any]) -> Callable[[Any], Complaint]:
-    def judge(value: Any) -> Complaint:
+def _one_of(choices: JsonMap) -> Callable[[Any], Complaint]:
+    def judge(value: object) -> Complaint:
         if isinstance(value, str) and value.lower() in choices:
             return None
         near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.3)
@@ -139,11 +139,11 @@ def _one_of(choices: Mapping[str, Any]) -> Callable[[Any], Complaint]:
     return judge
 
 
-def _text(value: Any) -> Complaint:
+def _text(value: object) -> Complaint:
     return None if isinstance(value, str) else ("must be a text", "")
 
 
-_CHOICES: dict[str, dict[str, Any]] = {
+_CHOICES: dict[str, JsonDict] = {
     "memory": {m.value: m for m in Memory},
     "dtype": {d.value: d for d in DType},
     "dataflow": {d.value: d for d in Dataflow},

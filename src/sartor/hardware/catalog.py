@@ -10,7 +10,7 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.hardware import door
@@ -18,7 +18,7 @@ from sartor.hardware.door import check, is_path, kind, model_of, nearest_names, 
 from sartor.hardware.gpu import FIELD_NAMES, Gpu
 from sartor.hardware.selfcheck import check_gpu
 from sartor.operators import DType
-from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA, JsonDict
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -44,12 +44,12 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     return _gpu_from(table, path)
 
 
-def is_accelerator(table: dict[str, Any]) -> bool:
+def is_accelerator(table: JsonDict) -> bool:
     """Whether a device's table describes a chip of the accelerator template (it has arrays)."""
     return "array_rows" in table or "num_tensor_cores" in table
 
 
-def gpu_from(table: dict[str, Any], name: str = "gpu") -> Gpu:
+def gpu_from(table: JsonDict, name: str = "gpu") -> Gpu:
     """A checked device from a table in a datasheet's keys and units."""
     return _gpu_from(table, Path(name))
 
@@ -64,7 +64,7 @@ def gpu_aliases() -> dict[str, str]:
     return {alias: name for name, aliases in _aliases().items() for alias in aliases}
 
 
-def gpu_entry(name_or_path: str | Path) -> dict[str, Any]:
+def gpu_entry(name_or_path: str | Path) -> JsonDict:
     """Every field of a device in SI units, with the source of each: what ``sartor catalog gpus --json`` answers.
 
     Fields a datasheet does not state are left out. ``sources`` has a document and date per field, ``all`` for the rest.
@@ -120,7 +120,7 @@ def _aliases() -> dict[str, tuple[str, ...]]:
         return {name: tuple(aliases) for name, aliases in tomllib.load(file).items()}
 
 
-def read_device_table(path: Path) -> dict[str, Any]:
+def read_device_table(path: Path) -> JsonDict:
     """A device's TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
     return read_toml(path, "gpu")
 
@@ -167,7 +167,7 @@ _REQUIRED = (
 )
 
 
-def _gpu_from(table: dict[str, Any], path: Path) -> Gpu:
+def _gpu_from(table: JsonDict, path: Path) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
     packaged = path.parent == DATASHEETS
     if not packaged:
@@ -217,7 +217,7 @@ _SOURCED = {
 """What a source may be stated of (``all``: every field not named) -> field of ``Gpu``."""
 
 
-def _peaks(tflops: dict[str, Any]) -> dict[DType, float]:
+def _peaks(tflops: JsonDict) -> dict[DType, float]:
     """Peaks in FLOP/s. Block-scaled fp8 (``fp8_block``) has the fp8 peak unless stated."""
     peaks = {DType(key): value * TERA for key, value in tflops.items()}
     if DType.FP8 in peaks:

@@ -19,7 +19,7 @@ from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
-from sartor.units import GIGA, MICRO
+from sartor.units import GIGA, MICRO, JsonDict
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -91,7 +91,7 @@ def cluster_from(
     device = load_device(gpu) if isinstance(gpu, str) else gpu
     own = device.link_bytes_per_s > device.pcie_bytes_per_s
     switched = device.vendor == "NVIDIA" and device.generation not in ("pascal", "volta")
-    inner: dict[str, Any] = {"kind": kind or (("nvswitch" if switched else "nvlink") if own else "pcie")}
+    inner: JsonDict = {"kind": kind or (("nvswitch" if switched else "nvlink") if own else "pcie")}
     inner |= {"in_network_reduction": switched and own and device.generation not in ("turing", "ampere", "ada")}
     if device.vendor == "AMD" and own and not kind:
         inner["kind"] = "xgmi"
@@ -121,7 +121,7 @@ def cluster_aliases() -> dict[str, str]:
     return {alias: name for name in cluster_names() for alias in _aliases(name)}
 
 
-def cluster_entry(name_or_path: str | Path) -> dict[str, Any]:
+def cluster_entry(name_or_path: str | Path) -> JsonDict:
     """Every field of a cluster in SI units with its sources: what ``sartor catalog clusters --json`` answers."""
     cluster = load_cluster(name_or_path)
     return {**_fields(cluster), "aliases": list(_aliases(cluster.name)), "sources": dict(cluster.sources)}
@@ -133,7 +133,7 @@ def cluster_file(name_or_path: str | Path) -> str:
     return _find(name_or_path).read_text(encoding="utf-8")
 
 
-def cluster_from_table(table: dict[str, Any], name: str = "cluster", folder: Path | None = None) -> Cluster:
+def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path | None = None) -> Cluster:
     """A checked cluster from a table in a file's keys and units; ``folder`` is where a GPU's own file is looked for."""
     return _checked(table, name, folder or Path())
 
@@ -184,7 +184,7 @@ TIER_KEYS = (
 )
 
 
-def _checked(table: dict[str, Any], name: str, folder: Path) -> Cluster:
+def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
     """A cluster from its table; a file of the package is trusted, as tests take each of them through the door."""
     if folder != ENTRIES:
         check(table, _model(), of="a cluster file", name=name)
@@ -232,22 +232,22 @@ def _model() -> type[BaseModel]:
 _TIERS = "must be tables from the innermost link out, each written [[tiers]]"
 
 
-def _span(value: Any) -> Complaint:
+def _span(value: object) -> Complaint:
     return None if value == "all" else door.count(0)(value)
 
 
-def _device(value: Any) -> Complaint:
+def _device(value: object) -> Complaint:
     """A table is looked at as what it is, a datasheet or an accelerator."""
     return door.text(value.get("name", "gpu") if isinstance(value, dict) else value)
 
 
-def _documents(value: Any) -> Complaint:
+def _documents(value: object) -> Complaint:
     if not isinstance(value, dict):
         return "must be a table, written [sources]", ""
     return next((found for each in (*value, *value.values()) if (found := door.text(each))), None)
 
 
-def _cluster(table: dict[str, Any], name: str, folder: Path, where: str) -> Cluster:
+def _cluster(table: JsonDict, name: str, folder: Path, where: str) -> Cluster:
     gpu = _gpu(table["gpu"], folder)
     devices = table["devices_per_node"]
     return Cluster(
@@ -269,14 +269,14 @@ def _gpu(value: Any, folder: Path) -> Gpu:
     return load_device(near if value.endswith(".toml") and near.is_file() else value)
 
 
-def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, where: str) -> LinkTier:
+def _tier(tier: JsonDict, i: int, gpu: Gpu, devices: int, where: str) -> LinkTier:
     kind = tier.get("kind", "")
     latency = HOP_LATENCY_S.get(kind, HOP_LATENCY_S[""]) if i or kind == "ici" else gpu.link_latency_s
     if "latency_us" in tier:
         latency = tier["latency_us"] * MICRO
     same = ("in_network_reduction", "torus_axes", "torus_wrap", "oversubscription")
     return LinkTier(
-        name=tier.get("name", kind or f"tier {i + 1}"),
+        name=str(tier.get("name", kind or f"tier {i + 1}")),
         kind=kind,
         span=0 if tier["span"] == "all" else tier["span"],
         bytes_per_s=_rate(tier, gpu, devices, i, f"{where}tiers.{i}."),
@@ -286,7 +286,7 @@ def _tier(tier: dict[str, Any], i: int, gpu: Gpu, devices: int, where: str) -> L
     )
 
 
-def _rate(tier: dict[str, Any], gpu: Gpu, devices: int, i: int, where: str) -> float:
+def _rate(tier: JsonDict, gpu: Gpu, devices: int, i: int, where: str) -> float:
     """Bytes/s of one device; the innermost tier may leave it to the device's own link."""
     stated = [key for key in _RATES if key in tier]
     own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
@@ -299,7 +299,7 @@ def _rate(tier: dict[str, Any], gpu: Gpu, devices: int, i: int, where: str) -> f
     return float(tier[key] * _RATES[key] / (devices if key.startswith("node_") else 1))
 
 
-def _price(table: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
+def _price(table: JsonDict, gpu: Gpu) -> JsonDict:
     """The cluster's own price, else the device's."""
     value, source, date = (
         (table[key] for key in _PRICE) if table else (gpu.price_usd_per_hour, gpu.price_source, gpu.price_date)
@@ -307,7 +307,7 @@ def _price(table: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
     return {"price_usd_per_device_hour": value, "price_source": source, "price_date": date}
 
 
-def _fields(cluster: Cluster) -> dict[str, Any]:
+def _fields(cluster: Cluster) -> JsonDict:
     texts = ("title", "note", "confidence", "price_usd_per_device_hour", "price_source", "price_date")
     return {
         "name": cluster.name,

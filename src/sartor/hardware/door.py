@@ -11,9 +11,10 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, get_args
 
 from sartor.errors import InputError
+from sartor.units import JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,7 +37,7 @@ def nearest_names(wanted: str, known: Mapping[str, str], cutoff: float = 0.5) ->
     return list(dict.fromkeys(known[key] for key in near))[:4]
 
 
-def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> dict[str, Any]:
+def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> JsonDict:
     """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
     try:
         if not path.is_file():
@@ -56,16 +57,16 @@ def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> dict[str, 
 # --------------------------------------------------------------------------------------------------- checking
 
 
-def model_of(kinds: Mapping[str, Any], required: Iterable[str] = ()) -> type[BaseModel]:
+def model_of(kinds: JsonMap, required: Iterable[str] = ()) -> type[BaseModel]:
     """A pydantic model of a table: its keys with what each may hold (`kind`), and which it must have."""
     from pydantic import ConfigDict, create_model
 
     needed = {*required}
-    fields: dict[str, Any] = {key: (value, ... if key in needed else None) for key, value in kinds.items()}
+    fields: JsonDict = {key: (value, ... if key in needed else None) for key, value in kinds.items()}
     return create_model("Table", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def check(table: Mapping[str, Any], model: type[BaseModel], *, of: str, name: str, where: str = "") -> None:
+def check(table: JsonMap, model: type[BaseModel], *, of: str, name: str, where: str = "") -> None:
     """Refuse a table that does not fit its model: keys it has not first, then what it leaves out, then values.
 
     ``of`` is what the keys are of (``a datasheet``), ``name`` the file, ``where`` the table's place in it.
@@ -116,7 +117,7 @@ def kind(*judges: Callable[[Any], Complaint]) -> Any:
     from pydantic import PlainValidator
     from pydantic_core import PydanticCustomError
 
-    def checked(value: Any) -> Any:
+    def checked(value: object) -> Any:
         for judge in judges:
             if complaint := judge(value):
                 raise PydanticCustomError("not_so", "{must}", {"must": complaint[0], "nearest": complaint[1]})
@@ -132,24 +133,25 @@ def listed(model: type[BaseModel], *, most: int, must: str, least: int = 0) -> A
     return Annotated[list[model], Field(min_length=least, max_length=most, description=must)]  # type: ignore[valid-type]
 
 
-def text(value: Any) -> Complaint:
+def text(value: object) -> Complaint:
     """Text without control characters."""
     fits = isinstance(value, str) and value.replace("\n", " ").isprintable()
     return None if fits else ("must be printable text in quotes", "")
 
 
-def number(value: Any) -> Complaint:
+def number(value: object) -> Complaint:
     """A finite number from 0."""
     fits = _is_number(value) and 0 <= value < 1e15
     return None if fits else ("must be a finite number not below 0, in the unit the key names", "")
 
 
-def above_zero(value: Any) -> Complaint:
+def above_zero(value: object) -> Complaint:
     """A finite number above 0."""
-    return number(value) or (None if value > 0 else ("must be a finite number above 0, in the unit the key names", ""))
+    must = "must be a finite number above 0, in the unit the key names"
+    return number(value) or (None if _is_number(value) and value > 0 else (must, ""))
 
 
-def whole(value: Any) -> Complaint:
+def whole(value: object) -> Complaint:
     """A number without a fraction."""
     fits = _is_number(value) and value == int(value)
     return None if fits else ("must be a whole number", f"{round(value)}" if _is_number(value) else "")
@@ -161,10 +163,10 @@ def count(least: int) -> Callable[[Any], Complaint]:
     return lambda value: None if type(value) is int and least <= value <= 2**53 else (must, "")
 
 
-def flag(value: Any) -> Complaint:
+def flag(value: object) -> Complaint:
     """True or false."""
     return None if isinstance(value, bool) else ("must be true or false", "")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

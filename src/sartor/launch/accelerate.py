@@ -7,9 +7,7 @@ and are written as Hugging Face Trainer's arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.launch.deepspeed import JsonFields, flag_true, trainer_arguments
@@ -39,6 +37,7 @@ from sartor.model.training import (
 )
 from sartor.read.config_text import printable
 from sartor.step.trainers import FSDP
+from sartor.units import JsonDict, JsonMap
 
 KIND = LaunchKind.ACCELERATE
 _refuse = refuser(KIND)
@@ -105,9 +104,9 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("optimizer_offload", "true", "offloads under FSDP alone", "zero_stage=3")
 
 
-def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> dict[str, Any]:
+def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
     d = plan.dims
-    out: dict[str, Any] = {
+    out: JsonDict = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if plan.zero_stage else "MULTI_GPU",
         "mixed_precision": PRECISION[job.recipe],
@@ -145,7 +144,7 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> dict[str, Any]:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_accelerate(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
+def read_accelerate(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     the file. Raises `InputError`."""
     fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])

@@ -7,7 +7,6 @@ Sequence length and recomputation belong to the training program, and are writte
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +35,7 @@ from sartor.model.training import (
 )
 from sartor.read.config_text import printable
 from sartor.step.trainers import DEEPSPEED, as_launched
+from sartor.units import JsonDict, JsonMap
 
 KIND = LaunchKind.DEEPSPEED
 _refuse = refuser(KIND)
@@ -104,8 +104,8 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("optimizer_offload", "true", "offloads sharded states", "zero_stage=1")
 
 
-def _config(job: TrainingJob, plan: TrainingPlan) -> dict[str, Any]:
-    out: dict[str, Any] = {
+def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
+    out: JsonDict = {
         "train_batch_size": job.global_batch_size,
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.num_microbatches,
@@ -128,7 +128,7 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> dict[str, Any]:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devices: int = 0) -> LaunchReading:
+def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     what the script says. Raises `InputError`."""
     fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])
@@ -178,11 +178,11 @@ def read_deepspeed(config: Mapping[str, Any], command: Command | None, num_devic
 class JsonFields:
     """Fields by dotted path; ``"auto"`` (filled in by the program) counts as not given."""
 
-    def __init__(self, raw: dict[str, Any], assumptions: list[str]) -> None:
+    def __init__(self, raw: JsonDict, assumptions: list[str]) -> None:
         self.raw, self.assumptions, self.read = raw, assumptions, set[str]()
 
     def find(self, path: str) -> Any:
-        value: Any = self.raw
+        value: object = self.raw
         for part in path.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         self.read.add(path)
@@ -205,7 +205,7 @@ class JsonFields:
         )
 
 
-def _paths(value: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _paths(value: JsonMap, prefix: str = "") -> list[str]:
     out: list[str] = []
     for key, item in value.items():
         out += _paths(item, f"{prefix}{key}.") if isinstance(item, dict) and item else [f"{prefix}{key}"]

@@ -119,7 +119,7 @@ class LaunchReading:
 def single(plan: TrainingPlan) -> TrainingPlan:
     """The plan in Python's own integers and flags. A plan with arrays of candidates is our own slip."""
 
-    def number(value: Any) -> Any:
+    def number(value: object) -> Any:
         array = np.asarray(value)
         assert array.size == 1, "launch files are written for one plan, not for many"
         item = array.reshape(()).item()
@@ -238,7 +238,7 @@ Refuse = Callable[[str, Any, str, str], InputError]
 def refuser(kind: LaunchKind) -> Refuse:
     """Makes the sentence on what a framework cannot say: ``refuse("pp", 4, "has no pipeline", "pp=1")``."""
 
-    def refuse(field: str, value: Any, why: str, nearest: str) -> InputError:
+    def refuse(field: str, value: object, why: str, nearest: str) -> InputError:
         return InputError(field, value, f"{kind.title} {why}", nearest)
 
     return refuse

@@ -7,7 +7,6 @@ read 2026-11-21), older names of the same fields included; names are in tests/go
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.launch.plan import (
     LaunchFile,
@@ -33,7 +32,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.zoo import load_model
-from sartor.units import ceil_div
+from sartor.units import JsonDict, JsonMap, ceil_div
 
 KIND = LaunchKind.TORCHTITAN
 _refuse = refuser(KIND)
@@ -54,7 +53,7 @@ QUANTIZED = {
     Recipe.FP8_ROWWISE: ("float8", "rowwise"),
     Recipe.MXFP8: ("mx", "mxfp8_cublas"),
 }
-Table = dict[str, Any]
+Table = JsonDict
 
 
 def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
@@ -231,7 +230,7 @@ def _quantize(job: TrainingJob) -> dict[str, Table]:
     return {f"quantize.linear.{kind}": {"recipe_name": recipe}}
 
 
-def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+def toml_text(tables: Mapping[str, JsonMap]) -> str:
     """Tables of scalars and lists as TOML."""
     blocks = []
     for name, table in tables.items():
@@ -240,7 +239,7 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(blocks) + "\n"
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

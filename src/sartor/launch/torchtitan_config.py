@@ -10,8 +10,9 @@ from sartor.errors import InputError
 from sartor.launch.flags import parse_flags
 from sartor.launch.script import Command
 from sartor.read.config_text import printable
+from sartor.units import JsonDict
 
-Table = dict[str, Any]
+Table = JsonDict
 
 
 @dataclass(slots=True)

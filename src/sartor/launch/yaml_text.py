@@ -5,17 +5,17 @@ The loader is PyYAML's own, not libyaml's, which crashes the process on deeply n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sartor.errors import InputError
 from sartor.read.config_text import printable
+from sartor.units import JsonDict, JsonMap
 
 MAX_CHARS = 200_000
 """Longest text that is read: about three seconds."""
 
 
-def read_yaml(text: str, *, name: str = "file.yaml") -> dict[str, Any]:
+def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
     """The mapping a YAML text holds. Raises `InputError` for what is not YAML, no mapping, or given twice."""
     import yaml
 
@@ -30,8 +30,8 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> dict[str, Any]:
                 raise yaml.MarkedYAMLError(problem="has an alias (*name)", problem_mark=self.peek_event().start_mark)
             return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-            out: dict[str, Any] = {}
+        def construct_mapping(self, node: Any, deep: bool = False) -> JsonDict:
+            out: JsonDict = {}
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
                     raise yaml.MarkedYAMLError(problem="has a key that is not a word", problem_mark=key.start_mark)
@@ -52,7 +52,7 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> dict[str, Any]:
     return value or {}
 
 
-def write_yaml(value: Mapping[str, Any]) -> str:
+def write_yaml(value: JsonMap) -> str:
     """Nested mappings of scalars and lists as YAML, keys in the order given."""
     import yaml
 

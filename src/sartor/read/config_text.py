@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 MAX_BYTES = 10 * 1000 * 1000
 """Largest config.json that is read; published ones stay below 1 MB (id2label tables included)."""
@@ -23,12 +24,12 @@ MAX_DIGITS = 40
 """Longest number that is read; 2**63 has 19 digits."""
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> JsonDict:
     """The dictionary in a config.json or in the folder that holds one. Raises `InputError`."""
     return parse_config(_read_bytes(path), name=str(path))
 
 
-def parse_config(data: bytes, *, name: str = "config.json") -> dict[str, Any]:
+def parse_config(data: bytes, *, name: str = "config.json") -> JsonDict:
     """The dictionary in the bytes of a config.json. Raises `InputError`."""
     name = printable(name)
     text = _decode(data, name)
@@ -112,8 +113,8 @@ def _check_depth(text: str, name: str) -> None:
             raise InputError(name, f"more than {MAX_DEPTH} nested levels", f"must nest at most {MAX_DEPTH} levels")
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _unique_keys(pairs: list[tuple[str, Any]]) -> JsonDict:
+    out: JsonDict = {}
     for key, value in pairs:
         if key in out and out[key] != value:
             raise InputError(printable(key), value, f"is given twice, first as {out[key]!r:.40}; must be given once")
@@ -142,7 +143,7 @@ def _integer(digits: str, *, name: str) -> int:
     return int(digits)
 
 
-def _check_keys(config: dict[str, Any]) -> None:
+def _check_keys(config: JsonDict) -> None:
     """Field names are ASCII without exception; anything else is a slip or a disguise."""
     for key, value in config.items():
         if not key.isascii():

@@ -11,14 +11,15 @@ import json
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+
+from sartor.units import JsonDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassDefaults:
     """What is published about one model type; empty for an unknown one."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: JsonDict = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     nested: dict[str, str] = field(default_factory=dict)
     known: bool = False
@@ -49,7 +50,7 @@ _UNKNOWN = ClassDefaults()
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     text = files("sartor.read").joinpath("class_defaults.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: JsonDict = json.loads(text)
     return table

@@ -5,15 +5,15 @@ The extra ``torch`` is needed here and nowhere else; it is imported when a trace
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.model.traced import TracedModel
 from sartor.read.config_text import read_config
 from sartor.read.hub import fetch_config
 from sartor.read.zoo_config import zoo_config
+from sartor.units import JsonMap
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 PHASES = ("train", "prefill")
@@ -84,7 +84,7 @@ def needs_torch(feature: str, *, transformers: bool = False) -> None:
         raise MissingExtraError(f"{feature} ({' and '.join(missing)})", "torch")
 
 
-def hugging_face_fields(text: str) -> tuple[Mapping[str, Any], str]:
+def hugging_face_fields(text: str) -> tuple[JsonMap, str]:
     """The config of a path, a hub id, a zoo model or a bare model type, and what to call the model."""
     path = Path(text)
     if text.endswith((".json", "/", "\\")) or path.exists():
@@ -100,7 +100,7 @@ def hugging_face_fields(text: str) -> tuple[Mapping[str, Any], str]:
     return fields, name
 
 
-def _by_name(text: str) -> tuple[Mapping[str, Any], str]:
+def _by_name(text: str) -> tuple[JsonMap, str]:
     """A zoo model's config, or a model type's default one."""
     from sartor.read.torch_trace.hugging_face import known_types
 
@@ -119,7 +119,7 @@ def _is_factory(text: str) -> bool:
     return bool(colon and where) and all(part.isidentifier() for part in name.split(".")) and not Path(text).exists()
 
 
-def _only_for_configs(words: Mapping[str, Any]) -> None:
+def _only_for_configs(words: JsonMap) -> None:
     for flag, value in words.items():
         if value not in (None, ""):
             must = "is for Hugging Face models; give a factory's sizes with --input name=2x2048:int64"

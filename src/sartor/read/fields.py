@@ -10,6 +10,7 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.model.shape import MAX_LAYERS
 from sartor.read.defaults import ClassDefaults, class_defaults
+from sartor.units import JsonDict
 
 MAX_SIZE = 2**28
 """Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""
@@ -52,7 +53,7 @@ class Fields:
     is not null) counts, then the class default. Getters named ``optional_*`` answer None where nothing is given.
     """
 
-    raw: dict[str, Any]
+    raw: JsonDict
     model_type: str = ""
     path: str = ""
     """Where this sub-config sits in the file: ``""`` or ``"text_config."``."""
@@ -204,7 +205,7 @@ class Fields:
         must = f"must be given as a positive integer{others}"
         return InputError(self.path + name, "missing", must, " and ".join(near))
 
-    def refuse(self, name: str, value: Any, must: str, nearest: str = "") -> InputError:
+    def refuse(self, name: str, value: object, must: str, nearest: str = "") -> InputError:
         return InputError(self.path + name, value, must, nearest)
 
     # -- inner ------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Fields:
                 return name, value, False
         return names[0], None, False
 
-    def _integer(self, name: str, value: Any, least: int) -> int:
+    def _integer(self, name: str, value: object, least: int) -> int:
         must = "must be a positive integer" if least == 1 else f"must be an integer of at least {least}"
         if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) < 12:
             self.ledger.note(f'{self.path}{name} is the string "{value}", read as the number {int(value)}')
@@ -249,7 +250,7 @@ class Fields:
             raise InputError(self.path + name, value, f"must be at most {MAX_SIZE}")
         return value
 
-    def _default_sentence(self, name: str, value: Any) -> str:
+    def _default_sentence(self, name: str, value: object) -> str:
         shown = str(value).lower() if isinstance(value, bool) else value
         known = self.defaults.values.get(name) is not None or name in self.defaults.values
         behind = f"the published default of {self.model_type}" if known else "as usual"

@@ -7,7 +7,6 @@ The format is ``sartor/extract/1`` (docs/json.md). An operator's sizes carry the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -34,6 +33,7 @@ from sartor.operators import (
 )
 from sartor.read.config_text import MAX_BYTES, printable, read_config
 from sartor.read.traced_roles import traced_role
+from sartor.units import JsonDict, JsonMap
 
 SCHEMA = "sartor/extract/1"
 SIZES: dict[str, tuple[str, ...]] = {
@@ -47,7 +47,7 @@ MEMORY_KINDS = tuple(kind.value for kind in MemoryBoundKind)
 PHASES = ("train", "prefill")
 
 
-def graph_body(model: TracedModel) -> dict[str, Any]:
+def graph_body(model: TracedModel) -> JsonDict:
     """The JSON of a traced model, without the envelope."""
     graph = model.graph
     return {
@@ -81,7 +81,7 @@ def graph_body(model: TracedModel) -> dict[str, Any]:
     }
 
 
-def _totals(graph: OperatorGraph) -> dict[str, Any]:
+def _totals(graph: OperatorGraph) -> JsonDict:
     products = (Gemm, GroupedGemm, Attention)
     forward = sum(
         op.flops * op.count for op in graph.operators if isinstance(op, products) and op.pass_ is Pass.FORWARD
@@ -89,7 +89,7 @@ def _totals(graph: OperatorGraph) -> dict[str, Any]:
     return {"matmul_flops": graph.matmul_flops, "forward_matmul_flops": forward, "bytes_moved": graph.bytes_moved}
 
 
-def _layer_body(layer: TracedLayer) -> dict[str, Any]:
+def _layer_body(layer: TracedLayer) -> JsonDict:
     return {
         "name": layer.name,
         "module": layer.module,
@@ -103,9 +103,9 @@ def _layer_body(layer: TracedLayer) -> dict[str, Any]:
     }
 
 
-def _operator_body(op: Operator, call: TracedCall) -> dict[str, Any]:
+def _operator_body(op: Operator, call: TracedCall) -> JsonDict:
     kind = kind_name(op)
-    body: dict[str, Any] = {
+    body: JsonDict = {
         "name": op.name,
         "kind": kind,
         "pass": op.pass_.value,
@@ -129,7 +129,7 @@ def _operator_body(op: Operator, call: TracedCall) -> dict[str, Any]:
     return body
 
 
-def _habits(op: Operator) -> dict[str, Any]:
+def _habits(op: Operator) -> JsonDict:
     """What a kind has beside sizes."""
     if isinstance(op, Attention):
         return {"causal": op.causal, "window": op.window}
@@ -174,7 +174,7 @@ def not_traced(reading: ModelReading, what: str) -> None:
         raise InputError(what, reading.shape.name, must)
 
 
-def parse_graph(body: Mapping[str, Any], name: str = "graph") -> TracedModel:
+def parse_graph(body: JsonMap, name: str = "graph") -> TracedModel:
     """The traced model in a parsed file."""
     name = printable(name)
     schema = body.get("schema")
@@ -214,7 +214,7 @@ def parse_graph(body: Mapping[str, Any], name: str = "graph") -> TracedModel:
     )
 
 
-def _layer(read: _Reader, i: int, row: Any) -> TracedLayer:
+def _layer(read: _Reader, i: int, row: object) -> TracedLayer:
     where = f"layers[{i}]"
     row = read.object(row, where)
     count = read.whole(row, "count", where)
@@ -245,18 +245,18 @@ def _check_layers(read: _Reader, layers: tuple[TracedLayer, ...]) -> None:
         raise InputError(f"{read.name}: layers.positions", str(found)[:40], must)
 
 
-def _operator(read: _Reader, i: int, row: Any, num_layers: int) -> tuple[Operator, TracedCall]:
+def _operator(read: _Reader, i: int, row: object, num_layers: int) -> tuple[Operator, TracedCall]:
     where = f"operators[{i}]"
     row = read.object(row, where)
     kind = read.one_of((*SIZES, *MEMORY_KINDS), row, "kind", where)
-    common: dict[str, Any] = {
+    common: JsonDict = {
         "name": read.text(row, "name", where),
         "count": read.whole(row, "count", where),
         "dtype": read.word(DType, row, "dtype", where),
         "pass_": read.word(Pass, row, "pass", where),
         "part": read.word(Part, row, "part", where),
     }
-    sizes: dict[str, Any] = {field: read.whole(row, field, where) for field in SIZES.get(kind, ("rows", "cols"))}
+    sizes: JsonDict = {field: read.whole(row, field, where) for field in SIZES.get(kind, ("rows", "cols"))}
     operator: Operator
     if kind == "attention":
         window = read.whole(row, "window", where, least=0, default=0)
@@ -288,7 +288,7 @@ def _operator(read: _Reader, i: int, row: Any, num_layers: int) -> tuple[Operato
     return replace(operator, role=traced_role(operator, call.module)), call
 
 
-def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
     """Shapes are told for people alone: what is none is left out."""
     if not isinstance(value, list):
         return ()
@@ -301,48 +301,48 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def table(self, body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    def table(self, body: JsonMap, key: str) -> JsonMap:
         return self.object(self._field(body, key, ""), key)
 
-    def object(self, value: Any, where: str) -> Mapping[str, Any]:
+    def object(self, value: object, where: str) -> JsonMap:
         if not isinstance(value, dict):
             raise InputError(f"{self.name}: {where}", value, "must be an object { ... }")
         return value
 
-    def rows(self, body: Mapping[str, Any], key: str) -> list[Any]:
+    def rows(self, body: JsonMap, key: str) -> list[Any]:
         value = self._field(body, key, "")
         if not isinstance(value, list):
             raise InputError(f"{self.name}: {key}", value, "must be a list")
         return value
 
-    def text(self, row: Mapping[str, Any], key: str, where: str) -> str:
+    def text(self, row: JsonMap, key: str, where: str) -> str:
         value = self._field(row, key, where)
         if not isinstance(value, str) or len(value) > 500:
             raise InputError(f"{self.name}: {where}.{key}", value, "must be a short text")
         return printable(value)
 
-    def whole(self, row: Mapping[str, Any], key: str, where: str, *, least: int = 1, default: int | None = None) -> int:
+    def whole(self, row: JsonMap, key: str, where: str, *, least: int = 1, default: int | None = None) -> int:
         value = row.get(key, default) if default is not None else self._field(row, key, where)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**60:
             raise InputError(f"{self.name}: {where}.{key}", value, f"must be an integer from {least} to 2^60")
         return value
 
-    def numbers(self, row: Mapping[str, Any], key: str, where: str) -> list[int]:
+    def numbers(self, row: JsonMap, key: str, where: str) -> list[int]:
         value = self._field(row, key, where)
         if not isinstance(value, list) or not all(isinstance(x, int) and not isinstance(x, bool) for x in value):
             raise InputError(f"{self.name}: {where}.{key}", value, "must be a list of integers")
         return value
 
-    def amount(self, row: Mapping[str, Any], key: str, where: str, *, default: float | None = None) -> float:
+    def amount(self, row: JsonMap, key: str, where: str, *, default: float | None = None) -> float:
         value = row.get(key, default) if default is not None else self._field(row, key, where)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (isfinite(value) and value >= 0):
             raise InputError(f"{self.name}: {where}.{key}", value, "must be a number of at least 0")
         return float(value)
 
-    def word(self, enum: Any, row: Mapping[str, Any], key: str, where: str) -> Any:
+    def word(self, enum: Any, row: JsonMap, key: str, where: str) -> Any:
         return enum(self.one_of(tuple(member.value for member in enum), row, key, where))
 
-    def one_of(self, words: tuple[str, ...], row: Mapping[str, Any], key: str, where: str) -> str:
+    def one_of(self, words: tuple[str, ...], row: JsonMap, key: str, where: str) -> str:
         value = self._field(row, key, where)
         if not isinstance(value, str) or value not in words:
             near = difflib.get_close_matches(str(value), words, 3, 0.3)
@@ -358,7 +358,7 @@ class _Reader:
             raise InputError(f"{self.name}: edges[{i}]", value, must)
         return value[0], value[1]
 
-    def _field(self, row: Mapping[str, Any], key: str, where: str) -> Any:
+    def _field(self, row: JsonMap, key: str, where: str) -> Any:
         if key not in row:
             place = f"{where}.{key}" if where else key
             near = difflib.get_close_matches(key, [str(name) for name in row], n=1)

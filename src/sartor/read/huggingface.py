@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params
@@ -23,12 +22,12 @@ from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.published import default_class, is_published_class
 from sartor.read.verified import unverified
-from sartor.units import format_count
+from sartor.units import JsonDict, format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
 
 
-def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -> ModelReading:
+def read_model(source: Path | str | bytes | JsonDict, *, name: str = "") -> ModelReading:
     """Read a config.json: its path or folder, its bytes, or the dictionary already parsed.
 
     Raises `InputError` with one sentence where the file cannot be used.
@@ -48,7 +47,7 @@ def read_model(source: Path | str | bytes | dict[str, Any], *, name: str = "") -
     return read_fields(config, name=name)
 
 
-def read_fields(config: dict[str, Any], *, name: str = "") -> ModelReading:
+def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     """Read a parsed config. ``name`` is what to call the model where the file does not."""
     ledger = Ledger()
     model_type, architecture = _model_type(config), _architecture(config)
@@ -99,7 +98,7 @@ def _name_of(path: Path) -> str:
     return path.name.removesuffix(".json")
 
 
-def _model_type(config: dict[str, Any]) -> str:
+def _model_type(config: JsonDict) -> str:
     value = config.get("model_type")
     if value is None or value == "":
         return ""
@@ -108,7 +107,7 @@ def _model_type(config: dict[str, Any]) -> str:
     return value
 
 
-def _architecture(config: dict[str, Any]) -> str:
+def _architecture(config: JsonDict) -> str:
     value = config.get("architectures")
     if value is None or value == []:
         return ""
@@ -129,7 +128,7 @@ def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
     return built or architecture
 
 
-def _display_name(config: dict[str, Any], name: str) -> str:
+def _display_name(config: JsonDict, name: str) -> str:
     said = config.get("_name_or_path")
     chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
     return "".join(c if c.isprintable() else "?" for c in chosen)[:100]
@@ -138,7 +137,7 @@ def _display_name(config: dict[str, Any], name: str) -> str:
 _DTYPES = re.compile(r"(torch\.)?(auto|half|float|double|bfloat16|(u?int|float)(4|8|16|32|64)(_[a-z0-9]+)?)\Z")
 
 
-def _check_dtype(config: dict[str, Any]) -> None:
+def _check_dtype(config: JsonDict) -> None:
     """A dtype changes no count, but a file with one that does not exist is damaged."""
     for name in ("torch_dtype", "dtype"):
         value = config.get(name)
@@ -151,7 +150,7 @@ _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activ
 _WINDOWS = ("sliding_window", "attention_window_size", "sliding_window_size")
 
 
-def _check_what_changes_no_count(config: dict[str, Any], path: str = "") -> None:
+def _check_what_changes_no_count(config: JsonDict, path: str = "") -> None:
     """Activations are names and windows lengths, also where no count depends on them; -1 is written for no window."""
     for name in _ACTIVATIONS:
         if not isinstance(config.get(name), (str, dict, type(None))):
@@ -165,7 +164,7 @@ def _check_what_changes_no_count(config: dict[str, Any], path: str = "") -> None
             _check_what_changes_no_count(value, f"{path}{name}.")
 
 
-def _note_what_is_left_aside(config: dict[str, Any], ledger: Ledger) -> None:
+def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:
     if config.get("auto_map"):
         ledger.note("auto_map names code of the repository; it is not followed")
     if config.get("quantization_config") or config.get("compression_config"):

@@ -21,6 +21,7 @@ from sartor.placement.problem import (
 )
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.read.config_text import parse_config
+from sartor.units import JsonDict
 
 MAX_BYTES = 100 * 1000 * 1000
 """Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
@@ -38,7 +39,7 @@ def read_terms(path: Path) -> PlacementTerms:
     return parse_terms(read_object(path))
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> JsonDict:
     """The JSON object in a file. Raises `InputError` where there is none."""
     try:
         if not path.is_file():
@@ -52,7 +53,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return parse_config(data, name=path.name)
 
 
-def parse_placement(raw: dict[str, Any]) -> PlacementProblem:
+def parse_placement(raw: JsonDict) -> PlacementProblem:
     """The problem in an already parsed JSON object."""
     nodes = _of(raw, "nodes", dict, 'an object of layers by width, e.g. {"1": [...]}')
     edges = _of(raw, "edges", dict, 'an object of edges by width, e.g. {"1": [...]}')
@@ -72,7 +73,7 @@ def parse_placement(raw: dict[str, Any]) -> PlacementProblem:
     )
 
 
-def parse_terms(raw: dict[str, Any]) -> PlacementTerms:
+def parse_terms(raw: JsonDict) -> PlacementTerms:
     """Richer terms from their JSON object (docs/concepts/placement.md); what it leaves out is off."""
     unknown = sorted(set(raw) - set(TERMS))
     if unknown:
@@ -92,16 +93,16 @@ def parse_terms(raw: dict[str, Any]) -> PlacementTerms:
 TERMS = ("resyncEveryStage", "tiers", "deviceTypes", "virtualStages", "zeroStages", "resyncFactor")
 
 
-def _rows(raw: dict[str, Any], name: str) -> list[Any]:
+def _rows(raw: JsonDict, name: str) -> list[Any]:
     return list(_of(raw, name, list, "a list", "terms")) if name in raw else []
 
 
-def _integers(raw: dict[str, Any], name: str) -> tuple[int, ...]:
+def _integers(raw: JsonDict, name: str) -> tuple[int, ...]:
     values = {str(i): value for i, value in enumerate(_rows(raw, name))}
     return tuple(_integer(values, i, f"terms.{name}") for i in values)
 
 
-def _tier(row: Any, where: str) -> Tier:
+def _tier(row: object, where: str) -> Tier:
     row = _object(row, where)
     return Tier(
         size=_integer(row, "devices", where),
@@ -110,7 +111,7 @@ def _tier(row: Any, where: str) -> Tier:
     )
 
 
-def _type(row: Any, where: str) -> DeviceType:
+def _type(row: object, where: str) -> DeviceType:
     row = _object(row, where)
     return DeviceType(
         name=str(_of(row, "name", str, "a name", where)),
@@ -140,7 +141,7 @@ def _width(key: str, layers: Any, edges: Any) -> Width:
     )
 
 
-def _layer(row: Any, where: str) -> PlacedLayer:
+def _layer(row: object, where: str) -> PlacedLayer:
     row = _object(row, where)
     return PlacedLayer(
         id=_integer(row, "id", where),
@@ -153,7 +154,7 @@ def _layer(row: Any, where: str) -> PlacedLayer:
     )
 
 
-def _edge(row: Any, where: str) -> Edge:
+def _edge(row: object, where: str) -> Edge:
     row = _object(row, where)
     return Edge(
         source=_integer(row, "sourceId", where),
@@ -162,7 +163,7 @@ def _edge(row: Any, where: str) -> Edge:
     )
 
 
-def _fixed(raw: dict[str, Any]) -> FixedStrategy | None:
+def _fixed(raw: JsonDict) -> FixedStrategy | None:
     """The expert's strategy; None where the file gives none of its fields."""
     if not any(name in raw for name in FIXED):
         return None
@@ -170,13 +171,13 @@ def _fixed(raw: dict[str, Any]) -> FixedStrategy | None:
     return FixedStrategy(num_stages=stages, tensor_parallel=tensor, data_parallel=data, num_transformer_layers=layers)
 
 
-def _object(row: Any, where: str) -> dict[str, Any]:
+def _object(row: object, where: str) -> JsonDict:
     if not isinstance(row, dict):
         raise InputError(where, row, "must be an object")
     return row
 
 
-def _given(raw: dict[str, Any], name: str, where: str) -> Any:
+def _given(raw: JsonDict, name: str, where: str) -> Any:
     if name not in raw:
         near = ", ".join(difflib.get_close_matches(name, raw, n=1))
         raise InputError(_path(name, where), "missing", "must be given", near and f"{near} is given; is it meant?")
@@ -187,21 +188,21 @@ def _path(name: str, where: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _of(raw: dict[str, Any], name: str, kind: type, must: str, where: str = "") -> Any:
+def _of(raw: JsonDict, name: str, kind: type, must: str, where: str = "") -> Any:
     value = _given(raw, name, where)
     if not isinstance(value, kind):
         raise InputError(_path(name, where), value, f"must be {must}")
     return value
 
 
-def _number(raw: dict[str, Any], name: str, where: str = "") -> float:
+def _number(raw: JsonDict, name: str, where: str = "") -> float:
     value = _given(raw, name, where)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(_path(name, where), value, "must be a number")
     return float(value)
 
 
-def _integer(raw: dict[str, Any], name: str, where: str = "") -> int:
+def _integer(raw: JsonDict, name: str, where: str = "") -> int:
     value = _given(raw, name, where)
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole and isinstance(value, float) and value.is_integer():

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any
+
+from sartor.units import JsonDict
 
 
 def is_published_class(name: str) -> bool:
@@ -27,7 +28,7 @@ def _names() -> frozenset[str]:
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     text = files("sartor.read").joinpath("published_classes.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: JsonDict = json.loads(text)
     return table

@@ -7,7 +7,6 @@ The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` w
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from sartor.errors import InputError
 from sartor.read.config_text import printable
 from sartor.read.placement_json import read_object
 from sartor.schedule.problem import ScheduledOperator, ScheduleProblem
+from sartor.units import JsonMap
 
 OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 
@@ -24,7 +24,7 @@ def read_schedule_problem(path: Path) -> ScheduleProblem:
     return schedule_problem(read_object(path))
 
 
-def schedule_problem(instance: Mapping[str, Any]) -> ScheduleProblem:
+def schedule_problem(instance: JsonMap) -> ScheduleProblem:
     """The problem in a parsed instance."""
     rows, edges = _list(instance, "ops"), _list(instance, "edges")
     name = instance.get("name", "")
@@ -37,7 +37,7 @@ def schedule_problem(instance: Mapping[str, Any]) -> ScheduleProblem:
     )
 
 
-def _operator(position: int, row: Any) -> ScheduledOperator:
+def _operator(position: int, row: object) -> ScheduledOperator:
     where = f"ops[{position}]"
     if not isinstance(row, dict):
         raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
@@ -45,14 +45,14 @@ def _operator(position: int, row: Any) -> ScheduledOperator:
     return ScheduledOperator(core_type=fields.pop("type"), **fields)
 
 
-def _field(row: Mapping[str, Any], key: str, where: str) -> Any:
+def _field(row: JsonMap, key: str, where: str) -> Any:
     if key not in row:
         near = difflib.get_close_matches(key, [str(name) for name in row], n=1)
         raise InputError(f"{where}.{key}", "missing", "must be given", printable(near[0]) if near else "")
     return row[key]
 
 
-def _list(instance: Mapping[str, Any], key: str) -> list[Any]:
+def _list(instance: JsonMap, key: str) -> list[Any]:
     value = _field(instance, key, "instance")
     if not isinstance(value, list):
         raise InputError(key, value, "must be a list")

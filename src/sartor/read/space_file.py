@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, s
 from sartor.errors import InputError
 from sartor.hardware.door import is_path, nearest_names, read_toml
 from sartor.read.config_text import printable
+from sartor.units import JsonDict
 
 ENTRIES = Path(__file__).parent / "spaces"
 
@@ -79,7 +80,7 @@ def space_names() -> tuple[str, ...]:
     return (PUBLISHED, *sorted(path.stem for path in ENTRIES.glob("*.toml")))
 
 
-def space_entry(name_or_path: str | Path) -> dict[str, Any]:
+def space_entry(name_or_path: str | Path) -> JsonDict:
     """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, what is assumed."""
     space = load_space(name_or_path)
     published = str(name_or_path).lower() == PUBLISHED
@@ -89,7 +90,7 @@ def space_entry(name_or_path: str | Path) -> dict[str, Any]:
 
 
 _POWERS = "powers of two"
-_PUBLISHED_AXES: dict[str, Any] = {
+_PUBLISHED_AXES: JsonDict = {
     "title": "The grid of PHAZE (Wang et al., ICML 2024)",
     "num_tensor_cores": f"1 to 4096, {_POWERS}",
     "num_vector_cores": f"1 to 4096, {_POWERS}",
@@ -113,7 +114,7 @@ def _path_of(name_or_path: str | Path) -> Path:
     raise InputError("--space", str(name_or_path), must, ", ".join(near))
 
 
-def _sentence(error: ValidationError, table: dict[str, Any]) -> InputError:
+def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     """The first of pydantic's complaints as one sentence in our words."""
     first = error.errors()[0]
     field = str(first["loc"][0]) if first["loc"] else "space"

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Any
+
+from sartor.units import JsonDict
 
 MEANING = {
     "params": "parameters",
@@ -63,7 +64,7 @@ def _differs(architecture: str, classes: dict[str, dict[str, str]]) -> dict[str,
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     text = files("sartor.read").joinpath("verified.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: JsonDict = json.loads(text)
     return table

@@ -7,9 +7,9 @@ are in ``OWN_NAMES``. What an entry does not say (rotary base, dropout, epsilons
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.model.zoo import load_model, model_entry
+from sartor.units import JsonDict, JsonMap
 
 COMMON = {
     "num_layers": "num_hidden_layers",
@@ -32,7 +32,7 @@ OWN_NAMES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def zoo_config(name: str) -> tuple[Mapping[str, Any], str]:
+def zoo_config(name: str) -> tuple[JsonMap, str]:
     """The config's fields of a zoo model, and its display name. Raises ``InputError`` for an unknown name."""
     shape = load_model(name)
     entry = model_entry(name)
@@ -41,7 +41,7 @@ def zoo_config(name: str) -> tuple[Mapping[str, Any], str]:
         family = "gpt2"
     if family == "t5":
         return _t5(entry), shape.name
-    fields: dict[str, Any] = {"model_type": family} | {hf: entry[ours] for ours, hf in COMMON.items()}
+    fields: JsonDict = {"model_type": family} | {hf: entry[ours] for ours, hf in COMMON.items()}
     if family not in NO_KV:
         fields["num_key_value_heads"] = entry["num_kv_heads"]
     own = OWN_NAMES.get(family, {"ffn_hidden_size": "intermediate_size"})
@@ -54,7 +54,7 @@ def zoo_config(name: str) -> tuple[Mapping[str, Any], str]:
     return fields, shape.name
 
 
-def _t5(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _t5(entry: JsonMap) -> JsonDict:
     return {
         "model_type": "t5",
         "num_layers": entry["num_layers"],
@@ -69,12 +69,12 @@ def _t5(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _biases(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _biases(entry: JsonMap, family: str) -> JsonDict:
     """Llama's class has one switch for attention; the others decide by family."""
     return {"attention_bias": "q" in entry["biases"]} if family in ("llama", "qwen3", "qwen3_moe", "gpt_oss") else {}
 
 
-def _experts(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _experts(entry: JsonMap, family: str) -> JsonDict:
     experts = entry.get("experts")
     if experts is None:
         return {}
@@ -94,14 +94,14 @@ def _experts(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
     }
 
 
-def _latent(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _latent(entry: JsonMap, family: str) -> JsonDict:
     latent = entry.get("latent")
     if latent is None:
         return {}
     return {**latent, "q_lora_rank": latent["q_lora_rank"] or None, "head_dim": latent["qk_rope_head_dim"]}
 
 
-def _windows(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _windows(entry: JsonMap, family: str) -> JsonDict:
     windows = entry.get("windows")
     if windows is None:
         return {}
@@ -115,7 +115,7 @@ def _windows(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
     return {"sliding_window": windows["size"], "layer_types": types}
 
 
-def _special(entry: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _special(entry: JsonMap, family: str) -> JsonDict:
     """What a class takes by another name, or would otherwise choose differently."""
     if family == "falcon":
         grouped = entry["num_kv_heads"] > 1

@@ -34,7 +34,7 @@ from sartor.operators import (
     Operator,
     Pass,
 )
-from sartor.units import ceil_div
+from sartor.units import JsonMap, ceil_div
 
 
 class Unexpressed(Exception):
@@ -55,8 +55,8 @@ class RowWork:
     """Of a model's pass; 0 where the operators are no more than they are."""
 
 
-Words = Mapping[str, Any]
-Sizes = Mapping[str, Any]
+Words = JsonMap
+Sizes = JsonMap
 
 
 def work_of(kind: str, words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
@@ -86,7 +86,7 @@ DTYPES: Mapping[str, DType] = {
 """Labels of the tables. ``sq`` is SmoothQuant: int8 operands on the int8 units."""
 
 
-def dtype_of(label: Any) -> DType:
+def dtype_of(label: object) -> DType:
     """The element type of a label. Raises ``Unexpressed``."""
     word = re.sub(r"^torch\.", "", str(label).strip().lower())
     if word not in DTYPES:
@@ -94,7 +94,7 @@ def dtype_of(label: Any) -> DType:
     return DTYPES[word]
 
 
-def _unknown(field: str, value: Any, known: Iterable[str], must: str) -> str:
+def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
     """The reason for rows with a word that nothing here is called, with the nearest that is."""
     near = difflib.get_close_matches(str(value).lower(), list(known), n=3, cutoff=0.4)
     return f"{field} {str(value)[:40]}: {must}" + (f"; nearest: {', '.join(near)}" if near else "")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.errors import InputError, MissingExtraError
+from sartor.units import JsonDict, JsonMap
 
 Floats64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -33,7 +34,7 @@ class TableKind:
     """Columns that hold whole numbers of at least 1."""
     amounts: tuple[str, ...] = ()
     """Columns that hold numbers above 0."""
-    optional: Mapping[str, Any] = field(default_factory=dict)
+    optional: JsonMap = field(default_factory=dict)
     """Columns that may be absent, with what is then assumed."""
     groups: tuple[str, ...] = ("gpu", "dtype")
     """What rows are grouped by unless something else is asked for."""
@@ -127,7 +128,7 @@ class Table:
     columns: tuple[str, ...]
     """Every column of the file, read or not."""
     coded: Mapping[str, Coded]
-    numbers: Mapping[str, Any]
+    numbers: JsonMap
     measured: Floats64
     """In the unit of ``kind.measured``."""
     left_out: Mapping[str, int]
@@ -318,7 +319,7 @@ def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
 
     broken = 0
 
-    def skip(row: Any) -> str:
+    def skip(row: object) -> str:
         nonlocal broken
         broken += 1
         return "skip"
@@ -380,7 +381,7 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         keep(_numbers(data["flag"]) == 0, "flag is not 0 (a defect its source names)")
     measured = _numbers(data[kind.measured])
     keep(np.isfinite(measured) & (measured > 0), f"{kind.measured} is not a number above 0")
-    numbers: dict[str, Any] = {}
+    numbers: JsonDict = {}
     for name in kind.sizes:
         numbers[name] = _numbers(data[name])
         keep(_is_whole(numbers[name], 1), f"{name} is not a whole number from 1 to 2^40")
@@ -454,7 +455,7 @@ def _coded(data: Any, name: str, rows: int) -> Coded:
     return Coded(codes=np.asarray([first[value] for value in values])[codes], values=tuple(values))
 
 
-def _word(value: Any) -> Any:
+def _word(value: object) -> Any:
     """A value that JSON can hold: not-a-number is no value."""
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from sartor.records.rows import kernel_family
 from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
+from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Targets:
 
     kind: TableKind
     coded: Mapping[str, Coded]
-    numbers: Mapping[str, Any]
+    numbers: JsonMap
     measured_s: Floats64
     rows: Index
     """Rows whose median an entry is."""
@@ -31,10 +32,10 @@ class Targets:
     def __len__(self) -> int:
         return int(self.measured_s.size)
 
-    def words(self, i: int) -> dict[str, Any]:
+    def words(self, i: int) -> JsonDict:
         return {name: column.values[column.codes[i]] for name, column in self.coded.items()}
 
-    def sizes(self, i: int) -> dict[str, Any]:
+    def sizes(self, i: int) -> JsonDict:
         return {name: values[i].item() for name, values in self.numbers.items()}
 
 
@@ -87,7 +88,7 @@ def _replace(coded: dict[str, Coded], label: str, name: str, column: Coded, grou
         del coded[label]
 
 
-def _gated(kernel: Coded, gpu: Coded, numbers: Mapping[str, Any]) -> Coded:
+def _gated(kernel: Coded, gpu: Coded, numbers: JsonMap) -> Coded:
     """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape on
     that device. On another, older frameworks may have run it with one (A100: faster than its memory otherwise)."""
     shape = combine(
@@ -100,7 +101,7 @@ def _gated(kernel: Coded, gpu: Coded, numbers: Mapping[str, Any]) -> Coded:
     return Coded(codes=ungated[code].astype(np.int64), values=(True, False))
 
 
-def _seconds(kind: TableKind, measured: Floats64, numbers: Mapping[str, Any]) -> Floats64:
+def _seconds(kind: TableKind, measured: Floats64, numbers: JsonMap) -> Floats64:
     """Seconds of what was measured; a rate is turned into the time of its product."""
     if kind.measured.endswith("tflops"):
         return 2.0 * numbers["m"] * numbers["n"] * numbers["k"] / (measured * 1e12)  # type: ignore[no-any-return]

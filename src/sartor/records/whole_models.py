@@ -15,6 +15,7 @@ from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Pass
 from sartor.records.rows import RowWork, Unexpressed, dtype_of
+from sartor.units import JsonMap
 
 MODELS = {
     "bert_large": "bert-large",
@@ -39,7 +40,7 @@ def named_model(name: str) -> TransformerShape:
 _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase.PREFILL, "train": Phase.TRAIN}
 
 
-def model_work(words: Mapping[str, Any], sizes: Mapping[str, Any]) -> RowWork:
+def model_work(words: JsonMap, sizes: JsonMap) -> RowWork:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
     The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with

@@ -24,6 +24,7 @@ from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
+from sartor.units import JsonDict, JsonMap
 from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict
 from sartor.validate.suspicion import suspected, suspicion, unit_of
@@ -43,7 +44,7 @@ PAIRS = 64
 class Group:
     """Figures of one group; those of a group without a prediction are None."""
 
-    keys: Mapping[str, Any]
+    keys: JsonMap
     rows: int
     """Measured rows that are used."""
     targets: int
@@ -65,7 +66,7 @@ class Group:
     heuristics_targets: int = 0
     calibration: str = ""
     """Whose coefficients were used: own, joint, borrowed from NAME, generation; several joined by commas."""
-    worst: tuple[Mapping[str, Any], ...] = ()
+    worst: tuple[JsonMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ def _rank(value: Any) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, str(value)
 
 
-def _shown(figures: Mapping[str, Any], groups: int) -> set[int]:
+def _shown(figures: JsonMap, groups: int) -> set[int]:
     order = np.argsort(-figures["targets"], kind="stable")[:EXPLAINED_GROUPS]
     return set(order.tolist()) if groups > EXPLAINED_GROUPS else set(range(groups))
 
@@ -224,7 +225,7 @@ def _column(predicted: Predicted, name: str) -> Coded:
     return Coded(codes=np.zeros(len(targets), dtype=np.int64), values=("",))
 
 
-def _figures(predicted: Predicted, group: Index, groups: int) -> dict[str, Any]:
+def _figures(predicted: Predicted, group: Index, groups: int) -> JsonDict:
     """Arrays with one figure per group."""
     targets, good = predicted.targets, predicted.expressed
     ratio = predicted.time_s / targets.measured_s
@@ -317,7 +318,7 @@ def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
 # ------------------------------------------------------------------------------------------- the worst
 
 
-def _worst(predicted: Predicted, at: Index, count: int) -> tuple[Mapping[str, Any], ...]:
+def _worst(predicted: Predicted, at: Index, count: int) -> tuple[JsonMap, ...]:
     """The targets whose prediction is the largest factor off, with what the model thinks bounds them."""
     if not at.size:
         return ()
@@ -325,7 +326,7 @@ def _worst(predicted: Predicted, at: Index, count: int) -> tuple[Mapping[str, An
     return tuple(_case(predicted, int(i), at) for i in at[np.argsort(-off, kind="stable")[:count]])
 
 
-def _case(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
+def _case(predicted: Predicted, i: int, at: Index) -> JsonDict:
     targets: Targets = predicted.targets
     time_s, spread = float(predicted.time_s[i]), np.exp(Z80 * predicted.log_sigma[i])
     words = {name: value for name, value in targets.words(i).items() if value != ""}
@@ -344,7 +345,7 @@ def _case(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
     }
 
 
-def _near(predicted: Predicted, i: int, at: Index) -> dict[str, Any]:
+def _near(predicted: Predicted, i: int, at: Index) -> JsonDict:
     """How far off the others of its group with near-equal work are: whether the model misses a region or this row."""
     step = np.abs(np.log(predicted.work[at] / predicted.work[i])) <= np.log(NEAR_WORK)
     others = at[step & (at != i)]

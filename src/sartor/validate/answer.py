@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from sartor.units import JsonDict
 from sartor.validate.accuracy import Accuracy, Group
 from sartor.validate.predictions import Predicted
 
@@ -14,7 +14,7 @@ FIGURES = ("mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_
 BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristics_mape", "heuristics_targets")
 
 
-def accuracy_body(found: Accuracy) -> dict[str, Any]:
+def accuracy_body(found: Accuracy) -> JsonDict:
     """The result keys of the contract: ``groups``, ``not_expressed``; and what was left out, assumed and remarked."""
     return {
         "data": found.data,
@@ -28,7 +28,7 @@ def accuracy_body(found: Accuracy) -> dict[str, Any]:
     }
 
 
-def group_body(group: Group) -> dict[str, Any]:
+def group_body(group: Group) -> JsonDict:
     """One entry of ``groups``: its keys, then its figures."""
     return {
         **group.keys,
@@ -58,7 +58,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
 """Sizes that an error is drawn against."""
 
 
-def scatter_rows(predicted: Predicted) -> list[dict[str, Any]]:
+def scatter_rows(predicted: Predicted) -> list[JsonDict]:
     """Evenly spaced targets of one kind of table, in order of their measured time: device, seconds, seconds."""
     at = np.flatnonzero(predicted.expressed)
     order = at[np.argsort(predicted.targets.measured_s[at], kind="stable")]
@@ -74,7 +74,7 @@ def scatter_rows(predicted: Predicted) -> list[dict[str, Any]]:
     ]
 
 
-def error_rows(predicted: Predicted) -> list[dict[str, Any]]:
+def error_rows(predicted: Predicted) -> list[JsonDict]:
     """Median, 90th percentile and bias of the error for every power of two of each size."""
     at = np.flatnonzero(predicted.expressed)
     ratio = predicted.time_s[at] / predicted.targets.measured_s[at]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sartor.records.tables import Floats64, Index
+from sartor.units import JsonDict
 from sartor.validate.predictions import Predicted
 
 SAMPLE = 300
@@ -82,7 +83,7 @@ def _sample(predicted: Predicted, group: Index, groups: int) -> Index:
     return np.concatenate(chosen) if chosen else np.empty(0, dtype=np.int64)
 
 
-def _one(package: Any, handle: Any, sizes: dict[str, Any]) -> float:
+def _one(package: Any, handle: Any, sizes: JsonDict) -> float:
     interface, descriptor = handle
     layout = package.NvMatmulHeuristicsMatmulLayout.NT_ROW_MAJOR  # x[m,k] times w[n,k] transposed, rows contiguous
     found = interface.get_with_mnk(sizes["m"], sizes["n"], sizes["k"], layout, 1, descriptor)

@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
+from sartor.units import JsonDict
 from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
 from sartor.validate.suspicion import suspected, suspicion
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> tuple[Path, list[dict[str, str]]]:
 # ------------------------------------------------------------------------------------------- the answer
 
 
-def inference_body(found: Inference) -> dict[str, Any]:
+def inference_body(found: Inference) -> JsonDict:
     """The JSON of the contract: groups, not_expressed, and what each mode was taken to mean."""
     groups: dict[tuple[str, ...], list[InferenceRow]] = {}
     for row in found.rows:
@@ -106,7 +106,7 @@ def inference_body(found: Inference) -> dict[str, Any]:
     }
 
 
-def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> dict[str, Any]:
+def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> JsonDict:
     good = [row for row in rows if not row.reason]
     ratio = np.asarray([row.ratio for row in good])
     error = np.abs(ratio - 1)
@@ -140,7 +140,7 @@ def _tau(rows: Sequence[InferenceRow]) -> float | None:
     return float(signs.sum() / pairs) if pairs else None
 
 
-def _case(row: InferenceRow) -> dict[str, Any]:
+def _case(row: InferenceRow) -> JsonDict:
     spread = math.exp(Z80 * row.log_sigma)
     names = ("mode", "model", "gpu", "weight_dtype", "batch", "isl", "osl", "tp")
     return {
@@ -156,7 +156,7 @@ def _case(row: InferenceRow) -> dict[str, Any]:
     }
 
 
-def inference_charts(found: Inference) -> list[dict[str, Any]]:
+def inference_charts(found: Inference) -> list[JsonDict]:
     """Rows for the scatter; there is no axis of sizes that all modes share."""
     rows = [
         {"gpu": row.words["gpu"], "measured_s": row.measured_s, "predicted_s": row.predicted_s}

@@ -36,6 +36,7 @@ from sartor.operators import (
 )
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
+from sartor.units import JsonMap
 from sartor.validate.inference_shapes import shape_of
 
 ASSUMED = {
@@ -390,7 +391,7 @@ def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int,
     return min(batch, MAX_BATCH * pp)
 
 
-_MODES: Mapping[str, Any] = {
+_MODES: JsonMap = {
     "prefill_forward": _prefill,
     "layer_prefill": _prefill,
     "decode_batch1": _decode,

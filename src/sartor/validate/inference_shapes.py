@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo.build import build_shape
 from sartor.records.rows import Unexpressed
 from sartor.records.whole_models import named_model
+from sartor.units import JsonDict
 
 _SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab")
 
@@ -39,11 +39,11 @@ def _named(name: str) -> TransformerShape:
         raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it") from None
 
 
-def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
     """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, positions."""
     bert = "bert" in row["model"].lower()
     gated = bool(sizes["gated"])
-    entry: dict[str, Any] = {
+    entry: JsonDict = {
         "name": row["model"],
         "family": row.get("arch", ""),
         "architecture": "encoder" if bert else "decoder",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from sartor.records.rows import RowWork, Unexpressed, outside, work_of
 from sartor.records.tables import Coded, Floats64, Index
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
+from sartor.units import JsonDict, JsonMap
 
 IMPOSSIBLE = 1.1
 """A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement
@@ -120,7 +121,7 @@ def predict(
     )
 
 
-def explain(predicted: Predicted, i: int) -> Mapping[str, Any]:
+def explain(predicted: Predicted, i: int) -> JsonMap:
     """Why one target is predicted as it is: its terms, what bounds its largest operator, how far the residual moved
     that, for a product its tile and waves, and whose coefficients these are."""
     targets = predicted.targets
@@ -175,7 +176,7 @@ def cost_of(
 # ------------------------------------------------------------------------------------------- one set of rows
 
 
-def _alike(targets: Targets) -> Iterator[tuple[Index, dict[str, Any]]]:
+def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
     """Positions of targets that share every word, with the words."""
     shared = [column for name, column in targets.coded.items()]
     codes = combine([column.codes for column in shared]) if shared else np.zeros(len(targets), dtype=np.int64)
@@ -188,7 +189,7 @@ def _fill(
     out: _Filling,
     targets: Targets,
     rows: Index,
-    words: Mapping[str, Any],
+    words: JsonMap,
     clock: Clock,
     own: Calibration | None,
     gpu: Gpu,
@@ -221,7 +222,7 @@ def _parts(kind: str, rows: Index) -> list[Index]:
     return [rows] if rows.size else []
 
 
-def _work(kind: str, words: Mapping[str, Any], sizes: Mapping[str, Any], gpu: Gpu) -> RowWork:
+def _work(kind: str, words: JsonMap, sizes: JsonMap, gpu: Gpu) -> RowWork:
     return model_work(words, sizes) if kind == "layer_and_model" else work_of(kind, words, sizes, gpu)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from sartor.cost.correction.training_calibration import read_training_table
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
+from sartor.units import JsonDict
 from sartor.validate.suspicion import suspected, suspicion
 from sartor.validate.training_predictions import TrainingOutcome, predict_training
 from sartor.validate.training_ranking import ranking
@@ -79,7 +80,7 @@ def validate_training(
     )
 
 
-def training_body(found: TrainingAccuracy) -> dict[str, Any]:
+def training_body(found: TrainingAccuracy) -> JsonDict:
     """The JSON of the contract: figures of groups and of all rows, what was not expressed, what was assumed."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, each in enumerate(found.outcomes):
@@ -116,7 +117,7 @@ def _unusable(outcome: TrainingOutcome) -> list[str]:
     return [f"{name} is not a number above 0" for name in bad]
 
 
-def _suspicions(everything: dict[str, Any]) -> list[str]:
+def _suspicions(everything: JsonDict) -> list[str]:
     factor = None if everything["bias"] is None else 1 + everything["bias"]
     if factor is None or not suspected(factor, everything["targets"]):
         return []
@@ -130,7 +131,7 @@ def column(outcome: TrainingOutcome, name: str) -> str:
     return outcome.case.experts if name == "experts_kind" else outcome.case.words.get(name, "")
 
 
-def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
+def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """Every figure of some rows; None where there is nothing to take it from."""
     rows = [found.outcomes[i] for i in members]
     timed = [each for each in rows if each.timed]
@@ -169,7 +170,7 @@ def errors_of(ratio: Any) -> dict[str, float | None]:
     }
 
 
-def _after(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
+def _after(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """Errors after calibration, of rows in classes with more runs than were looked at."""
     if not found.shots:
         return {}
@@ -183,7 +184,7 @@ def _after(found: TrainingAccuracy, members: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _memory(rows: Sequence[TrainingOutcome]) -> dict[str, Any]:
+def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
     """Memory against what was measured, and whether what ran is said to fit and what ran out is said not to."""
     weighed = [each.predicted_bytes / each.case.measured_bytes for each in rows if each.weighed]
     judged = [each for each in rows if not each.reason and each.case.memory_known]
@@ -223,7 +224,7 @@ SHOWN = (
 _DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
 
 
-def _case(each: TrainingOutcome) -> dict[str, Any]:
+def _case(each: TrainingOutcome) -> JsonDict:
     """One row: what it is, both times, and the largest parts of the predicted step."""
     words = each.case.words
     spread = math.exp(Z80 * each.log_sigma)
@@ -269,7 +270,7 @@ AXES = ("n_gpu", "seq", "gbs")
 """Sizes that an error is drawn against."""
 
 
-def training_charts(found: TrainingAccuracy) -> list[dict[str, Any]]:
+def training_charts(found: TrainingAccuracy) -> list[JsonDict]:
     """Rows for the scatter of predicted against measured step times, and of the error by size."""
     timed = [each for each in found.outcomes if each.timed]
     rows = [
@@ -279,7 +280,7 @@ def training_charts(found: TrainingAccuracy) -> list[dict[str, Any]]:
     return [{"table": "training", "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}]
 
 
-def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[dict[str, Any]]:
+def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:
     """Errors of every power of two of one column."""
     sizes = np.asarray([whole(each.case.words, axis) or 1 for each in rows])
     ratio = np.asarray([each.ratio for each in rows])

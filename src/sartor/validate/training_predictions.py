@@ -18,6 +18,7 @@ from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
+from sartor.units import JsonMap
 from sartor.validate.training_rows import TrainingCase
 
 PARTS = (
@@ -78,17 +79,13 @@ class TrainingOutcome:
         return self.case.cluster is not None and self.needed_bytes <= self.case.cluster.gpu.hbm_bytes
 
 
-def predict_training(
-    cases: Sequence[TrainingCase], table: Mapping[str, Any] | None = None
-) -> tuple[TrainingOutcome, ...]:
+def predict_training(cases: Sequence[TrainingCase], table: JsonMap | None = None) -> tuple[TrainingOutcome, ...]:
     """One outcome per case. ``table`` replaces the packaged constants of a step (see hardware.training_calibration)."""
     calibrations: dict[str, Calibration] = {}
     return tuple(_outcome(case, calibrations, table) for case in cases)
 
 
-def _outcome(
-    case: TrainingCase, calibrations: dict[str, Calibration], table: Mapping[str, Any] | None
-) -> TrainingOutcome:
+def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: JsonMap | None) -> TrainingOutcome:
     if case.reason or case.job is None or case.plan is None or case.cluster is None:
         return TrainingOutcome(case=case, reason=case.reason)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
@@ -11,6 +10,7 @@ from sartor.model.zoo import load_model
 from sartor.model.zoo.build import build_shape
 from sartor.records.rows import Unexpressed
 from sartor.records.whole_models import MODELS
+from sartor.units import JsonDict
 
 SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "vocab")
 
@@ -81,11 +81,11 @@ def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mappi
     )
 
 
-def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
     """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, biases."""
     encoder = "bert" in row["model"].lower()
     gated, learned = whole(row, "gated") != 0, whole(row, "learned_pos") == 1
-    entry: dict[str, Any] = {
+    entry: JsonDict = {
         "name": row["model"],
         "family": row.get("arch", ""),
         "architecture": "encoder" if encoder else "decoder",
@@ -112,7 +112,7 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
     return entry | _latent(row, sizes) | _experts(row)
 
 
-def _latent(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _latent(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
     if not whole(row, "mla"):
         return {}
     rope, value = whole(row, "mla_rope_dim"), whole(row, "mla_v_dim")
@@ -130,7 +130,7 @@ def _latent(row: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _experts(row: Mapping[str, str]) -> dict[str, Any]:
+def _experts(row: Mapping[str, str]) -> JsonDict:
     if not whole(row, "experts"):
         return {}
     chosen, width = whole(row, "topk"), whole(row, "moe_d_ff")

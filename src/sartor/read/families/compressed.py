@@ -21,6 +21,7 @@ from sartor.read.families.decoder import (
 from sartor.read.families.latent import indexer
 from sartor.read.families.patterns import Reach, all_sparse, dense_first
 from sartor.read.fields import Fields
+from sartor.units import JsonDict
 
 
 def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:
@@ -99,7 +100,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
     kinds = [full if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
     linears, vectors = indexer(f, h)
     window = f.optional_size("sliding_window", "sliding_window_size") or 512
-    made: dict[str, Any] = {}
+    made: JsonDict = {}
     for kind in dict.fromkeys(kinds):
         one = _sliding_fields(f, kinds.index(kind)) if kind == "sliding_attention" else f
         own = read_sizes(one, family)

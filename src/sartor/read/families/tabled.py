@@ -19,6 +19,7 @@ from sartor.model.counts import count_params, layer_params, run_sets
 from sartor.model.layer import Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.fields import Fields
+from sartor.units import JsonDict
 
 TIED = "tie_word_embeddings"
 
@@ -51,7 +52,7 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
     return shape
 
 
-def own_head(f: Fields, entry: dict[str, Any], shape: TransformerShape) -> int:
+def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
     """What untying the head adds to the table's count, or tying it takes away."""
     kept, given = entry["guards"]["text"].get(TIED), f.raw.get(TIED)
     if not shape.lm_head or not isinstance(kept, bool) or not isinstance(given, bool):
@@ -92,7 +93,7 @@ def value_at(f: Fields, path: str, default: int) -> int:
     return default if found is None else found
 
 
-def check_guards(f: Fields, entry: dict[str, Any], kind: str) -> None:
+def check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
     """Says which fields differ from those that the table holds for."""
     for path, kept in entry["guards"][kind].items():
         given = _given(f, path)
@@ -106,14 +107,14 @@ def check_guards(f: Fields, entry: dict[str, Any], kind: str) -> None:
 
 
 def _given(f: Fields, path: str) -> Any:
-    value: Any = f.raw
+    value: object = f.raw
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     text = files("sartor.read").joinpath("tensor_tables.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: JsonDict = json.loads(text)
     return table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -18,6 +17,10 @@ from sartor.model.traced import TracedModel
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import hugging_face_attention
 from sartor.read.torch_trace.trace import Subject, trace
+from sartor.units import JsonDict, JsonMap
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "")
 """Classes to build where a config names none, in this order; the last is the bare model."""
@@ -28,7 +31,7 @@ PADDED = {"roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "esm", "
 NAME = "sartor"
 
 
-def trace_config(fields: Mapping[str, Any], *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
+def trace_config(fields: JsonMap, *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
     """Trace a config's model: with the attention that takes no mask, or, where the model wants one, with its own eager
     attention. ``words`` are those of `hugging_face`. Raises ``InputError``."""
     subject = hugging_face(fields, train=train, **words)
@@ -44,7 +47,7 @@ def trace_config(fields: Mapping[str, Any], *, train: bool, fused: bool = True, 
 
 
 def hugging_face(
-    fields: Mapping[str, Any],
+    fields: JsonMap,
     *,
     name: str,
     source: str,
@@ -96,7 +99,7 @@ def _register(recorder: Recorder) -> None:
     AttentionInterface.register(NAME, hugging_face_attention(recorder))
 
 
-def _config(fields: Mapping[str, Any], source: str) -> Any:
+def _config(fields: JsonMap, source: str) -> Any:
     kept = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
     model_type = kept.pop("model_type", None)
     if model_type not in known_types():
@@ -110,7 +113,7 @@ def _config(fields: Mapping[str, Any], source: str) -> Any:
         raise InputError(source, str(model_type), f"transformers refuses this config: {_said(error)}") from error
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: object) -> Any:
     """Infinities, which JSON lacks, as transformers writes them (``{"__float__": "Infinity"}``)."""
     if isinstance(value, dict):
         return float(value["__float__"]) if set(value) == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
@@ -171,12 +174,12 @@ def _longest(config: Any) -> int:
     return found - 2 if text.model_type in PADDED else int(found)
 
 
-def _inputs(model: Any, config: Any, batch: int, seq: int, train: bool) -> tuple[dict[str, Any], int]:
+def _inputs(model: Module, config: Any, batch: int, seq: int, train: bool) -> tuple[JsonDict, int]:
     """What a step is given: ids, and labels where the class has a loss over them."""
     accepted = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     ids = torch.zeros(batch, seq, dtype=torch.long, device="meta")
-    out: dict[str, Any] = {}
+    out: JsonDict = {}
     if main == "pixel_values" and "input_ids" not in accepted:
         out["pixel_values"] = _pixels(model, config, batch)
         return out, 1
@@ -199,18 +202,18 @@ def _inputs(model: Any, config: Any, batch: int, seq: int, train: bool) -> tuple
     return out, seq
 
 
-def _makes_text(model: Any) -> bool:
+def _makes_text(model: Module) -> bool:
     """Whether the class has a loss over tokens, and so runs on text alone."""
     return any(word in type(model).__name__ for word in WITH_LOSS)
 
 
-def _pixels(model: Any, config: Any, batch: int) -> Any:
+def _pixels(model: Module, config: Any, batch: int) -> Any:
     size = getattr(config, "image_size", 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return torch.zeros(batch, getattr(config, "num_channels", 3), height, width, dtype=model.dtype, device="meta")
 
 
-def _features(model: Any, config: Any, batch: int) -> Any:
+def _features(model: Module, config: Any, batch: int) -> Any:
     bins = getattr(config, "num_mel_bins", 80)
     frames = 2 * getattr(config, "max_source_positions", 1500)
     return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")

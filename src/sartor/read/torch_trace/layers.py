@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class LayerPlace:
     container: str
 
 
-def find_layers(model: Any) -> tuple[LayerPlace, ...]:
+def find_layers(model: Module) -> tuple[LayerPlace, ...]:
     """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; none where no list
     does."""
     found: list[LayerPlace] = []
@@ -24,7 +27,7 @@ def find_layers(model: Any) -> tuple[LayerPlace, ...]:
     return tuple(found)
 
 
-def _descend(module: Any, path: str, found: list[LayerPlace]) -> None:
+def _descend(module: Module, path: str, found: list[LayerPlace]) -> None:
     for name, child in module.named_children():
         here = f"{path}.{name}" if path else name
         if _is_stack(child):
@@ -33,7 +36,7 @@ def _descend(module: Any, path: str, found: list[LayerPlace]) -> None:
             _descend(child, here, found)
 
 
-def _is_stack(module: Any) -> bool:
+def _is_stack(module: Module) -> bool:
     """A list of layers: two members of one class, or a single member that is made of parts (one layer of many runs)."""
     if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return False
@@ -43,5 +46,5 @@ def _is_stack(module: Any) -> bool:
     return len({type(child) for child in children}) < len(children)
 
 
-def _has_params(module: Any) -> bool:
+def _has_params(module: Module) -> bool:
     return next(module.parameters(), None) is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from sartor.model.traced import Grows
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Operator, Pass
 from sartor.read.torch_trace.records import Record
+from sartor.units import JsonDict
 
 DTYPES = {
     "float64": DType.FP64,
@@ -207,7 +207,7 @@ def _suffix(pass_: Pass) -> str:
     return {Pass.DGRAD: ".dgrad", Pass.WGRAD: ".wgrad"}.get(pass_, "")
 
 
-_MAKERS: dict[str, Any] = {
+_MAKERS: JsonDict = {
     **dict.fromkeys(
         ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot", "aten::addmv",
          "aten::_scaled_mm"),

@@ -8,13 +8,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sartor.errors import InputError
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.trace import Subject
+from sartor.units import JsonDict, JsonMap
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*|scalar)(?::(?P<dtype>\w+))?\Z")
 EXAMPLE = "--input x=8x1024:float32"
@@ -120,18 +124,18 @@ def _call(factory: Any, source: str) -> Any:
         raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
 
 
-def _parameters(factory: Any) -> Mapping[str, Any]:
+def _parameters(factory: Any) -> JsonMap:
     try:
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return {}
 
 
-def _inputs(model: Any, words: Sequence[str], given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> tuple[tuple[Any, ...], JsonDict]:
     """Inputs said on the command line win over the factory's."""
     if words:
         args: list[Any] = []
-        named: dict[str, Any] = {}
+        named: JsonDict = {}
         for word in words:
             name, tensor = parse_input(word)
             _check_name(model, name)
@@ -151,14 +155,14 @@ def _inputs(model: Any, words: Sequence[str], given: Any, source: str) -> tuple[
     return (_meta(given),), {}
 
 
-def _check_name(model: Any, name: str) -> None:
+def _check_name(model: Module, name: str) -> None:
     parameters = _parameters(model.forward)
     if name and name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         known = ", ".join(_forward_names(model))
         raise InputError("--input", name, f"{type(model).__name__}.forward has no such argument; it has {known}", known)
 
 
-def _forward_names(model: Any) -> list[str]:
+def _forward_names(model: Module) -> list[str]:
     kinds = _parameters(model.forward)
     return [name for name, p in kinds.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
@@ -178,7 +182,7 @@ def parse_input(word: str) -> tuple[str, Any]:
     return found["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _meta(value: Any) -> Any:
+def _meta(value: object) -> Any:
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -16,6 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.records import Read, Record
+from sartor.units import JsonDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 FREE = {
     "aten::_unsafe_view", "aten::_reshape_alias", "aten::detach", "aten::lift_fresh", "aten::alias", "aten::empty",
@@ -38,7 +43,7 @@ ELEMENTWISE = {
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Records of everything dispatched inside its context; ``fail_place`` says where it stood when an error came."""
 
-    def __init__(self, model: Any, inputs: Any) -> None:
+    def __init__(self, model: Module, inputs: Any) -> None:
         super().__init__()
         self.records: list[Record] = []
         self.calls: dict[str, int] = {}
@@ -75,9 +80,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._stack[-1], self._twin = self._forward_of_node[node._sequence_nr()]
         return self._stack[-1]
 
-    def add(
-        self, call: str, tensors: list[Any], outputs: list[Any], facts: dict[str, Any], path: str | None = None
-    ) -> None:
+    def add(self, call: str, tensors: list[Any], outputs: list[Any], facts: JsonDict, path: str | None = None) -> None:
         """Put down one operator that read ``tensors`` and wrote ``outputs``."""
         reads = tuple(self._read(t) for t in tensors)
         first = outputs[0] if outputs else tensors[0] if tensors else None
@@ -99,7 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in outputs:
             self._owner[_storage(tensor)] = (len(self.records) - 1, varies)
 
-    def mark(self, tensor: Any) -> None:
+    def mark(self, tensor: Tensor) -> None:
         """A tensor from outside that depends on the model's inputs: the gradient that backward begins with."""
         self._owner[_storage(tensor)] = (-1, True)
 
@@ -128,7 +131,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._is_view[func] = known
         return known
 
-    def _read(self, tensor: Any) -> Read:
+    def _read(self, tensor: Tensor) -> Read:
         storage = _storage(tensor)
         param = self._params.get(storage, "")
         producer, varies = (-1, False) if param else self._owner.get(storage, (-1, False))
@@ -141,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             varies=varies,
         )
 
-    def _enter(self, module: Any, _args: Any) -> None:
+    def _enter(self, module: Module, _args: Any) -> None:
         name = self._names.get(module, self._stack[-1])
         if torch._C._current_graph_task_id() == -1:  # not a layer that is computed again
             self.calls[name] = self.calls.get(name, 0) + 1
@@ -151,7 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if len(self._stack) > 1:
             self._stack.pop()
 
-    def _pack(self, tensor: Any) -> Any:
+    def _pack(self, tensor: Tensor) -> Any:
         """Bytes that autograd keeps of this module's forward: every storage once, parameters not."""
         storage = _storage(tensor)
         if storage not in self._params:
@@ -182,7 +185,7 @@ def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
     return torch.empty(first.shape, dtype=first.dtype, device="meta")
 
 
-def _is_plain(tensor: Any) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
     return bool(tensor.is_meta and tensor.is_contiguous())
 
 
@@ -200,7 +203,7 @@ def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
-def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> dict[str, Any]:
+def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> JsonDict:
     """Strides of a product's operands; groups and kernel of a convolution."""
     if name in PRODUCTS:
         first = PRODUCTS[name]
@@ -211,7 +214,7 @@ def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> dict[str, A
     return {}
 
 
-def _convolution(name: str, args: Any) -> dict[str, Any]:
+def _convolution(name: str, args: Any) -> JsonDict:
     if name == "aten::convolution":
         weight, groups, transposed = args[1], args[8], args[6]
         return {"weight": tuple(weight.shape), "groups": int(groups), "transposed": bool(transposed)}
@@ -231,14 +234,14 @@ def _tensors(tree: Any) -> Iterator[Any]:
             yield from _tensors(item)
 
 
-def _storage(tensor: Any) -> int:
+def _storage(tensor: Tensor) -> int:
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return id(tensor)
 
 
-def _bytes(tensor: Any) -> float:
+def _bytes(tensor: Tensor) -> float:
     """Of the elements that lie in memory: a stride of 0 repeats them."""
     size = float(tensor.element_size())
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from sartor.units import JsonDict
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Record:
     outputs: tuple[tuple[int, ...], ...]
     output_bytes: float
     dtype: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonDict = field(default_factory=dict)
     twin: int = -1
     """Of a backward operator, the record of the forward one."""
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from sartor.read.torch_trace.recorder import Recorder
+from sartor.units import JsonDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
     """Queries [b, a, s, d], keys [b, a_kv, t, d] and values [b, a_kv, t, dv] to outputs [b, a, s, dv]."""
 
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, recorder: Recorder, facts: dict[str, Any]) -> Any:
+    def forward(ctx: Any, query: Tensor, key: Any, value: Any, recorder: Recorder, facts: JsonDict) -> Any:
         batch, heads, seq = query.shape[:3]
         out = query.new_empty((batch, seq, heads, value.shape[-1])).transpose(1, 2)  # as flash kernels write it
         ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
@@ -29,7 +34,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> Any:
         read = [*ctx.saved_tensors, grad]
         grads = [torch.empty_like(t) for t in ctx.saved_tensors]
         ctx.recorder.add("sartor::attention_backward", read, grads, ctx.facts, ctx.path)
@@ -40,7 +45,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     """A selective scan over [b, channels, s] with the tensors it reads, to [b, channels, s]."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, facts: dict[str, Any], hidden: Any, *others: Any) -> Any:
+    def forward(ctx: Any, recorder: Recorder, facts: JsonDict, hidden: Any, *others: Any) -> Any:
         out = torch.empty_like(hidden)
         ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
         ctx.save_for_backward(hidden, *others)
@@ -48,7 +53,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> Any:
         grads = [torch.empty_like(t) for t in ctx.saved_tensors]
         ctx.recorder.add("sartor::scan_backward", [*ctx.saved_tensors, grad], grads, ctx.facts, ctx.path)
         return (None, None, *grads)
@@ -68,7 +73,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         torch.nn.functional.scaled_dot_product_attention = self._sdpa
         return super().__enter__()
 
-    def __exit__(self, *words: Any) -> None:
+    def __exit__(self, *words: object) -> None:
         torch.nn.functional.scaled_dot_product_attention = self._kept
         super().__exit__(*words)
 
@@ -79,7 +84,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
 
     def _sdpa(
         self,
-        query: Any,
+        query: Tensor,
         key: Any,
         value: Any,
         attn_mask: Any = None,
@@ -97,7 +102,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         return _Attention.apply(query, key, value, self.recorder, facts)
 
 
-def attention_facts(query: Any, key: Any, value: Any, *, causal: bool, window: int) -> dict[str, Any]:
+def attention_facts(query: Tensor, key: Any, value: Any, *, causal: bool, window: int) -> JsonDict:
     """Sizes of an attention from its tensors' last three axes (heads, tokens, width)."""
     heads = query.shape[-3] if query.dim() > 2 else 1
     kv_heads = key.shape[-3] if key.dim() > 2 else 1
@@ -120,7 +125,7 @@ def attention_facts(query: Any, key: Any, value: Any, *, causal: bool, window: i
 def hugging_face_attention(recorder: Recorder) -> Any:
     """An attention for ``transformers.AttentionInterface.register``: it is given no mask, and needs none."""
 
-    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **words: Any) -> Any:
+    def attend(module: Module, query: Tensor, key: Any, value: Any, attention_mask: Any = None, **words: Any) -> Any:
         causal = words.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         window = words.get("sliding_window") or 0
@@ -136,7 +141,9 @@ def selective_scans(recorder: Recorder) -> Iterator[None]:
     """Puts `_Scan` where a model's own loop over the sequence stands (Mamba and its kin), while inside."""
     import sys
 
-    def scan(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, **words: Any) -> Any:
+    def scan(
+        hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Tensor = None, **words: object
+    ) -> Any:
         others = [t for t in (dt, A, B, C, D, z, words.get("delta_bias")) if t is not None]
         facts = {"channels": int(hidden_states.shape[1]), "states": int(A.shape[-1])}
         out = _Scan.apply(recorder, facts, hidden_states, *others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,11 @@ from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import FusedAttention, selective_scans
+from sartor.units import JsonMap
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 ROUTED = (".experts.", ".expert_list.", ".local_experts.")
 ASKS_FOR_VALUES = ("_local_scalar_dense", "meta tensors", "Meta tensors", "meta tensor", "data-dependent", "nonzero")
@@ -32,9 +37,9 @@ class Subject:
 
     name: str
     source: str
-    model: Any
+    model: Module
     args: tuple[Any, ...] = ()
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: JsonMap = field(default_factory=dict)
     microbatch_size: int = 1
     seq_len: int = 1
     attention: Callable[[Recorder], None] | None = None
@@ -124,8 +129,8 @@ def values_are_one() -> Iterator[list[str]]:
     kept = {name: getattr(torch.Tensor, name) for name in names}
     asked: list[str] = []
 
-    def answer(name: str, value: Any) -> Any:
-        def say(tensor: Any, *words: Any) -> Any:
+    def answer(name: str, value: object) -> Any:
+        def say(tensor: Tensor, *words: object) -> Any:
             if not tensor.is_meta:
                 return kept[name](tensor, *words)
             asked.append(name)
@@ -179,7 +184,7 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
     )
 
 
-def _layer(kind: Any, model: Any, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
+def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
     prefix = kind.path + "."
     own = {name: size for name, size in sizes.items() if name.startswith(prefix)}
     number = folded.layers.index(kind)
@@ -243,7 +248,7 @@ def _weights(op: Any) -> float:
     return float(op.groups * op.n * op.k * op.count) if isinstance(op, GroupedGemm) else 0.0
 
 
-def _main_dtype(model: Any) -> Any:
+def _main_dtype(model: Module) -> Any:
     """The dtype most parameters have."""
     found: dict[str, int] = {}
     for p in model.parameters():
@@ -252,7 +257,7 @@ def _main_dtype(model: Any) -> Any:
     return dtype_of(max(found, key=lambda word: found[word]) if found else "float32")
 
 
-def _vocab(model: Any, width: int) -> int:
+def _vocab(model: Module, width: int) -> int:
     """Rows of the largest token table; where there is none the width of the last product."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     return max(tables, default=width)
