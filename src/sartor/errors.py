@@ -39,6 +39,13 @@ class UsageError(InputError):
         self.args = (f"{message}; nearest: {nearest}" if nearest else message,)
 
 
+class InternalError(UsageError):
+    """An error of sartor's own, to be reported; in JSON ``{"internal": true, ...}``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"internal": True, **super().to_dict()}
+
+
 class MissingExtraError(InputError):
     """A feature needs a package that is not installed; the message has the command to install it."""
 

@@ -227,3 +227,20 @@ def test_lint_looks_at_several_models_as_a_pre_commit_hook_names_them(sartor, re
     assert all(str(config) in ran.out for config in configs)
     assert sartor("lint", "--gpu", "a100", configs[0]).code == 0
     assert sartor("lint", "--json", *configs).code == 2
+
+
+def test_an_error_of_its_own_exits_70_and_asks_to_be_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sartor import api, cli
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a made one")
+
+    monkeypatch.setattr(api, "gemm", broken)
+    monkeypatch.delenv("SARTOR_DEBUG", raising=False)
+    assert cli.run(["gemm", "64", "64", "64", "--gpu", "h100", "--json"]) == 70
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["internal"] is True
+    assert "please report" in told.err
+    assert "Traceback" not in told.err

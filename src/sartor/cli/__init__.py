@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sartor.cli.common import Exit, complain
-from sartor.errors import InputError, UsageError
+from sartor.errors import InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -99,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(words))
 
 
+INTERNAL = 70
+"""Exit code of an error of sartor's own (EX_SOFTWARE of sysexits.h)."""
+
+
 def run(words: list[str]) -> int:
     """Run one command line and return its exit code; only unexpected failures show a traceback."""
     as_json = "--json" in words
@@ -125,8 +129,9 @@ def run(words: list[str]) -> int:
     except Exception as error:
         if _of_an_interrupt(error):
             return _interrupted()
-        complain(_machines(error) or _internal_error(error), as_json=as_json, command=_command(words))
-        return 2
+        of_machine = _machines(error)
+        complain(of_machine or _internal_error(error), as_json=as_json, command=_command(words))
+        return 2 if of_machine else INTERNAL
 
 
 def _machines(error: Exception) -> InputError | None:
@@ -150,7 +155,7 @@ def _internal_error(error: Exception) -> InputError:
     if os.environ.get("SARTOR_DEBUG"):
         raise error
     sentence = " ".join(str(error).split())[:200]
-    return UsageError(
+    return InternalError(
         "sartor",
         f"internal error (please report): {type(error).__name__}: {sentence}; SARTOR_DEBUG=1 shows the traceback",
     )

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from sartor.errors import InputError
+from sartor.errors import InputError, InternalError
 from sartor.web.reply import Reply, refused
 
 REMEMBERED = 64
@@ -88,7 +88,8 @@ class Answerer:
 
             traceback.print_exc()
             sentence = " ".join(str(slip).split())[:200]
-            return refused(InputError("sartor", "a slip of its own", f"{type(slip).__name__}: {sentence}"), status=500)
+            why = f"internal error (please report): {type(slip).__name__}: {sentence}"
+            return refused(InternalError("sartor", why), status=500)
 
     def _answer(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
         from sartor.web import answers, study_view
