@@ -155,7 +155,7 @@ def test_a_study_may_hold_further_questions_beside_its_own(
     assert len(record.scopes) == 2
     assert len(record.points) == whole[1].evaluated, "the main search is as it was"
     assert read_study(path, record.scopes[1]).question["num_devices"] == 4
-    with pytest.raises(InputError, match="is no search of this study"):
+    with pytest.raises(InputError, match="is not a search of this study"):
         read_study(path, "mine")
 
 

@@ -95,7 +95,7 @@ def _rank(rank: int, job: _Job, cases: Sequence[tuple[str, int]]) -> None:
 
 
 def _times(torch: ModuleType, group: Any, kind: str, size: int, rank: int, job: _Job, device: str) -> list[float]:
-    """Seconds of one call in each sample; NaN where the library has no such collective."""
+    """Seconds of one call in each sample; NaN where the library does not support this collective."""
     try:
         call = _call(torch, group, kind, size, rank, job.ranks, device)
         for _ in range(3):

@@ -186,7 +186,9 @@ def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
     result.kept += len(cases) - len(due)
     result.measured += len(rows)
     if len(rows) < len(due):
-        result.skipped["the library has no such collective"] = [case.label for case in due][: len(due) - len(rows)]
+        result.skipped["the library does not support this collective"] = [case.label for case in due][
+            : len(due) - len(rows)
+        ]
 
 
 def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]:

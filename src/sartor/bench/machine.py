@@ -153,7 +153,7 @@ def _text(table: JsonMap, facts: DeviceFacts, measured: Mapping[str, float], dat
     how = f"sartor measure on this machine, torch {facts.torch}, driver {facts.driver}, {date}"
     assumed = [name for name, key in (("boost_clock_mhz", "clock_hz"), ("tdp_w", "power_w")) if not measured[key]]
     lines = [
-        "# Written by sartor measure: what this machine was seen to reach. Use it as --gpu FILE.",
+        "# Written by sartor measure: the rates this machine reached. Use it as --gpu FILE.",
         *(f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)),
         'confidence = "medium"',
         f"note = {json.dumps(_note(assumed))}",

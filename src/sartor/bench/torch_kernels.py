@@ -234,4 +234,4 @@ def _dtype(torch: ModuleType, dtype: DType) -> Any:
     try:
         return torch_dtype(torch, dtype)
     except (KeyError, AttributeError):
-        raise UnsupportedCase(f"{dtype.value}: PyTorch has no such products here") from None
+        raise UnsupportedCase(f"{dtype.value}: PyTorch does not support this matrix multiplication here") from None

@@ -39,7 +39,7 @@ class DaskWorkers:
             must = "its workers die before they finish anything; is memory short there?"
             raise InputError("--executor", self.name, must) from None
         except (CancelledError, CommClosedError, OSError, _cancelled()):
-            must = "the scheduler went away; what a study was told is kept, ask again when it is back"
+            must = "the scheduler went away; finished work is kept in the study, run again when it is back"
             raise InputError("--executor", self.name, must, "local") from None
         except ModuleNotFoundError as error:
             must = f"its workers cannot import {error.name}; install the same sartor there"

@@ -66,9 +66,7 @@ def cannot(path: Path, error: Exception) -> InputError:
     """What went wrong with the file, as a sentence."""
     words = str(error).lower()
     if any(word in words for word in ("full", "no space", "too large", "disk i/o")):
-        must = (
-            "cannot grow, the disk is full or a limit is reached; what is in it is kept: free some space and ask again"
-        )
+        must = "cannot grow, the disk is full or a limit is reached; its content is kept: free some space and run again"
     elif any(word in words for word in ("malformed", "not a database", "corrupt")):
         must = f"is damaged ({error}); take another file, or restore this one from a copy"
     elif "locked" in words or "busy" in words:
@@ -89,7 +87,7 @@ def _is_fresh(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(len(MAGIC))
     if head and head != MAGIC:
-        raise InputError("--study", str(path), "is no study: not an SQLite file; it is left as it is", "a new name")
+        raise InputError("--study", str(path), "is not a study (not an SQLite file); it was not changed", "a new name")
     return not head
 
 
@@ -123,9 +121,7 @@ def _create(connection: sqlite3.Connection) -> None:
 def _check(path: Path, connection: sqlite3.Connection, *, thorough: bool) -> None:
     whose, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
     if whose != APPLICATION_ID:
-        raise InputError(
-            "--study", str(path), "is an SQLite file of another program; it is left as it is", "a new name"
-        )
+        raise InputError("--study", str(path), "is an SQLite file of another program; it was not changed", "a new name")
     if version != FORMAT:
         must = f"has format {version}, and this sartor knows {FORMAT}"
         raise InputError("--study", str(path), must, "a new name")

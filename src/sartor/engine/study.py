@@ -132,7 +132,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     asked = next((row for row in searches if row["scope"] == scope), None)
     scopes = tuple(row["scope"] for row in searches)
     if asked is None:
-        raise InputError("scope", scope, "is no search of this study", ", ".join(scopes))
+        raise InputError("scope", scope, "is not a search of this study", ", ".join(scopes))
     mine = (asked["id"],)
     last = "SELECT *, max(schedule_limit_s) FROM points WHERE search=? GROUP BY candidate, hbm_bytes ORDER BY min(id)"
     points = connection.execute(last, mine)

@@ -77,31 +77,37 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     d, sharded = plan.dims, plan.dims.dp * plan.dims.cp > 1
     if d.pp > 1:
-        raise _refuse("pp", d.pp, "has no pipeline under FSDP", "pp=1, or --write megatron or torchtitan")
+        raise _refuse(
+            "pp", d.pp, "does not support pipeline parallelism with FSDP", "pp=1, or --write megatron or torchtitan"
+        )
     if d.ep > 1:
-        raise _refuse("ep", d.ep, "has no expert parallelism", "ep=1, or --write megatron or torchtitan")
+        raise _refuse("ep", d.ep, "does not support expert parallelism", "ep=1, or --write megatron or torchtitan")
     if plan.zero_stage == 1:
         raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3); DeepSpeed has 1", "zero_stage=2")
     if plan.zero_stage == 0 and sharded and (d.tp > 1 or d.cp > 1):
-        raise _refuse("zero_stage", 0, "replicates without tp and cp alone", "zero_stage=2")
+        raise _refuse("zero_stage", 0, "replicates only without tp and cp", "zero_stage=2")
     if d.tp > 1 and d.sequence_parallel:
-        raise _refuse("sequence_parallel", "true", "has tensor parallelism without it", "sequence_parallel=false")
+        raise _refuse("sequence_parallel", "true", "has tensor parallelism only without it", "sequence_parallel=false")
     if d.cp > 1 and job.context_parallel not in (ContextParallel.ALL_GATHER, ContextParallel.RING):
         raise _refuse(
-            "context_parallel", job.context_parallel.value, "has ring and all_gather", "context_parallel=ring"
+            "context_parallel", job.context_parallel.value, "supports ring and all_gather", "context_parallel=ring"
         )
     shards = plan.shard_group or d.dp * d.cp
     if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):
         must = f"shards over a multiple of cp={d.cp} that divides dp x cp = {d.dp * d.cp}"
         raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
     if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
-        raise _refuse("recompute", "of parts", "recomputes whole layers, all or none", "recompute=full")
+        raise _refuse("recompute", "of parts", "recomputes either all layers or none", "recompute=full")
     if job.recipe not in PRECISION:
-        raise _refuse("recipe", job.recipe.value, "has no such precision", ", ".join(r.value for r in PRECISION))
+        raise _refuse(
+            "recipe", job.recipe.value, "does not support this precision", ", ".join(r.value for r in PRECISION)
+        )
     if job.optimizer not in OPTIMIZERS:
-        raise _refuse("optimizer", "muon", "takes the program's, and torch's are Adam and SGD", "optimizer=adam")
+        raise _refuse(
+            "optimizer", "muon", "takes the training program's optimizer: Adam or SGD in torch", "optimizer=adam"
+        )
     if plan.optimizer_offload and not plan.zero_stage:
-        raise _refuse("optimizer_offload", "true", "offloads under FSDP alone", "zero_stage=3")
+        raise _refuse("optimizer_offload", "true", "offloads only under FSDP", "zero_stage=3")
 
 
 def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
@@ -151,7 +157,7 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
-        must = "must be FSDP, MULTI_GPU or NO; DeepSpeed's own JSON is read by itself"
+        must = "must be FSDP, MULTI_GPU or NO; for DeepSpeed, give its own JSON file"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
     devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0) or 1
     dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")

@@ -93,13 +93,13 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     if d.tp > 1 and plan.zero_stage > 2:
         raise _refuse("zero_stage", 3, "combines tensor parallelism with stages 0 to 2", "zero_stage=2")
     if d.tp > 1 and d.sequence_parallel:
-        raise _refuse("sequence_parallel", "true", "has tensor parallelism without it", "sequence_parallel=false")
+        raise _refuse("sequence_parallel", "true", "has tensor parallelism only without it", "sequence_parallel=false")
     if plan.shard_group:
         raise _refuse("shard_group", plan.shard_group, "shards over all data ranks", "shard_group=0")
     if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
         raise _refuse("recompute", "of parts", "leaves it to the program: whole layers or none", "recompute=full")
     if job.recipe not in (Recipe.FP32, Recipe.BF16, Recipe.FP16):
-        raise _refuse("recipe", job.recipe.value, "has no such precision", "bf16, fp16, fp32")
+        raise _refuse("recipe", job.recipe.value, "does not support this precision", "bf16, fp16, fp32")
     if plan.optimizer_offload and not plan.zero_stage:
         raise _refuse("optimizer_offload", "true", "offloads sharded states", "zero_stage=1")
 

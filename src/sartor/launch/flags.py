@@ -56,7 +56,7 @@ class Flags:
         if not values:
             raise InputError(name, "no value", "must be followed by its value", ", ".join(choices[:6]))
         if HOLE in values[0]:
-            self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: left out")
+            self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: ignored")
             return None
         if choices and values[0] not in choices:
             near = difflib.get_close_matches(values[0], choices, 1)

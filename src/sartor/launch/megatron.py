@@ -96,20 +96,22 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse(
             "schedule",
             PipelineSchedule(int(plan.schedule)).word,
-            "has 1F1B alone, plain or interleaved",
+            "supports only the 1F1B schedule, plain or interleaved",
             "schedule=1f1b",
         )
     if job.recipe not in PRECISION:
-        raise _refuse("recipe", job.recipe.value, "has no such precision", ", ".join(r.value for r in PRECISION))
+        raise _refuse(
+            "recipe", job.recipe.value, "does not support this precision", ", ".join(r.value for r in PRECISION)
+        )
     if not job.trains_weights:
-        raise _refuse("trains_weights", "false", "trains all weights", "trains_weights=true")
+        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
     if job.trainer.broadcasts_shards and plan.zero_stage:
         raise _refuse("framework", job.trainer.name, "gathers equal shards at once", "--framework megatron")
     if d.cp > 1 and job.seq_len % (2 * d.cp):
         below = job.seq_len // (2 * d.cp) * 2 * d.cp
         raise _refuse("seq_len", job.seq_len, f"needs a multiple of 2 x cp = {2 * d.cp}", f"{below or 2 * d.cp}")
     if plan.zero_stage == 1 and plan.optimizer_offload and job.optimizer is Optimizer.MUON:
-        raise _refuse("optimizer_offload", "true", "offloads Adam and SGD alone", "optimizer=adam")
+        raise _refuse("optimizer_offload", "true", "offloads only Adam and SGD", "optimizer=adam")
     if job.optimizer is Optimizer.MUON and plan.zero_stage > 1:
         raise _refuse("zero_stage", plan.zero_stage, "shards Muon's states by stage 1 at most", "zero_stage=1")
     if plan.shard_group and (d.dp * d.cp) % plan.shard_group:

@@ -133,12 +133,12 @@ def _activation(ffn: DenseFfn, notes: list[str]) -> Iterator[Argument]:
     word = ffn.activation.lower()
     if ffn.gated:
         if word not in ("silu", "swish", "swiglu"):
-            notes.append(f"activation {ffn.activation}: Megatron's arguments have no such gate; written as --swiglu")
+            notes.append(f"activation {ffn.activation}: Megatron has no argument for this gate; written as --swiglu")
         yield ("--swiglu",)
     elif word in ("relu2", "squared_relu", "relu_squared"):
         yield ("--squared-relu",)
     elif not word.startswith("gelu"):
-        notes.append(f"activation {ffn.activation}: Megatron's arguments have none but gelu and squared relu")
+        notes.append(f"activation {ffn.activation}: Megatron only has arguments for GELU and squared ReLU")
 
 
 def _biases(mixer: AttentionMixer | LatentAttentionMixer, ffn: DenseFfn) -> Iterator[Argument]:

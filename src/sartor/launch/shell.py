@@ -236,7 +236,7 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
         if word in _LOOPS and not statement.array:
             waiting.append(_LOOPS[word])
             if all(live):
-                shell.notes.append(f"line {statement.line}: `{word}` is not followed")
+                shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops and functions are not evaluated")
         elif word == "if":
             live.append(all(live) and _test(shell, statement))
             decided.append(live[-1])
@@ -379,7 +379,7 @@ def _test(shell: Shell, statement: Statement) -> bool:
     inner = [word for word in words if word not in ("[", "]", "[[", "]]", "then", "test")]
     answer = _judge(inner)
     if answer is None:
-        shell.notes.append(f"line {statement.line}: a test that the file alone does not decide is taken as true")
+        shell.notes.append(f"line {statement.line}: a condition that only the running shell can decide is assumed true")
     return answer is not False
 
 

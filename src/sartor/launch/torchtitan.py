@@ -101,25 +101,34 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     if plan.zero_stage == 1:
         raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3) or not at all", "zero_stage=2")
     if plan.zero_stage == 0 and sharded and (d.cp > 1 or d.tp > 1 or d.pp > 1):
-        raise _refuse("zero_stage", 0, "replicates (DDP) without any other parallelism alone", "zero_stage=2")
+        raise _refuse("zero_stage", 0, "replicates (DDP) only without other parallelism", "zero_stage=2")
     if d.tp > 1 and not d.sequence_parallel:
-        raise _refuse("sequence_parallel", "false", "always splits the sequence over tp", "sequence_parallel=true")
+        raise _refuse(
+            "sequence_parallel", "false", "always uses sequence parallelism with tp", "sequence_parallel=true"
+        )
     if plan.schedule is PipelineSchedule.ZERO_BUBBLE and plan.virtual_stages < 2:
-        raise _refuse("schedule", "zero_bubble", "has it for two chunks or more per device", "virtual_stages=2")
+        raise _refuse(
+            "schedule", "zero_bubble", "supports it only with two or more chunks per device", "virtual_stages=2"
+        )
     if plan.schedule is PipelineSchedule.GPIPE and plan.virtual_stages > 1:
         raise _refuse("virtual_stages", plan.virtual_stages, "runs GPipe with one chunk per device", "virtual_stages=1")
     if job.context_parallel not in ROTATE and d.cp > 1:
-        raise _refuse("context_parallel", job.context_parallel.value, "has no such exchange", "ring and all_gather")
+        raise _refuse(
+            "context_parallel",
+            job.context_parallel.value,
+            "does not support this context-parallel exchange",
+            "ring and all_gather",
+        )
     if job.recipe not in (Recipe.BF16, Recipe.FP32, *QUANTIZED):
         known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *QUANTIZED))
-        raise _refuse("recipe", job.recipe.value, "has no such precision", known)
+        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
     if job.optimizer is not Optimizer.ADAM:
-        raise _refuse("optimizer", job.optimizer.value, "has Adam and AdamW", "optimizer=adam")
+        raise _refuse("optimizer", job.optimizer.value, "supports Adam and AdamW", "optimizer=adam")
     if plan.recompute is Recompute.SELECTIVE:
         why = "recomputes whole layers, every n-th layer or by operator, not the attention core alone"
         raise _refuse("recompute", "selective", why, "recompute=none or full")
     if not job.trains_weights:
-        raise _refuse("trains_weights", "false", "trains all weights", "trains_weights=true")
+        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
     _check_experts(job, plan)
     shards = plan.shard_group or d.dp * d.cp
     if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):

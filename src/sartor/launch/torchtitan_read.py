@@ -208,7 +208,7 @@ def _read_batch(config: TitanConfig, dp: int, pp: int) -> tuple[int, int]:
         raise InputError("parallelism.pipeline_parallel_microbatch_size", micro, must, nearest_divisors(local, micro))
     if pp > 1 and total > local * dp:
         passes = total // (local * dp)
-        config.assumptions.append(f"the pipeline is emptied {passes} times a step; priced as emptied once")
+        config.assumptions.append(f"the pipeline drains {passes} times per step; priced as draining once")
     return micro, total // (dp * micro)
 
 
@@ -226,7 +226,7 @@ def _with_recompute(config: TitanConfig, plan: TrainingPlan, layers: int | None)
     if not option.isdigit() or int(option) < 1:
         raise InputError("activation_checkpoint.selective_ac_option", option, "must be op or a positive number", "2")
     if layers is None:
-        config.assumptions.append("which layers are recomputed needs MODEL: all taken")
+        config.assumptions.append("give MODEL to tell which layers are recomputed: all assumed")
         return replace(plan, recompute=Recompute.FULL)
     count = max(device_layers(plan, layers)) // int(option)
     if count == 0:

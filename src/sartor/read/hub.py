@@ -25,4 +25,6 @@ def fetch_config(hub_id: str) -> Path:
         return Path(hf_hub_download(hub_id, "config.json"))
     except Exception as error:  # the library's errors are many and change; each means the same here
         reason = " ".join(str(error).split())[:160]
-        raise InputError("model", hub_id, f"no such path, and its config.json could not be fetched: {reason}") from None
+        raise InputError(
+            "model", hub_id, f"no such path, and no config.json could be fetched from the hub: {reason}"
+        ) from None

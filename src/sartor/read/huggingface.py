@@ -124,7 +124,7 @@ def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
         return architecture
     built = default_class(model_type)
     if architecture and built:
-        ledger.note(f"architectures={architecture} is no published class: counted as {built}, model_type's own")
+        ledger.note(f"architectures={architecture} is not a published class: counted as {built}, model_type's own")
     return built or architecture
 
 
@@ -168,4 +168,4 @@ def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:
     if config.get("auto_map"):
         ledger.note("auto_map names code of the repository; it is not followed")
     if config.get("quantization_config") or config.get("compression_config"):
-        ledger.note("quantization_config is left aside: parameters are counted as if unquantised")
+        ledger.note("quantization_config is not read: parameters are counted as if they were not quantized")

@@ -123,7 +123,7 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
         return InputError(field, "missing", "the space must state it")
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         near = difflib.get_close_matches(field, SpaceFile.model_fields, n=2, cutoff=0.4)
-        return InputError(printable(field), value, "is no axis of a space", ", ".join(near or _first_axes()))
+        return InputError(printable(field), value, "is not an axis of a space", ", ".join(near or _first_axes()))
     if field in ("memory", "dataflow", "name", "title", "note"):
         return InputError(field, value, "must be a text" + (" or a list of texts" if field in LISTED else ""))
     if field == "area_model":

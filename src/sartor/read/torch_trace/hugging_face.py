@@ -104,7 +104,7 @@ def _config(fields: JsonMap, source: str) -> Any:
     model_type = kept.pop("model_type", None)
     if model_type not in known_types():
         own = fields.get("auto_map")
-        must = "is no model type of the installed transformers"
+        must = "is not a model type of the installed transformers"
         code = "; code that auto_map names is not run: a factory of yours may (file.py:factory)" if own else ""
         raise InputError(source, str(model_type), must + code)
     try:
@@ -126,7 +126,7 @@ def _build(
     """The model on the meta device, with our attention, or with its own eager one where it takes no other."""
     name = architecture or next((a for a in named if hasattr(transformers, a)), "") or _auto_class(config.model_type)
     if not name or not hasattr(transformers, name):
-        raise InputError("architecture", name or config.model_type, "is no class of the installed transformers")
+        raise InputError("architecture", name or config.model_type, "is not a class of the installed transformers")
     AttentionInterface.register(NAME, _not_yet)
     refused: Exception | None = None
     for attention in ("eager",) if eager else (NAME, "eager"):

@@ -176,7 +176,7 @@ def parse_input(word: str) -> tuple[str, Any]:
     said = found["dtype"] or "float32"
     dtype = getattr(torch, SHORT.get(said, said), None)
     if not isinstance(dtype, torch.dtype):
-        raise InputError("--input", word, f"{said} is no element type of PyTorch", "float32, bfloat16, int64")
+        raise InputError("--input", word, f"{said} is not a PyTorch dtype", "float32, bfloat16, int64")
     if any(length < 1 for length in shape):
         raise InputError("--input", word, "every length must be at least 1", EXAMPLE.removeprefix("--input "))
     return found["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
