@@ -161,6 +161,22 @@ def test_the_examples_of_a_chip_and_a_pod_answer(sartor: Sartor) -> None:
     assert sartor("plan", "gpt2", "--cluster", pod, *words, "--json").body["status"] == "optimal"
 
 
+@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "deepspeed", "accelerate"])
+def test_no_launch_file_starts_a_chip(sartor: Sartor, tmp_path: Path, kind: str) -> None:
+    folder, out = tmp_path / "launch", tmp_path / "plan.json"
+    words = ["--num-devices", 16, "--global-batch-size", 64, "--write", kind, folder, "--json", "--out", out]
+    refused = sartor("plan", "gpt2", "--cluster", EXAMPLES / "my_pod.toml", *words).refusal()
+    assert refused.startswith(f"sartor: --write={kind}: launch files start a framework on GPUs, and my_chip is a chip")
+    assert not folder.exists()
+    assert not out.exists()
+
+
+def test_eight_bits_on_a_chip_are_scaled_per_tensor(sartor: Sartor) -> None:
+    words = ["--num-devices", 16, "--global-batch-size", 64, "--fix", "pp=1,tp=2", "--json"]
+    found = sartor("plan", "gpt2", "--cluster", EXAMPLES / "my_pod.toml", "--dtype", "fp8", *words).body
+    assert found["job"]["dtype"] == "fp8_delayed"
+
+
 MIXED = """
 gpu = "{first}"
 devices_per_node = 4

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import ClusterLike, device_counts, own_calibration_of, size_of, step_source
+from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of, step_source
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -89,6 +89,9 @@ def plan(
     )
 
 
+STARTS_GPUS = "launch files start a framework on GPUs"
+
+
 def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
     """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate), and the
     plan they hold: the fastest that the trainer can be told, where the very best cannot be (said in ``notes``).
@@ -99,6 +102,7 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
     from sartor.plans.variants import fallback
 
     word, best, reasons = launch_kind(kind), answer.best, list[InputError]()
+    refuse_on_a_chip(answer.cluster.gpu, "--write", kind, STARTS_GPUS)
     if best is None:
         raise InputError("--write", kind, "there is no plan to write: none fits")
 

@@ -86,6 +86,8 @@ def plan(
             out=out,
         )
         return
+    if write is not None:
+        _refuse_to_launch_a_chip(write[0], cluster)
     found = _search(
         model,
         cluster,
@@ -107,6 +109,15 @@ def plan(
     if found.best is not None:
         write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
     _show(found, json=json, out=out)
+
+
+def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
+    """Before the search, whose best plan could not be written."""
+    from sartor.api.plans import STARTS_GPUS
+    from sartor.api.words import refuse_on_a_chip
+    from sartor.hardware.cluster_catalog import load_cluster
+
+    refuse_on_a_chip(load_cluster(cluster).gpu, "--write", kind, STARTS_GPUS)
 
 
 def _search(model: str | None, cluster: str, global_batch_size: int | None, **asked: Any) -> PlanAnswer:

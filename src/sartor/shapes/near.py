@@ -121,8 +121,8 @@ class _Near:
         return self.around("hidden_size", 1 - share, 1 + share, step, most=64)
 
     def vocab(self) -> IntArray:
-        """The baseline's, and upwards to one, two and four times the grain on every tensor-parallel rank (at most
-        5%)."""
+        """The baseline's, and larger multiples of one, two and four grains on every tensor-parallel rank
+        (at most 5% more)."""
         v = self.own["vocab_size"]
         padded = [
             int(round_up(v, step * ranks))
@@ -137,8 +137,8 @@ class _Near:
         return self.around("num_experts", 1 - share, 1 + share, step)
 
     def width(self) -> dict[str, IntArray]:
-        """Feed-forward width: of the experts where there are any (dense layers among them then stay), else the dense
-        one. Multiples of the grain on every rank, coarser for very wide parts."""
+        """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
+        Multiples of the grain on every rank, coarser for very wide layers."""
         field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
         if field not in self.own:
             return {}

@@ -94,7 +94,8 @@ def _check(recipe: Recipe, gpu: Gpu, said: str) -> None:
 
 def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
     """MXFP8 where the devices scale blocks themselves (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
-    return Recipe.MXFP8 if all(DType.MXFP8 in gpu.peak_flops_per_s for gpu in gpus) else Recipe.FP8_DELAYED
+    scale_blocks = all(DType.MXFP8 in gpu.peak_flops_per_s and gpu.accelerator is None for gpu in gpus)
+    return Recipe.MXFP8 if scale_blocks else Recipe.FP8_DELAYED
 
 
 def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape, tuple[str, ...]]:
