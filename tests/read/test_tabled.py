@@ -11,8 +11,9 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params
+from sartor.read.config_text import packaged_json
 from sartor.read.families import readers
-from sartor.read.families.tabled import _table, is_tabled
+from sartor.read.families.tabled import is_tabled
 from sartor.read.huggingface import read_model
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -63,9 +64,9 @@ def test_a_zero_that_divides_is_refused() -> None:
 
 
 def test_every_tabled_type_has_a_reader_for_its_text() -> None:
-    named = {name.partition(":")[0] for name in _table()["model_types"]}
+    named = {name.partition(":")[0] for name in packaged_json("tensor_tables.json")["model_types"]}
     assert named <= readers().keys()
-    assert all(is_tabled(*name.split(":")) for name in _table()["model_types"])
+    assert all(is_tabled(*name.split(":")) for name in packaged_json("tensor_tables.json")["model_types"])
 
 
 TOWERS_ASIDE = "time and memory are those of the text model alone"

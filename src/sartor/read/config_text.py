@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,10 @@ def skeleton(text: str) -> str:
     """The ASCII text that ``text`` looks like, invisible characters left out."""
     folded = unicodedata.normalize("NFKD", text)
     return "".join(_LOOK_ALIKES.get(c, c) for c in folded if _LOOK_ALIKES.get(c, c).isascii() and c.isprintable())
+
+
+@cache
+def packaged_json(name: str) -> JsonDict:
+    """A table of facts that the package ships beside these modules."""
+    table: JsonDict = json.loads(files("sartor.read").joinpath(name).read_text(encoding="utf-8"))
+    return table

@@ -7,11 +7,10 @@ not say. ``lab/class_defaults.py`` writes it from the configuration classes of t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 
+from sartor.read.config_text import packaged_json
 from sartor.units import JsonDict
 
 
@@ -28,7 +27,7 @@ class ClassDefaults:
 @cache
 def class_defaults(model_type: str) -> ClassDefaults:
     """The published defaults of ``model_type``."""
-    entry = _table()["model_types"].get(model_type)
+    entry = packaged_json("class_defaults.json")["model_types"].get(model_type)
     if entry is None:
         return _UNKNOWN
     return ClassDefaults(
@@ -38,19 +37,12 @@ def class_defaults(model_type: str) -> ClassDefaults:
 
 def known_model_types() -> tuple[str, ...]:
     """Model types the table has an entry for."""
-    return tuple(sorted(_table()["model_types"]))
+    return tuple(sorted(packaged_json("class_defaults.json")["model_types"]))
 
 
 def defaults_source() -> str:
     """Where the table comes from, with version and date."""
-    return str(_table()["source"])
+    return str(packaged_json("class_defaults.json")["source"])
 
 
 _UNKNOWN = ClassDefaults()
-
-
-@cache
-def _table() -> JsonDict:
-    text = files("sartor.read").joinpath("class_defaults.json").read_text(encoding="utf-8")
-    table: JsonDict = json.loads(text)
-    return table

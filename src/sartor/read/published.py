@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 
-from sartor.units import JsonDict
+from sartor.read.config_text import packaged_json
 
 
 def is_published_class(name: str) -> bool:
@@ -19,16 +17,11 @@ def is_published_class(name: str) -> bool:
 
 def default_class(model_type: str) -> str:
     """The class built of a file of ``model_type`` that names none; ``""`` where the type is unknown."""
-    return str(_table()["default"].get(model_type, ""))
+    return str(packaged_json("published_classes.json")["default"].get(model_type, ""))
 
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(stem + end for stem, ends in _table()["classes"].items() for end in ends)
-
-
-@cache
-def _table() -> JsonDict:
-    text = files("sartor.read").joinpath("published_classes.json").read_text(encoding="utf-8")
-    table: JsonDict = json.loads(text)
-    return table
+    return frozenset(
+        stem + end for stem, ends in packaged_json("published_classes.json")["classes"].items() for end in ends
+    )

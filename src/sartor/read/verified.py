@@ -7,12 +7,10 @@ it, so a reading is called exact only where the golden tests hold it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 
-from sartor.units import JsonDict
+from sartor.read.config_text import packaged_json
 
 MEANING = {
     "params": "parameters",
@@ -26,7 +24,7 @@ MEANING = {
 
 def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tuple[str, ...]:
     """Reasons why a reading is not known to be exact, one sentence each; none where it is."""
-    classes = _table()["model_types"].get(model_type)
+    classes = packaged_json("verified.json")["model_types"].get(model_type)
     if classes is None:
         return (f"the counts of {model_type} have not been compared with its published class",)
     differs = _differs(architecture, classes)
@@ -36,7 +34,7 @@ def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tupl
     for reason in dict.fromkeys(differs.values()):
         columns = ", ".join(MEANING[column] for column, why in differs.items() if why == reason)
         out.append(f"not known to equal the published {architecture}: {columns} ({reason})")
-    known = _table()["parts"]
+    known = packaged_json("verified.json")["parts"]
     for part in dict.fromkeys(parts):
         if part and part not in known and part not in verified_model_types():
             out.append(f"the counts of {part} inside {model_type} have not been compared with the published class")
@@ -46,7 +44,9 @@ def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tupl
 @cache
 def verified_model_types() -> frozenset[str]:
     """Model types of which some class is exact in every column."""
-    return frozenset(name for name, classes in _table()["model_types"].items() if not all(classes.values()))
+    return frozenset(
+        name for name, classes in packaged_json("verified.json")["model_types"].items() if not all(classes.values())
+    )
 
 
 GENERIC_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "Model")
@@ -61,10 +61,3 @@ def _differs(architecture: str, classes: dict[str, dict[str, str]]) -> dict[str,
         return classes[architecture]
     stem = next((architecture.removesuffix(x) for x in GENERIC_HEADS if architecture.endswith(x)), None)
     return classes.get(f"{stem}ForCausalLM")
-
-
-@cache
-def _table() -> JsonDict:
-    text = files("sartor.read").joinpath("verified.json").read_text(encoding="utf-8")
-    table: JsonDict = json.loads(text)
-    return table

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from sartor.model.layer import AttentionMixer, Ffn, Layer, Linear, Split, Vectors
+from sartor.model.layer import AttentionMixer, Layer, Linear, Split, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
     assemble,
-    dense_ffn,
     latent_attention,
+    layers_of,
     moe_ffn,
     read_sizes,
-    sparse_layers,
 )
 from sartor.read.families.latent import indexer
 from sartor.read.families.patterns import Reach, all_sparse, dense_first
@@ -44,36 +42,11 @@ def hy_v4(f: Fields) -> TransformerShape:
         "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(sizes.layers)
     ]
     two = [hyper_connections(h, streams, 2 * streams, 2, name) for name in ("attention_streams", "ffn_streams")]
-    layers = _latent_layers(
-        f,
-        family,
-        [choosing if kind == "full" else reusing for kind in kinds],
-        two,
-        sparse_layers(f, sizes.layers, family),
-    )
+    mixers = [choosing if kind == "full" else reusing for kind in kinds]
+    linears_of, vectors_of = tuple(x for x, _ in two), tuple(v for _, v in two)
+    layers = layers_of(f, family, sizes, mixers, linears=linears_of, vectors=vectors_of)
     top = hyper_connections(h, streams, streams, 1, "head_streams")
     return assemble(f, family, h, layers, linears=(top[0],), vectors=(top[1],))
-
-
-def _latent_layers(
-    f: Fields, family: Family, mixers: list[Any], streams: list[tuple[Linear, Vectors]], sparse: list[bool]
-) -> list[Layer]:
-    sizes = read_sizes(f, family)
-    dense = None if all(sparse) else dense_ffn(f, sizes, family)
-    moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    out = []
-    for mixer, is_sparse in zip(mixers, sparse, strict=True):
-        part: Ffn | None = moe if is_sparse else dense
-        out.append(
-            Layer(
-                mixers=(mixer,),
-                ffn=part,
-                norms=(family.norm, family.norm),
-                linears=tuple(linear for linear, _ in streams),
-                vectors=tuple(vector for _, vector in streams),
-            )
-        )
-    return out
 
 
 def _shared(f: Fields) -> Experts:
@@ -109,7 +82,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
         rope = Vectors(name="rope_norm", fixed=int(mixer.qk_rope_head_dim))
         more = (linears, vectors) if kind == "indexed_attention" else ((), ())
         made[kind] = replace(mixer, projections=(gate, *more[0]), vectors=(*mixer.vectors, rope, *more[1]))
-    layers = _latent_layers(f, family, [made[kind] for kind in kinds], [], sparse_layers(f, n, family))
+    layers = layers_of(f, family, sizes, [made[kind] for kind in kinds])
     return assemble(f, family, h, layers)
 
 

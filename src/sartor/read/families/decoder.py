@@ -6,9 +6,10 @@ sizes come from the config's fields. Most model types are one row in ``decoders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import TypeAlias
 
 from sartor.model.layer import (
@@ -127,19 +128,41 @@ def read_decoder(f: Fields, family: Family) -> TransformerShape:
     sizes = read_sizes(f, family)
     spans = (family.spans or everywhere)(f, sizes.layers)
     sparse = sparse_layers(f, sizes.layers, family)
+    vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
+
+    @cache
+    def mixer(span: Reach) -> Mixer:
+        return latent_attention(f, sizes, family, span) if family.latent else attention(f, sizes, family, span)
+
+    mixers = (mixer(span) for span in spans)
+    layers = layers_of(f, family, sizes, mixers, sparse, parallel=choose(f, family.parallel), vectors=vectors)
+    return assemble(f, family, sizes.hidden, layers)
+
+
+def layers_of(
+    f: Fields,
+    family: Family,
+    sizes: Sizes,
+    mixers: Iterable[Mixer],
+    sparse: list[bool] | None = None,
+    *,
+    parallel: bool = False,
+    linears: tuple[Linear, ...] = (),
+    vectors: tuple[Vectors, ...] = (),
+) -> list[Layer]:
+    """One layer per mixer with the family's norms and its dense or expert part; equal layers are one object."""
+    sparse = sparse_layers(f, sizes.layers, family) if sparse is None else sparse
     dense = None if all(sparse) else dense_ffn(f, sizes, family)
     moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    norms = tuple(family.norm for _ in range(family.norms))
-    parallel = choose(f, family.parallel)
-    vectors = family.layer_vectors(f, sizes) if family.layer_vectors else ()
-    made: dict[tuple[Reach, bool], Layer] = {}
-    mixer: Mixer
-    for key in dict.fromkeys(zip(spans, sparse, strict=True)):
-        part: Ffn | None = moe if key[1] else dense
-        mixer = latent_attention(f, sizes, family, key[0]) if family.latent else attention(f, sizes, family, key[0])
-        made[key] = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, vectors=vectors)
-    layers = [made[key] for key in zip(spans, sparse, strict=True)]
-    return assemble(f, family, sizes.hidden, layers)
+    norms = (family.norm,) * family.norms
+
+    made: dict[tuple[int, bool], Layer] = {}
+    kept = list(mixers)
+    for mixer, is_sparse in zip(kept, sparse, strict=True):
+        part: Ffn | None = moe if is_sparse else dense
+        layer = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, linears=linears, vectors=vectors)
+        made.setdefault((id(mixer), is_sparse), layer)
+    return [made[id(mixer), is_sparse] for mixer, is_sparse in zip(kept, sparse, strict=True)]
 
 
 def read_sizes(f: Fields, family: Family) -> Sizes:

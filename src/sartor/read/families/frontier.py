@@ -15,11 +15,9 @@ from sartor.read.families.decoder import (
     QkNorm,
     assemble,
     attention,
-    dense_ffn,
     latent_attention,
-    moe_ffn,
+    layers_of,
     read_sizes,
-    sparse_layers,
 )
 from sartor.read.families.latent import indexer, indexer_kinds
 from sartor.read.families.linear_attention import delta_attention
@@ -54,15 +52,8 @@ def glm5_next_text(f: Fields) -> TransformerShape:
         delta if kind == "linear_attention" else choosing if owner == "full" else plain
         for kind, owner in zip(kinds, owners, strict=True)
     ]
-    sparse = sparse_layers(f, n, family)
-    dense = None if all(sparse) else dense_ffn(f, sizes, family)
-    moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    layers = []
-    for mixer, is_sparse in zip(mixers, sparse, strict=True):
-        part: Ffn | None = moe if is_sparse else dense
-        norms = (family.norm, family.norm)
-        own = tuple(x for x, _ in two), tuple(v for _, v in two)
-        layers.append(Layer(mixers=(mixer,), ffn=part, norms=norms, linears=own[0], vectors=own[1]))
+    linears_of, vectors_of = tuple(x for x, _ in two), tuple(v for _, v in two)
+    layers = layers_of(f, family, sizes, mixers, linears=linears_of, vectors=vectors_of)
     return assemble(f, family, h, layers)
 
 
@@ -150,13 +141,7 @@ def mistral_large4_text(f: Fields) -> TransformerShape:
     whole = int(with_rope.qk_nope_head_dim) + int(with_rope.qk_rope_head_dim)
     without = replace(with_rope, qk_nope_head_dim=whole, qk_rope_head_dim=0)
     mixers = [replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors)) for mixer in (without, with_rope)]
-    sparse = sparse_layers(f, n, family)
-    dense = None if all(sparse) else dense_ffn(f, sizes, family)
-    moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    layers = []
-    for has_rope, is_sparse in zip(rotary, sparse, strict=True):
-        part: Ffn | None = moe if is_sparse else dense
-        layers.append(Layer(mixers=(mixers[1 if has_rope else 0],), ffn=part, norms=(family.norm,) * 2))
+    layers = layers_of(f, family, sizes, (mixers[1 if has_rope else 0] for has_rope in rotary))
     return assemble(f, family, h, layers)
 
 

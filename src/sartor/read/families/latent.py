@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.layer import Ffn, LatentAttentionMixer, Layer, Linear, Vectors
+from sartor.model.layer import Linear, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
     assemble,
-    dense_ffn,
     latent_attention,
-    moe_ffn,
+    layers_of,
     read_sizes,
-    sparse_layers,
 )
 from sartor.read.families.patterns import Reach, dense_first
 from sartor.read.fields import Fields
@@ -50,7 +48,7 @@ def sparse_latent(f: Fields) -> TransformerShape:
     choosing = replace(plain, projections=linears, vectors=(*plain.vectors, *vectors))
     kinds = indexer_kinds(f, sizes.layers)
     mixers = [choosing if kind == "full" else plain for kind in kinds]
-    return _stack(f, sizes.hidden, mixers)
+    return assemble(f, SPARSE, sizes.hidden, layers_of(f, SPARSE, sizes, mixers))
 
 
 def indexer_kinds(f: Fields, layers: int) -> list[str]:
@@ -67,19 +65,6 @@ def indexer_kinds(f: Fields, layers: int) -> list[str]:
     offset = f.raw.get("index_skip_topk_offset", 2)
     offset = offset if isinstance(offset, int) else 2
     return ["full" if max(i - offset + 1, 0) % every == 0 else "shared" for i in range(layers)]
-
-
-def _stack(f: Fields, hidden: int, mixers: list[LatentAttentionMixer]) -> TransformerShape:
-    sizes = read_sizes(f, SPARSE)
-    sparse = sparse_layers(f, sizes.layers, SPARSE)
-    dense = None if all(sparse) else dense_ffn(f, sizes, SPARSE)
-    moe = moe_ffn(f, sizes, SPARSE) if any(sparse) else None
-    norms = (SPARSE.norm, SPARSE.norm)
-    layers = []
-    for mixer, is_sparse in zip(mixers, sparse, strict=True):
-        part: Ffn | None = moe if is_sparse else dense
-        layers.append(Layer(mixers=(mixer,), ffn=part, norms=norms))
-    return assemble(f, SPARSE, hidden, layers)
 
 
 FAMILIES: dict[str, Reader] = {

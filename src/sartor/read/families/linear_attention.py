@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sartor.model.layer import Ffn, Layer, Linear, Mixer, Split, StateSpaceMixer, Vectors
+from sartor.model.layer import Linear, Mixer, Split, StateSpaceMixer, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
@@ -16,11 +16,9 @@ from sartor.read.families.decoder import (
     assemble,
     attention,
     choose,
-    dense_ffn,
     latent_attention,
-    moe_ffn,
+    layers_of,
     read_sizes,
-    sparse_layers,
 )
 from sartor.read.families.patterns import Reach, all_sparse, dense_first, sparse_steps
 from sartor.read.fields import Fields
@@ -43,15 +41,8 @@ def alternating(
     unknown = next((kind for kind in kinds if kind not in mixers), None)
     if unknown is not None:
         raise f.refuse("layer_types", unknown, f"must be one of {', '.join(mixers)}")
-    sparse = sparse_layers(f, sizes.layers, family)
-    dense = None if all(sparse) else dense_ffn(f, sizes, family)
-    moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    norms = tuple(family.norm for _ in range(family.norms))
-    made: dict[tuple[str, bool], Layer] = {}
-    for kind, is_sparse in dict.fromkeys(zip(kinds, sparse, strict=True)):
-        part: Ffn | None = moe if is_sparse else dense
-        made[kind, is_sparse] = Layer(mixers=(mixers[kind],), ffn=part, norms=norms)
-    return assemble(f, family, sizes.hidden, [made[key] for key in zip(kinds, sparse, strict=True)])
+    layers = layers_of(f, family, sizes, (mixers[kind] for kind in kinds))
+    return assemble(f, family, sizes.hidden, layers)
 
 
 def kinds_of(f: Fields, layers: int, period: int, *, last: str, others: str) -> list[str]:

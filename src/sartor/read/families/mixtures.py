@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
@@ -20,7 +20,7 @@ from sartor.read.families.decoder import (
     dense_ffn,
     head_gate,
     latent_attention,
-    moe_ffn,
+    layers_of,
     read_decoder,
     read_sizes,
     sinks,
@@ -51,13 +51,7 @@ def layered(
     f: Fields, family: Family, sizes: Sizes, mixer: Callable[[int], AttentionMixer], sparse: list[bool], **kwargs: Any
 ) -> TransformerShape:
     """A decoder whose attention differs from layer to layer."""
-    dense = None if all(sparse) else dense_ffn(f, sizes, family)
-    moe = moe_ffn(f, sizes, family) if any(sparse) else None
-    norms = tuple(family.norm for _ in range(family.norms))
-    layers = []
-    for i, is_sparse in enumerate(sparse):
-        part: Ffn | None = moe if is_sparse else dense
-        layers.append(Layer(mixers=(mixer(i),), ffn=part, norms=norms))
+    layers = layers_of(f, family, sizes, (mixer(i) for i in range(sizes.layers)), sparse)
     return assemble(f, family, sizes.hidden, layers, **kwargs)
 
 

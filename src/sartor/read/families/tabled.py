@@ -8,16 +8,14 @@ they were not derived from. Fields that change the structure are guards: with an
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from sartor.model.counts import count_params, layer_params, run_sets
 from sartor.model.layer import Vectors
 from sartor.model.shape import Stack, TransformerShape
+from sartor.read.config_text import packaged_json
 from sartor.read.fields import Fields
 from sartor.units import JsonDict
 
@@ -26,13 +24,13 @@ TIED = "tie_word_embeddings"
 
 def is_tabled(model_type: str, architecture: str = "") -> bool:
     """Whether the table knows what stands beside the text layers of a model type, or of one of its classes."""
-    types = _table()["model_types"]
+    types = packaged_json("tensor_tables.json")["model_types"]
     return model_type in types or f"{model_type}:{architecture}" in types
 
 
 def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
     """The shape of the text with the towers of its model type beside it, and the text outside the layers as built."""
-    types = _table()["model_types"]
+    types = packaged_json("tensor_tables.json")["model_types"]
     entry = types.get(f"{f.model_type}:{f.architecture}") or types[f.model_type]
     values = {path: value_at(f, path, default) for path, default in entry["defaults"].items()}
     if entry["tower"]:
@@ -111,10 +109,3 @@ def _given(f: Fields, path: str) -> Any:
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
-
-
-@cache
-def _table() -> JsonDict:
-    text = files("sartor.read").joinpath("tensor_tables.json").read_text(encoding="utf-8")
-    table: JsonDict = json.loads(text)
-    return table
