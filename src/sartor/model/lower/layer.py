@@ -60,7 +60,7 @@ def blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
     each, more = divmod(len(part.norms), len(insides))
     out = []
     for i, inside in enumerate(insides):
-        mine = [_norm(setting, part)] * (each + (i < more))
+        mine = [_norm(setting, part) for _ in range(each + (i < more))]
         before = len(mine) if part.parallel else 1
         out.append(ResidualBlock(before=tuple(mine[:before]), inside=inside, after=tuple(mine[before:])))
     return out
