@@ -17,7 +17,7 @@ from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
-from sartor.report.frame import FILE, Frame, altair, finish, names_axis, rows_chart
+from sartor.report.frame import FILE, Frame, altair, finish, hover, names_axis, rows_chart
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.table_estimate import plain_table, section_title
@@ -159,12 +159,7 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
     x = alt.X("shape:N", title=None, axis=alt.Axis(labelAngle=0))
     y = alt.Y("chip:N", sort=list(points.chips), title=None, axis=names_axis(alt))
     shade = alt.Opacity("regret:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.9]), legend=None)
-    tips = [
-        alt.Tooltip("what:N", title="shape"),
-        alt.Tooltip("chip:N"),
-        alt.Tooltip("regret:Q", title="lost", format=".2%"),
-        alt.Tooltip("rate:Q", title="sequences/s", format=",.5~g"),
-    ]
+    tips = hover(alt, ("what:N", "shape"), "chip:N", ("regret:Q", "lost", ".2%"), ("rate:Q", "sequences/s", ",.5~g"))
     cells = rows_chart(alt, rows).mark_rect(stroke=theme.surface, strokeWidth=2, color=theme.vermillion).encode(
         x=x, y=y, opacity=shade, tooltip=tips
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sartor.report.frame import FILE, Frame, altair, finish, legend, rows_chart
+from sartor.report.frame import FILE, Frame, altair, finish, hover, legend, rows_chart
 
 
 def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = FILE) -> Any:
@@ -25,11 +25,9 @@ def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = F
     agree = rows_chart(alt, [{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
     names = sorted({point["gpu"] for point in points})
     colours = [theme.series[i % len(theme.series)] for i in range(len(names))]
-    tips = [
-        alt.Tooltip("gpu:N"),
-        alt.Tooltip("measured:Q", title=f"measured [{unit}]", format=",.4g"),
-        alt.Tooltip("predicted:Q", title=f"predicted [{unit}]", format=",.4g"),
-    ]
+    tips = hover(
+        alt, "gpu:N", ("measured:Q", f"measured [{unit}]", ",.4g"), ("predicted:Q", f"predicted [{unit}]", ",.4g")
+    )
     colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=legend(alt, 4))
     dots = rows_chart(alt, points).mark_point(filled=True, size=9, opacity=0.45)
     chart = alt.layer(agree.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tips))
@@ -50,14 +48,15 @@ def draw_error_by_size(title: str, rows: Sequence[Mapping[str, Any]], frame: Fra
         for key, word in (("median_error", "median"), ("p90_error", "90th percentile"))
     ]
     colours = [theme.series[i % len(theme.series)] for i in range(len(axes))]
-    tips = [
-        alt.Tooltip("axis:N", title="size"),
-        alt.Tooltip("size:Q", title="from", format=",d"),
-        alt.Tooltip("targets:Q", title="shapes", format=",d"),
-        alt.Tooltip("median_error:Q", title="median error", format=".1%"),
-        alt.Tooltip("p90_error:Q", title="90th percentile", format=".1%"),
-        alt.Tooltip("bias:Q", title="bias", format="+.1%"),
-    ]
+    tips = hover(
+        alt,
+        ("axis:N", "size"),
+        ("size:Q", "from", ",d"),
+        ("targets:Q", "shapes", ",d"),
+        ("median_error:Q", "median error", ".1%"),
+        ("p90_error:Q", "90th percentile", ".1%"),
+        ("bias:Q", "bias", "+.1%"),
+    )
     chart = (
         rows_chart(alt, data)
         .mark_line(point=alt.OverlayMarkDef(size=22))

@@ -13,6 +13,7 @@ from sartor.report.frame import (
     bar_height,
     colour,
     finish,
+    hover,
     interval,
     names_axis,
     rows_chart,
@@ -65,21 +66,19 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
             x=x,
             color=colour(alt, "part", used, [colours[c] for c in used]),
             order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("operator:N"),
-                alt.Tooltip("part:N"),
-                alt.Tooltip("time:Q", title=f"time [{unit}]", format=".3g"),
-                alt.Tooltip("share:Q", title="share of step", format=".1%"),
-            ],
+            tooltip=hover(
+                alt, "operator:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%")
+            ),
         )
     )
-    tips = [
-        alt.Tooltip("operator:N"),
-        alt.Tooltip("time:Q", title=f"time [{unit}]", format=".3g"),
-        alt.Tooltip("low:Q", title=f"80% low [{unit}]", format=".3g"),
-        alt.Tooltip("high:Q", title=f"80% high [{unit}]", format=".3g"),
-        alt.Tooltip("share:Q", title="share of step", format=".1%"),
-    ]
+    tips = hover(
+        alt,
+        "operator:N",
+        ("time:Q", f"time [{unit}]", ".3g"),
+        ("low:Q", f"80% low [{unit}]", ".3g"),
+        ("high:Q", f"80% high [{unit}]", ".3g"),
+        ("share:Q", "share of step", ".1%"),
+    )
     return finish(
         alt, bar + interval(alt, totals, y, theme, tips), points.title, frame, height=rows_height(len(labels))
     )
@@ -105,13 +104,14 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
             y=alt.Y("finding:N", sort=labels, title=None, axis=names_axis(alt)),
             x=alt.X("share:Q", title="share of the step that the fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
             color=colour(alt, "grade", used, [colours[grade] for grade in used]),
-            tooltip=[
-                alt.Tooltip("finding:N"),
-                alt.Tooltip("grade:N"),
-                alt.Tooltip("share:Q", title="of the step", format=".2%"),
-                alt.Tooltip("time:Q", title="saves [ms]", format=".3g"),
-                alt.Tooltip("message:N"),
-            ],
+            tooltip=hover(
+                alt,
+                "finding:N",
+                "grade:N",
+                ("share:Q", "of the step", ".2%"),
+                ("time:Q", "saves [ms]", ".3g"),
+                "message:N",
+            ),
         )
     )
     return finish(alt, bars, points.title, frame, height=rows_height(len(labels)))
@@ -146,7 +146,7 @@ def draw_published(points: Published, frame: Frame = FILE) -> Any:
             shape=alt.Shape(
                 "what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"][: len(words)]), legend=None
             ),
-            tooltip=[alt.Tooltip("case:N"), alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".4g")],
+            tooltip=hover(alt, "case:N", "what:N", ("value:Q", None, ".4g")),
         )
     )
     rules = (

@@ -7,7 +7,7 @@ from typing import Any
 from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.die_points import FloorPlan
-from sartor.report.frame import FILE, Frame, altair, colour, finish, names_axis, rows_chart, time_unit
+from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
 from sartor.report.palette import Theme
 from sartor.report.search_points import Convergence
 
@@ -33,12 +33,13 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Any:
         ),
         y=alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s")),
         color=colour(alt, "what", words, [theme.vermillion, theme.blue]),
-        tooltip=[
-            alt.Tooltip("what:N"),
-            alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
-            alt.Tooltip("seconds:Q", title="after [s]", format=".3g"),
-            alt.Tooltip("evaluated:Q", title="points evaluated"),
-        ],
+        tooltip=hover(
+            alt,
+            "what:N",
+            ("value:Q", points.unit, ",.5~g"),
+            ("seconds:Q", "after [s]", ".3g"),
+            ("evaluated:Q", "points evaluated"),
+        ),
     )
     chart = base.mark_line(interpolate="step-after", strokeWidth=1.8) + base.mark_point(size=14, filled=True)
     return finish(alt, chart, points.title, frame, height=240)
@@ -75,12 +76,7 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Any:
         y=y,
         y2="bottom:Q",
         color=colour(alt, "part", used, [paint[part] for part in used]),
-        tooltip=[
-            alt.Tooltip("die:N"),
-            alt.Tooltip("part:N"),
-            alt.Tooltip("area:Q", title="mm2", format=",.3~g"),
-            alt.Tooltip("share:Q", title="of the die", format=".1%"),
-        ],
+        tooltip=hover(alt, "die:N", "part:N", ("area:Q", "mm2", ",.3~g"), ("share:Q", "of the die", ".1%")),
     )
     roomy = rows_chart(alt, [row for row in rows if float(str(row["room"])) > wide / 22])
     sizes = roomy.mark_text(fontSize=11, color=theme.surface, fontWeight="bold").encode(
@@ -113,13 +109,14 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Any:
             x2="end:Q",
             y=y,
             color=colour(alt, "mode", ["all cores, alone", "one core"], [theme.orange, theme.sky]),
-            tooltip=[
-                alt.Tooltip("operator:N"),
-                alt.Tooltip("line:N", title="cores"),
-                alt.Tooltip("mode:N"),
-                alt.Tooltip("start:Q", title=f"starts [{unit}]", format=".4g"),
-                alt.Tooltip("took:Q", title=f"takes [{unit}]", format=".3g"),
-            ],
+            tooltip=hover(
+                alt,
+                "operator:N",
+                ("line:N", "cores"),
+                "mode:N",
+                ("start:Q", f"starts [{unit}]", ".4g"),
+                ("took:Q", f"takes [{unit}]", ".3g"),
+            ),
         )
     )
     wide = [row for row in rows if row["took"] * 11 > end * scale]

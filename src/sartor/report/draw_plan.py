@@ -13,6 +13,7 @@ from sartor.report.frame import (
     bar_height,
     colour,
     finish,
+    hover,
     interval,
     names_axis,
     rows_chart,
@@ -44,12 +45,7 @@ def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Any:
         for label, row, lo, hi in zip(labels, points.time_s, points.low_s, points.high_s, strict=True)
     ]
     y = alt.Y("plan:N", sort=labels, title=None, axis=names_axis(alt))
-    tips = [
-        alt.Tooltip("plan:N"),
-        alt.Tooltip("part:N"),
-        alt.Tooltip("time:Q", title=f"time [{unit}]", format=".3g"),
-        alt.Tooltip("share:Q", title="share of step", format=".1%"),
-    ]
+    tips = hover(alt, "plan:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"))
     bar = (
         rows_chart(alt, bars)
         .mark_bar(height=bar_height(len(labels)))
@@ -95,11 +91,7 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Any:
             x=alt.X("size:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
             color=colour(alt, "part", list(points.parts), _memory_colours(theme, points.parts)),
             order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("stage:N"),
-                alt.Tooltip("part:N"),
-                alt.Tooltip("size:Q", title="size [GiB]", format=".3g"),
-            ],
+            tooltip=hover(alt, "stage:N", "part:N", ("size:Q", "size [GiB]", ".3g")),
         )
     )
     return finish(
@@ -118,7 +110,7 @@ def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> 
     """A dashed line at the limit of a device."""
     rows = [{"limit": limit_bytes / GIB, "what": "usable memory of a device"}]
     at = alt.X("limit:Q") if across == "x" else alt.Y("limit:Q")
-    tips = [alt.Tooltip("what:N", title=" "), alt.Tooltip("limit:Q", title="[GiB]", format=".4g")]
+    tips = hover(alt, ("what:N", " "), ("limit:Q", "[GiB]", ".4g"))
     rule = rows_chart(alt, rows).mark_rule(color=theme.vermillion, strokeDash=[5, 4], strokeWidth=1.5)
     return rule.encode(**{across: at}, tooltip=tips)
 
@@ -148,12 +140,7 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
         x=alt.X("from:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
         x2="to:Q",
         color=colour(alt, "level", used, [paint[level] for level in used]),
-        tooltip=[
-            alt.Tooltip("part:N"),
-            alt.Tooltip("size:Q", title="size [GiB]", format=".3g"),
-            alt.Tooltip("to:Q", title="sum so far [GiB]", format=".4g"),
-            alt.Tooltip("what:N"),
-        ],
+        tooltip=hover(alt, "part:N", ("size:Q", "size [GiB]", ".3g"), ("to:Q", "sum so far [GiB]", ".4g"), "what:N"),
     )
     crowded = 0.85 * points.limit_bytes / GIB
     words = [
@@ -196,11 +183,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
         axis=alt.Axis(tickCount=6),
     )
     y = alt.Y("memory:Q", title="fullest device [GiB]", scale=alt.Scale(zero=True))
-    tips = [
-        alt.Tooltip("plan:N"),
-        alt.Tooltip("time:Q", title=f"step [{unit}]", format=".4g"),
-        alt.Tooltip("memory:Q", title="memory [GiB]", format=".3g"),
-    ]
+    tips = hover(alt, "plan:N", ("time:Q", f"step [{unit}]", ".4g"), ("memory:Q", "memory [GiB]", ".3g"))
     front = sorted((row for row in rows if row["front"]), key=lambda row: float(str(row["time"])))
     cloud = rows_chart(alt, [row for row in rows if not row["front"]])
     dots = cloud.mark_point(filled=True, size=42, opacity=0.75).encode(
@@ -254,14 +237,15 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
         x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
         x2="end:Q",
         color=colour(alt, "what", used, [paint[kind] for kind in used]),
-        tooltip=[
-            alt.Tooltip("stage:N"),
-            alt.Tooltip("what:N"),
-            alt.Tooltip("micro:Q", title="microbatch"),
-            alt.Tooltip("chunk:Q"),
-            alt.Tooltip("start:Q", title=f"starts [{unit}]", format=".4g"),
-            alt.Tooltip("took:Q", title=f"takes [{unit}]", format=".3g"),
-        ],
+        tooltip=hover(
+            alt,
+            "stage:N",
+            "what:N",
+            ("micro:Q", "microbatch"),
+            "chunk:Q",
+            ("start:Q", f"starts [{unit}]", ".4g"),
+            ("took:Q", f"takes [{unit}]", ".3g"),
+        ),
     )
     chart: Any = boxes
     if len(rows) <= LABELLED:
@@ -289,11 +273,7 @@ def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Any:
             x=alt.X("time:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
             y=alt.Y("memory:Q", title="states and activations [GiB]", scale=alt.Scale(zero=True)),
             color=colour(alt, "stage", words, list(theme.series[: len(words)])),
-            tooltip=[
-                alt.Tooltip("stage:N"),
-                alt.Tooltip("time:Q", title=f"at [{unit}]", format=".4g"),
-                alt.Tooltip("memory:Q", title="holds [GiB]", format=".3g"),
-            ],
+            tooltip=hover(alt, "stage:N", ("time:Q", f"at [{unit}]", ".4g"), ("memory:Q", "holds [GiB]", ".3g")),
         )
     )
     return finish(alt, line + _limit(alt, points.limit_bytes, theme, across="y"), points.title, frame, height=190)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.report.frame import FILE, Frame, altair, colour, finish, log_axis, rows_chart
+from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, log_axis, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Roofline
 from sartor.units import TERA
@@ -104,15 +104,16 @@ def _products(plot: _Plot) -> list[Any]:
         "x": plot.x,
         "y": plot.y,
         "color": colour(alt, "group", domain, palette[: len(domain)]),
-        "tooltip": [
-            alt.Tooltip("operator:N"),
-            alt.Tooltip("pass:N"),
-            alt.Tooltip("when:N", title="shape"),
-            alt.Tooltip("intensity:Q", title="FLOP per byte", format=".4g"),
-            alt.Tooltip("rate:Q", title="achieved [TFLOP/s]", format=".4g"),
-            alt.Tooltip("peak:Q", title="share of peak", format=".1%"),
-            alt.Tooltip("share:Q", title="share of step", format=".1%"),
-        ],
+        "tooltip": hover(
+            alt,
+            "operator:N",
+            "pass:N",
+            ("when:N", "shape"),
+            ("intensity:Q", "FLOP per byte", ".4g"),
+            ("rate:Q", "achieved [TFLOP/s]", ".4g"),
+            ("peak:Q", "share of peak", ".1%"),
+            ("share:Q", "share of step", ".1%"),
+        ),
     }
     now, after = ([row for row in rows if row["when"] == when] for when in ("now", "after"))
     layers = [rows_chart(alt, now).mark_point(filled=True, size=75, opacity=0.85).encode(**encoding)]

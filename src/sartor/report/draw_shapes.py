@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.report.frame import FILE, Frame, altair, colour, finish, rows_chart
+from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Pareto, Sawtooth
 
@@ -35,11 +35,9 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
         scale=alt.Scale(domain=[max(low - pad, 0.0), high + 3.5 * pad], nice=False, zero=False),
         axis=alt.Axis(tickCount=5),
     )
-    tips = [
-        alt.Tooltip("value:Q", title=points.field, format=",d"),
-        alt.Tooltip("rate:Q", title="achieved [TFLOP/s]", format=".4g"),
-        alt.Tooltip("time:Q", title="time [ms]", format=",.4g"),
-    ]
+    tips = hover(
+        alt, ("value:Q", points.field, ",d"), ("rate:Q", "achieved [TFLOP/s]", ".4g"), ("time:Q", "time [ms]", ",.4g")
+    )
     base = rows_chart(alt, rows)
     dense = len(rows) > 120
     line = base.mark_line(color=theme.blue, strokeWidth=0.7 if dense else 1.3, opacity=0.35 if dense else 0.75)
@@ -79,14 +77,15 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
     alt = altair()
     rows = _candidate_rows(points)
     x, y = _candidate_axes(alt, points)
-    tips = [
-        alt.Tooltip("change:N"),
-        alt.Tooltip("speedup:Q", format=".3f"),
-        alt.Tooltip("low:Q", title="80% low", format=".3f"),
-        alt.Tooltip("high:Q", title="80% high", format=".3f"),
-        alt.Tooltip("params:Q", title="parameters", format="+.2%"),
-        alt.Tooltip("fields:N", title="changed"),
-    ]
+    tips = hover(
+        alt,
+        "change:N",
+        ("speedup:Q", None, ".3f"),
+        ("low:Q", "80% low", ".3f"),
+        ("high:Q", "80% high", ".3f"),
+        ("params:Q", "parameters", "+.2%"),
+        ("fields:N", "changed"),
+    )
     rule, *mark = _today(alt, frame.theme, x, y)
     dots = _dots(alt, frame.theme, points, rows).encode(x=x, y=y, tooltip=tips)
     layers = [rule, dots, *mark]

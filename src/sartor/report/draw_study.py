@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sartor.report.frame import FILE, Frame, altair, finish, rows_chart
+from sartor.report.frame import FILE, Frame, altair, finish, hover, rows_chart
 from sartor.report.words import printable
 
 WORDS = ("measured", "predicted")
@@ -25,12 +25,7 @@ def draw_study(body: Mapping[str, Any], device: str, frame: Frame = FILE) -> Any
         if named
         else alt.X(field, title=body["axis"], scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format=",d"))
     )
-    tips = [
-        alt.Tooltip("arm:N"),
-        alt.Tooltip("which:N"),
-        alt.Tooltip("speedup:Q", format=".3f"),
-        alt.Tooltip("seconds:Q", format=".4g", title="time [s]"),
-    ]
+    tips = hover(alt, "arm:N", "which:N", ("speedup:Q", None, ".3f"), ("seconds:Q", "time [s]", ".4g"))
     colour = alt.Color(
         "which:N",
         scale=alt.Scale(domain=list(WORDS), range=[theme.series[0], theme.series[1]]),

@@ -66,6 +66,16 @@ def rows_chart(alt: Any, rows: list[dict[str, Any]]) -> Any:
     return alt.Chart(alt.Data(values=rows))
 
 
+def hover(alt: Any, *fields: str | tuple[Any, ...]) -> list[Any]:
+    """Tooltips from fields: ``"plan:N"``, ``("time:Q", title)`` or ``("time:Q", title or None, format)``."""
+    made = []
+    for each in fields:
+        field, title, form = (*((each,) if isinstance(each, str) else each), None, None)[:3]
+        given = {"title": title, "format": form}
+        made.append(alt.Tooltip(field, **{name: value for name, value in given.items() if value is not None}))
+    return made
+
+
 def interval(alt: Any, rows: list[dict[str, Any]], y: Any, theme: Theme, tips: list[Any]) -> Any:
     """A thin rule from low to high with end ticks."""
     base = rows_chart(alt, rows).encode(y=y, tooltip=tips)
