@@ -63,14 +63,9 @@ def totals_body(answer: ModelEstimate) -> dict[str, Any]:
     found = answer.estimate
     return {
         "layer_time_s": plain(answer.layer_time_s),
-        "time_s": plain(found.time_s),
-        "low_s": plain(found.low_s),
-        "high_s": plain(found.high_s),
-        "source": found.source.value,
-        "formula_time_s": plain(found.formula_time_s),
+        **picked(found, *INTERVAL, "source", "formula_time_s"),
         "flops": plain(found.matmul_flops),
-        "tokens_per_s": plain(found.tokens_per_s),
-        "mfu": plain(found.mfu),
+        **picked(found, "tokens_per_s", "mfu"),
     }
 
 
@@ -87,16 +82,8 @@ def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
         "m": m,
         "n": n,
         "k": k,
-        "flops": plain(op.flops),
-        "bytes_moved": plain(op.bytes_moved),
-        "time_s": plain(cost.time_s),
-        "low_s": plain(cost.low_s),
-        "high_s": plain(cost.high_s),
-        "compute_s": plain(cost.compute_s),
-        "memory_s": plain(cost.memory_s),
-        "overhead_s": plain(cost.overhead_s),
-        "network_s": plain(cost.network_s),
-        "bound_by": cost.bound_by.value,
+        **picked(op, "flops", "bytes_moved"),
+        **picked(cost, *INTERVAL, "compute_s", "memory_s", "overhead_s", "network_s", "bound_by"),
         **{key: plain(details.get(key)) for key in TILE_KEYS},
         "residual": plain(cost.learned if {"residual", "own_rows"} & set(details) else None),
         "source": cost.source.value,
@@ -137,10 +124,7 @@ def collective_body(answer: CollectiveAnswer) -> dict[str, Any]:
         "cluster": answer.cluster.name,
         "gpu": answer.cluster.gpu.name,
         "library": op.library.value,
-        "group_size": plain(op.group_size),
-        "stride": plain(op.stride),
-        "alone": op.alone,
-        "message_bytes": plain(op.message_bytes),
+        **picked(op, "group_size", "stride", "alone", "message_bytes"),
         **operator_body(op, cost),
         "busbw_bytes_per_s": plain(bus_bytes_per_s(op, cost)),
         "tiers": [
@@ -193,19 +177,17 @@ def candidate_body(candidate: Any) -> dict[str, Any]:
     return {
         "shape": plain(candidate.fields),
         "changed": {field: [plain(old), plain(new)] for field, (old, new) in candidate.changed.items()},
-        "num_params": plain(candidate.num_params),
-        "params_change": plain(candidate.params_change),
-        "flops_change": plain(candidate.flops_change),
-        "time_s": plain(candidate.time_s),
-        "low_s": plain(candidate.low_s),
-        "high_s": plain(candidate.high_s),
-        "speedup": plain(candidate.speedup),
-        "speedup_low": plain(candidate.speedup_low),
-        "speedup_high": plain(candidate.speedup_high),
-        "confidence": plain(candidate.confidence),
-        "per_gpu": plain(candidate.per_gpu),
-        "quality": record(candidate.quality),
+        **picked(candidate, "num_params", "params_change", "flops_change", *INTERVAL),
+        **picked(candidate, "speedup", "speedup_low", "speedup_high", "confidence", "per_gpu", "quality"),
     }
+
+
+INTERVAL = ("time_s", "low_s", "high_s")
+
+
+def picked(noun: Any, *names: str) -> dict[str, Any]:
+    """Some attributes as plain values, under their own names."""
+    return {name: plain(getattr(noun, name)) for name in names}
 
 
 def record(noun: Any) -> Any:

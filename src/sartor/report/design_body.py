@@ -21,7 +21,7 @@ from sartor.designs.result import Baseline, Progress, Ranked
 from sartor.designs.why import Reason
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
-from sartor.report.contract import plain, record
+from sartor.report.contract import picked, plain, record
 from sartor.report.design_shapes import shapes_body
 from sartor.report.design_words import why_texts
 
@@ -113,14 +113,10 @@ def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False
     details = {model.name: model_detail(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
     body = {
         "architecture": architecture_body(ranked),
-        "area_mm2": ranked.area_mm2,
-        "power_w": ranked.power_w,
-        "die_usd": plain(ranked.die_usd),
-        "usd": plain(ranked.usd),
+        **picked(ranked, "area_mm2", "power_w", "die_usd", "usd"),
         "plan": {name: None if each is None else plan_body(each, whole=whole) for name, each in details.items()},
         "throughput": {name: 0.0 if each is None else each.outcome.sequences_per_s for name, each in details.items()},
-        "objective": ranked.objective,
-        "bound": ranked.bound,
+        **picked(ranked, "objective", "bound"),
     }
     if whole:
         body["area"] = area_parts(question, point.accelerator)
@@ -146,10 +142,8 @@ def plan_body(detail: ModelDetail, *, whole: bool) -> dict[str, Any]:
         "low_s": detail.low_s,
         "high_s": detail.high_s,
         "source": SOURCE.value,
-        "sequences_per_s": outcome.sequences_per_s,
-        "tokens_per_s": outcome.tokens_per_s,
-        "mfu": detail.mfu,
-        "peak_bytes": detail.peak_bytes,
+        **picked(outcome, "sequences_per_s", "tokens_per_s"),
+        **picked(detail, "mfu", "peak_bytes"),
         "time": record(detail.time),
     }
     if whole:
@@ -183,10 +177,4 @@ def reason_body(reason: Reason, text: str) -> dict[str, Any]:
 
 
 def progress_body(progress: Progress) -> dict[str, Any]:
-    return {
-        "evaluated": progress.evaluated,
-        "bound": plain(progress.bound),
-        "incumbent": plain(progress.incumbent),
-        "phase": progress.phase,
-        "wall_s": progress.seconds,
-    }
+    return {**picked(progress, "evaluated", "bound", "incumbent", "phase"), "wall_s": progress.seconds}

@@ -1,15 +1,14 @@
-"""``sartor plan`` as the contract's JSON."""
+"""The JSON of ``sartor plan``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.plans.result import PlanSearch, PricedPlan, Relaxation, Tightest
-from sartor.report.contract import plain, record
+from sartor.plans.result import PlanSearch, PricedPlan, Tightest
+from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
@@ -70,22 +69,18 @@ def model_body(answer: PlanAnswer) -> dict[str, Any]:
 
 
 def cluster_body(cluster: Cluster, num_devices: int) -> dict[str, Any]:
-    """A cluster, how many of its devices are used, and its further pools where it has any."""
+    """A cluster, the number of its devices in use, and its further pools."""
     counts = devices_of_pools(cluster.pools, num_devices)
     others = [_pool_body(pool, n) for pool, n in zip(cluster.others, counts[1:], strict=True)]
     return {
-        "name": cluster.name,
-        "gpu": cluster.gpu.name,
-        "num_devices": num_devices,
-        "devices_per_node": cluster.devices_per_node,
+        **_pool_body(cluster, num_devices),
         "hbm_bytes": plain(min(gpu.hbm_bytes for gpu in cluster.gpus)),
-        "tiers": [record(tier) for tier in cluster.tiers],
         **({"others": others} if others else {}),
     }
 
 
 def _pool_body(pool: Cluster, num_devices: int) -> dict[str, Any]:
-    """A further pool of a mixed cluster, and how many of the devices stand in it."""
+    """One pool of a cluster, and the number of its devices in use."""
     return {
         "name": pool.name,
         "gpu": pool.gpu.name,
@@ -121,20 +116,17 @@ def priced_body(priced: PricedPlan, source: str = "analytic") -> dict[str, Any]:
     reserved = float(footprint.device_bytes) - float(footprint.allocated_bytes)
     return {
         **degrees(priced.plan),
-        "step_s": priced.step_s,
-        "low_s": priced.low_s,
-        "high_s": priced.high_s,
+        **picked(priced, "step_s", "low_s", "high_s"),
         "source": source,
-        "tokens_per_s_per_device": plain(step.tokens_per_s_per_device),
-        "mfu": plain(step.mfu),
+        **picked(step, "tokens_per_s_per_device", "mfu"),
         "peak_bytes": plain(priced.peak_bytes),
         "peak_stage": plain(footprint.stage),
         "memory": {
-            **{name: plain(getattr(footprint, name)) for name in MEMORY},
+            **picked(footprint, *MEMORY),
             "reserved_bytes": plain(reserved),
         },
         "allocated_bytes": plain(footprint.allocated_bytes),
-        "time": {name: plain(getattr(step, name)) for name in TIME},
+        "time": picked(step, *TIME),
     }
 
 
@@ -161,31 +153,25 @@ def degrees(plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
+NO_STEP = {"step_s": None, "low_s": None, "high_s": None, "mfu": None}
+
+
 def search_body(search: PlanSearch) -> dict[str, Any]:
     """One number of devices: its best plan, in short."""
-    best: Mapping[str, Any] = {} if search.best is None else degrees(search.best.plan)
+    found = search.best
     return {
         "num_devices": search.num_devices,
         "status": search.status.value,
-        "step_s": None if search.best is None else search.best.step_s,
-        "low_s": None if search.best is None else search.best.low_s,
-        "high_s": None if search.best is None else search.best.high_s,
-        "mfu": None if search.best is None else plain(search.best.step.mfu),
+        **(NO_STEP if found is None else picked(found, "step_s", "low_s", "high_s") | picked(found.step, "mfu")),
         "evaluated": search.evaluated,
-        "plan": dict(best) or None,
+        "plan": None if found is None else degrees(found.plan),
     }
 
 
 def tightest_body(tightest: Tightest) -> dict[str, Any]:
     lean = tightest.leanest
     return {
-        "message": tightest.message,
-        "stage": tightest.stage,
-        "over_bytes": plain(tightest.over_bytes),
+        **picked(tightest, "message", "stage", "over_bytes"),
         "leanest": None if lean is None else priced_body(lean),
-        "relaxations": [_relaxation(each) for each in tightest.relaxations],
+        "relaxations": [picked(each, "change", "field", "value") for each in tightest.relaxations],
     }
-
-
-def _relaxation(each: Relaxation) -> dict[str, Any]:
-    return {"change": each.change, "field": each.field, "value": each.value}
