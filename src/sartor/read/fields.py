@@ -173,15 +173,13 @@ class Fields:
         """Whether the file itself gives one of the fields a value other than null."""
         return any(self.raw.get(name) is not None for name in self._all_names(names))
 
-    def nested(self, name: str, model_type: str = "", *, required: bool = False) -> Fields | None:
-        """The sub-config ``name`` as Fields; ``model_type`` is what it is when it does not say.
+    def nested(self, name: str, model_type: str = "") -> Fields | None:
+        """The sub-config ``name`` as Fields, None where the file has none; ``model_type``: what it is when silent."""
+        return None if self.raw.get(name) is None else self.part(name, model_type)
 
-        Where the file has none: None, unless ``model_type`` names a class to take the defaults of and it is
-        ``required``.
-        """
+    def part(self, name: str, model_type: str = "") -> Fields:
+        """As `nested`; where the file has none, the defaults of ``model_type``'s class."""
         value = self.raw.get(name)
-        if value is None and not required:
-            return None
         if value is not None and not isinstance(value, dict):
             raise InputError(self.path + name, value, "must be an object")
         inner = dict(value or {})

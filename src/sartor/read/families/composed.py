@@ -55,9 +55,7 @@ def read_part(f: Fields, ending: str) -> TransformerShape:
 
 def attending(stack: Stack, f: Fields) -> Stack:
     """The decoder's stack with a cross-attention in every layer that has none."""
-    return replace(
-        stack, name="decoder", runs=tuple(replace(run, layer=with_cross(run.layer, f)) for run in stack.runs)
-    )
+    return replace(parts.in_every_layer(stack, lambda layer: with_cross(layer, f)), name="decoder")
 
 
 def with_cross(layer: Layer, f: Fields) -> Layer:
@@ -81,7 +79,7 @@ def read_trocr(f: Fields) -> TransformerShape:
     if not f.path:
         stack = decoder_alone(stack)
     if width is not None:
-        stack = replace(stack, runs=tuple(replace(r, layer=_from_width(r.layer, width)) for r in stack.runs))
+        stack = parts.in_every_layer(stack, lambda layer: _from_width(layer, width))
     return TransformerShape(
         name=f.model_type,
         stacks=(stack,),
@@ -92,7 +90,7 @@ def read_trocr(f: Fields) -> TransformerShape:
     )
 
 
-def _from_width(layer: Layer, width: int) -> Layer:
+def _from_width(layer: Layer, width: int | None) -> Layer:
     own, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
     return replace(layer, mixers=(own, replace(cross, kv_hidden_size=width)))

@@ -23,16 +23,14 @@ MODERN = Encoder(norm=rms(), gated=True, bias="qkv_bias", mlp_bias="mlp_bias", t
 
 def read_text_encoder(f: Fields, family: Encoder = PLAIN, path: str = "text_config") -> TransformerShape:
     """A text encoder in a nested config (``path`` empty: at the top), with no head of its own."""
-    inner = f.nested(path, required=True) if path else f
-    assert inner is not None
+    inner = f.part(path) if path else f
     shape = read_encoder(replace(inner, architecture="Model"), family)
     return replace(shape, model_type=f.model_type)
 
 
 def read_nested(f: Fields, fallback: str, path: str = "text_config") -> TransformerShape:
     """A language model in a nested config of a type that is read elsewhere."""
-    inner = f.nested(path, fallback, required=True)
-    assert inner is not None
+    inner = f.part(path, fallback)
     reader = readers().get(inner.model_type)
     if reader is None:
         raise inner.refuse("model_type", inner.model_type, "must be a text model this program reads")
@@ -49,8 +47,7 @@ def read_captions(f: Fields) -> TransformerShape:
 def read_blip(f: Fields) -> TransformerShape:
     """BLIP: BERT's layers with a cross-attention to the image, which text alone does not run (arXiv 2201.12086)."""
     shape = read_text_encoder(f)
-    inner = f.nested("text_config", required=True)
-    assert inner is not None
+    inner = f.part("text_config")
     hidden, source = int(shape.hidden_size), inner.size("encoder_hidden_size")
     cross = tuple(
         plain(name, d_in, hidden, bias=True, rows=0)
@@ -73,11 +70,7 @@ def with_more(shape: TransformerShape, linears: tuple[Linear, ...], norm: Vector
     """The shape with further parts in every layer of its main stack."""
     if not linears:
         return shape
-    runs = tuple(
-        replace(r, layer=replace(r.layer, linears=(*r.layer.linears, *linears), vectors=(*r.layer.vectors, norm)))
-        for r in shape.main.runs
-    )
-    return replace(shape, stacks=(replace(shape.main, runs=runs),))
+    return parts.in_main_layers(shape, lambda x: replace(x, linears=(*x.linears, *linears), vectors=(*x.vectors, norm)))
 
 
 def read_lxmert(f: Fields) -> TransformerShape:
@@ -88,7 +81,7 @@ def read_lxmert(f: Fields) -> TransformerShape:
 
 def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
     """A decoder of BART's kind over an encoder of sound."""
-    inner = (f.nested(source, required=True) if source else None) or f
+    inner = (f.part(source) if source else None) or f
     side = read_side(inner, "decoder_") if f.model_type == "speecht5" else plain_side(inner)
     stack = build_stack(inner, Seq2Seq(), side, 0, cross=True)
     return TransformerShape(
@@ -110,8 +103,7 @@ def plain_side(f: Fields) -> Side:
 
 def read_pix2struct(f: Fields) -> TransformerShape:
     """Pix2Struct: T5's decoder with gated feed-forward parts over patches (arXiv 2210.03347)."""
-    t = f.nested("text_config", "pix2struct_text_model", required=True)
-    assert t is not None
+    t = f.part("text_config", "pix2struct_text_model")
     hidden, heads, width = t.size("hidden_size"), t.size("num_heads"), t.size("d_ff")
     own = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
     cross = replace(own, cross=True, causal=False, name="cross_attention")
@@ -134,7 +126,7 @@ def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
     convolution between two point-wise products.
     """
     relative = f.model_type != "lasr_ctc"
-    e = (f.nested(path, required=True) if path else None) or f
+    e = (f.part(path) if path else None) or f
     hidden, count, heads, width = e.size("hidden_size"), e.layers(), e.size(*parts.HEADS), e.size("intermediate_size")
     bias = e.flag("attention_bias", default=True)
     conv_bias, taps = e.flag("convolution_bias", default=True), e.size("conv_kernel_size")
@@ -171,8 +163,7 @@ def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
 
 def read_omni(f: Fields, thinker: str) -> TransformerShape:
     """Qwen Omni: a thinker that reads and writes text, and a talker beside it that writes sound."""
-    inner = f.nested("thinker_config", thinker, required=True)
-    assert inner is not None
+    inner = f.part("thinker_config", thinker)
     if not is_tabled(f.model_type, f.architecture):
         f.ledger.guess(f"the talker of {f.model_type} is left out: only the thinker is counted, its text part exact")
     return readers()[thinker](inner)

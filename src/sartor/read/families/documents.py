@@ -85,22 +85,13 @@ def read_lilt(f: Fields, family: Encoder) -> TransformerShape:
         plain("layout_up", narrow, width, bias=True),
         plain("layout_down", width, narrow, bias=True),
     )
-    runs = tuple(
-        replace(
-            run,
-            layer=replace(
-                run.layer,
-                mixers=(*run.layer.mixers, layout),
-                linears=beside,
-                vectors=(Vectors(name="layout_norms", fixed=4 * narrow),),
-            ),
-        )
-        for run in shape.main.runs
+    norms = (Vectors(name="layout_norms", fixed=4 * narrow),)
+    shape = parts.in_main_layers(
+        shape, lambda layer: replace(layer, mixers=(*layer.mixers, layout), linears=beside, vectors=norms)
     )
     tables = 4 * rows * (hidden // 6) + f.size(*parts.POSITIONS) * narrow
     return replace(
         shape,
-        stacks=(replace(shape.main, runs=runs),),
         linears=(*shape.linears, plain("boxes", hidden // 6 * 6, narrow, bias=True)),
         vectors=(
             *shape.vectors,

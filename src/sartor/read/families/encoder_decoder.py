@@ -153,8 +153,7 @@ def experts(f: Fields, width: int) -> MoeFfn:
 
 def decoder_alone(stack: Stack) -> Stack:
     """By itself the decoder has nothing to attend to: its cross-attention is held and not run."""
-    runs = tuple(replace(run, layer=without_source(run.layer, int(stack.hidden_size))) for run in stack.runs)
-    return replace(stack, runs=runs)
+    return parts.in_every_layer(stack, lambda layer: without_source(layer, int(stack.hidden_size)))
 
 
 def without_source(layer: Layer, hidden: int) -> Layer:

@@ -142,8 +142,7 @@ def read_convbert(f: Fields, family: Encoder) -> TransformerShape:
         mixer = replace(mixer, num_heads=num_heads, num_kv_heads=num_heads, head_dim=head_dim)
         return replace(layer, mixers=(mixer,), linears=(*layer.linears, missing))
 
-    runs = tuple(replace(run, layer=narrow(run.layer)) for run in shape.main.runs)
-    return replace(shape, stacks=(replace(shape.main, runs=runs),))
+    return parts.in_main_layers(shape, narrow)
 
 
 def longformer_layer(f: Fields, hidden: int) -> Around:
@@ -211,10 +210,10 @@ def read_fnet(f: Fields, family: Encoder) -> TransformerShape:
     """FNet mixes tokens by a Fourier transform, which has no parameters (arXiv 2105.03824)."""
     f = replace(f, raw={"num_attention_heads": 1, **f.raw})
     shape = read_encoder(f, family)
-    runs = tuple(replace(run, layer=replace(run.layer, mixers=())) for run in shape.main.runs)
+    shape = parts.in_main_layers(shape, lambda layer: replace(layer, mixers=()))
     hidden = int(shape.hidden_size)
     linears = (*shape.linears, plain("embedding_projection", hidden, hidden, bias=True))
-    return replace(shape, stacks=(replace(shape.main, runs=runs),), linears=linears)
+    return replace(shape, linears=linears)
 
 
 def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
@@ -241,8 +240,7 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
             layer, mixers=(replace(mixer, own_linears=parts.with_roles(own)),), ffn=None, linears=parts.with_roles(both)
         )
 
-    runs = tuple(replace(run, layer=grouped(run.layer)) for run in shape.main.runs)
-    return replace(shape, stacks=(replace(shape.main, runs=runs),))
+    return parts.in_main_layers(shape, grouped)
 
 
 def blocks(f: Fields, name: str, d_in: int, d_out: int, groups: str) -> Linear:

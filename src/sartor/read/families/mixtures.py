@@ -115,9 +115,7 @@ def hunyuan_moe(f: Fields) -> TransformerShape:
 
 def dbrx(f: Fields) -> TransformerShape:
     """DBRX: attention and experts described in nested configs."""
-    attn, ffn = f.nested("attn_config", required=True), f.nested("ffn_config", required=True)
-    assert attn is not None
-    assert ffn is not None
+    attn, ffn = f.part("attn_config"), f.part("ffn_config")
     hidden, num_heads = f.essential("d_model", "hidden_size"), f.essential("n_heads", "num_attention_heads")
     kv_heads = attn.size("kv_n_heads", "num_key_value_heads")
     check_kv_heads(attn, num_heads, kv_heads)

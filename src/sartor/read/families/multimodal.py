@@ -86,8 +86,7 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
             f"{beside.tower_field} is not in the file, which so does not settle the tower: the published class's "
             "default one is counted; the text part is exact"
         )
-    v = f.nested(beside.tower_field, beside.tower, required=True)
-    assert v is not None
+    v = f.part(beside.tower_field, beside.tower)
     tower = TOWERS.get(v.model_type)
     if tower is None:
         f.ledger.guess(f"the tower {v.model_type or 'without model_type'} is left out: only the text part is counted")
@@ -114,8 +113,7 @@ def text_fields(f: Fields, family: Multimodal) -> Fields:
         raw = {k: x for k, x in f.raw.items() if k not in (family.tower_field, "model_type")}
         return Fields(raw, family.text, "", f.ledger, f.architecture)
     kind = f.defaults.nested.get(family.text_field, family.text)
-    t = f.nested(family.text_field, kind, required=True)
-    assert t is not None
+    t = f.part(family.text_field, kind)
     return t
 
 
@@ -226,8 +224,7 @@ def aligned(b: Bridge) -> Parts:
 
 def querying(b: Bridge) -> Parts:
     """BLIP-2 and InstructBLIP: learned queries through a Q-Former (arXiv 2301.12597), then one linear layer."""
-    q = b.f.nested("qformer_config", f"{b.f.model_type.replace('-', '_').replace('video', '')}_qformer", required=True)
-    assert q is not None
+    q = b.f.part("qformer_config", f"{b.f.model_type.replace('-', '_').replace('video', '')}_qformer")
     h, count, width = q.size("hidden_size"), q.layers("num_hidden_layers"), q.size("intermediate_size")
     crossed = -(-count // q.size("cross_attention_frequency"))
     reads_text = b.f.model_type != "blip-2"
@@ -299,8 +296,7 @@ def one_linear(b: Bridge) -> Parts:
 def perceiver(b: Bridge) -> Parts:
     """Idefics2: a gated projection and a perceiver whose latents attend to the patches."""
     width = b.t.size("intermediate_size")
-    p = b.f.nested("perceiver_config", "idefics2_perceiver", required=True)
-    assert p is not None
+    p = b.f.part("perceiver_config", "idefics2_perceiver")
     hidden, depth = p.optional_size("hidden_size") or b.text, p.size("resampler_depth")
     heads, kv_heads, head_dim = p.size("resampler_n_heads"), p.size("num_key_value_heads"), p.size("resampler_head_dim")
     linears = [plain("gate", b.vision, width), plain("up", b.vision, width), plain("down", width, b.text)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
 from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
-from sartor.model.shape import Run
+from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.operators import Role
 from sartor.read.fields import Fields
 
@@ -142,3 +142,13 @@ def check_experts(f: Fields, num_experts: int, experts_per_token: int, name: str
     if experts_per_token > num_experts:
         must = f"must be at most the number of experts, {num_experts}"
         raise f.refuse(name, experts_per_token, must, str(num_experts))
+
+
+def in_every_layer(stack: Stack, change: Callable[[Layer], Layer]) -> Stack:
+    """The stack with ``change`` made to the layer of each run."""
+    return replace(stack, runs=tuple(replace(run, layer=change(run.layer)) for run in stack.runs))
+
+
+def in_main_layers(shape: TransformerShape, change: Callable[[Layer], Layer]) -> TransformerShape:
+    """The same in the only stack of a model."""
+    return replace(shape, stacks=(in_every_layer(shape.main, change),))

@@ -133,9 +133,7 @@ def read_longt5(f: Fields, kind: T5Kind) -> TransformerShape:
 
 def read_t5gemma(f: Fields) -> TransformerShape:
     """T5Gemma: two Gemma 2 stacks, the decoder with a cross-attention (arXiv 2504.06225)."""
-    encoder, decoder = (f.nested(name, "t5_gemma_module", required=True) for name in ("encoder", "decoder"))
-    assert encoder is not None
-    assert decoder is not None
+    encoder, decoder = (f.part(name, "t5_gemma_module") for name in ("encoder", "decoder"))
     width, vocab = encoder.essential("hidden_size"), decoder.essential("vocab_size")
     stacks = [t5gemma_stack(side, width, cross=side is decoder) for side in (encoder, decoder)]
     source = Vectors(name="encoder_table", fixed=encoder.essential("vocab_size") * width, embedding=True)

@@ -90,8 +90,7 @@ def voxtral_realtime(f: Fields) -> TransformerShape:
     h = int(main.hidden_size)
     inner = 32
     linears = (parts.plain("norm_down", h, inner, rows=1), parts.plain("norm_up", inner, h, rows=1))
-    runs = tuple(replace(run, layer=replace(run.layer, linears=linears)) for run in main.runs)
-    return replace(shape, stacks=(replace(main, runs=runs),))
+    return parts.in_main_layers(shape, lambda layer: replace(layer, linears=linears))
 
 
 def reference_window(f: Fields, layers: int) -> list[Reach]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sartor.model.layer import DenseFfn, Linear, Vectors
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import Reader
 from sartor.read.families.encoders import Encoder, read_encoder
-from sartor.read.families.parts import Head, head_of, num_labels, plain
+from sartor.read.families.parts import Head, head_of, in_every_layer, num_labels, plain
 from sartor.read.families.towers import CLIP, SIGLIP, Tower, field_rows, grid, plus, pooling_head, read_tower
 from sartor.read.fields import Fields
 
@@ -67,8 +67,7 @@ def swiglu(f: Fields, stack: Stack) -> Stack:
         return stack
     width = (int(int(stack.hidden_size) * (f.number("mlp_ratio") or 4) * 2 / 3) + 7) // 8 * 8
     ffn = DenseFfn(ffn_hidden_size=width, up_bias=True, down_bias=True)
-    runs = tuple(Run(layer=replace(run.layer, ffn=ffn), count=run.count) for run in stack.runs)
-    return replace(stack, runs=runs)
+    return in_every_layer(stack, lambda layer: replace(layer, ffn=ffn))
 
 
 def spectrogram_patches(f: Fields) -> int:
@@ -126,10 +125,8 @@ def _text_tower(f: Fields, projected: bool) -> TransformerShape:
 
 def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
     """CLIP and SigLIP: a text and an image encoder whose outputs are compared."""
-    t = f.nested("text_config", text, required=True)
-    v = f.nested("vision_config", vision, required=True)
-    assert t is not None
-    assert v is not None
+    t = f.part("text_config", text)
+    v = f.part("vision_config", vision)
     clip = text.startswith("clip")
     shape = read_clip_text(t) if clip else read_siglip_text(t)
     tower = read_tower(v, CLIP if clip else SIGLIP2 if "siglip2" in vision else SIGLIP)
