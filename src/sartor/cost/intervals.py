@@ -9,8 +9,6 @@ kernels a graph lists, so its total deviates by ``PASS_LOG_SIGMA`` beyond them. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -44,19 +42,22 @@ def family(op: Operator) -> str:
     return "gemm" if isinstance(op, (Gemm, GroupedGemm)) else type(op).__name__.lower()
 
 
-def total_deviation(parts: Iterable[tuple[Operator, Any]]) -> Any:
+def total_deviation(parts: Iterable[tuple[Operator, Floats]]) -> Floats:
     """Standard deviation of a total [s] of operators that deviate by so many seconds each."""
-    families: dict[str, list[Any]] = {}
+    families: dict[str, list[Floats]] = {}
     for op, deviation in parts:
         families.setdefault(family(op), []).append(deviation)
     return np.sqrt(sum((correlated(each, [d * d for d in each]) for each in families.values()), 0.0))
 
 
-def correlated(common: list[Any], own: list[Any]) -> Any:
+def correlated(common: list[Floats], own: list[Floats]) -> Floats:
     """Variance of one family: what its members share of their deviations, and the squares of what each has alone."""
     return RHO * add(common) ** 2 + (1 - RHO) * add(own)
 
 
-def add(parts: list[Any]) -> Any:
+def add(parts: list[Floats]) -> Floats:
     """Sum of arrays of different shapes, smallest first so that few additions are of full size."""
-    return reduce(lambda a, b: a + b, sorted(parts, key=np.size), 0.0)
+    total: Floats = 0.0
+    for part in sorted(parts, key=np.size):
+        total = total + part
+    return total

@@ -52,7 +52,7 @@ class Estimate:
         parts = zip(self.graph.operators, self.costs, strict=True)
         of_operators = total_deviation((op, cost.time_s * op.count * cost.log_sigma) for op, cost in parts)
         beyond = _beyond_operators(self.graph) * self.sigma_factor
-        return np.hypot(of_operators / self.time_s, beyond)  # type: ignore[no-any-return]
+        return np.hypot(of_operators / self.time_s, beyond)
 
     @property
     def low_s(self) -> Floats:

@@ -8,7 +8,6 @@ on-chip network and control, and scales to other nodes. docs/concepts/area.md ha
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def published_area_mm2(accelerator: Accelerator) -> Floats:
     return float(area) if np.ndim(area) == 0 else area
 
 
-def published_area_parts(accelerator: Accelerator) -> dict[str, Any]:
+def published_area_parts(accelerator: Accelerator) -> dict[str, Floats]:
     """The published area by part [mm2]; the parts add up to ``published_area_mm2``."""
     a = accelerator
     private = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
@@ -86,14 +85,14 @@ def published_area_parts(accelerator: Accelerator) -> dict[str, Any]:
     return {name: plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
 
 
-def _published_core_um2(a: Accelerator) -> tuple[Any, Any]:
+def _published_core_um2(a: Accelerator) -> tuple[Floats, Floats]:
     tensor = np.asarray(a.array_rows) * a.array_cols * MAC_UM2 + buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
     vector = np.asarray(a.vector_lanes) * LANE_UM2 + buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     cores = a.num_tensor_cores * tensor + a.num_vector_cores * vector
     return cores, buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2)
 
 
-def buffer_area_um2(size: Any, table: dict[int, float]) -> Any:
+def buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
     """Area of a buffer [um2] from a table of powers of two: exact at its entries, straight lines between and beyond
     them on logarithmic axes (so it grows with the size everywhere)."""
     at = np.log2(np.asarray(list(table), dtype=np.float64))
@@ -102,7 +101,8 @@ def buffer_area_um2(size: Any, table: dict[int, float]) -> Any:
     lower = np.clip(np.floor(x - at[0]).astype(np.int64), 0, len(at) - 2)
     share = x - at[lower]
     between = area[lower] * (area[lower + 1] / area[lower]) ** share
-    return np.where(share == 1.0, area[lower + 1], np.where(share == 0.0, area[lower], between))
+    found: Floats = np.where(share == 1.0, area[lower + 1], np.where(share == 0.0, area[lower], between))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class PublishedGrid:
     """The published search space: ``accelerators`` holds every point (1-D), the masks say which fit and are kept."""
 
     accelerators: Accelerator
-    area_mm2: Any
+    area_mm2: Floats
     fits: Bools
     kept: Bools
 
@@ -236,7 +236,7 @@ def _mac_um2(dtype: DType, register_bytes: float) -> float:
     return (mac_area_um2_45nm(dtype) + register_bytes / 2 * 0.104) * SCALE_45_TO_22NM
 
 
-def _memory_mm2(a: Accelerator) -> Any:
+def _memory_mm2(a: Accelerator) -> Floats:
     width = a.memory.stack.width_bits
     is_ddr = a.memory in (Memory.LPDDR4X, Memory.LPDDR5)
     interface, units = (DDR_32, width / 32) if is_ddr else (STACK_1024, width / 1024)

@@ -8,7 +8,6 @@ says which are assumptions.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
@@ -121,7 +120,7 @@ def memory_pj_per_byte(accelerator: Accelerator) -> float:
     return 8 * accelerator.memory.stack.energy_pj_per_bit
 
 
-def sram_pj_per_byte(size: Any, node_nm: int) -> Any:
+def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
     """Energy of a byte of a buffer of ``size`` bytes [pJ]: straight lines on logarithmic axes through 8 KiB, 32 KiB and
     1 MiB (Jouppi et al., ISCA 2021, table 2); beyond 1 MiB the last slope goes on, which is an extrapolation."""
     at = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
@@ -129,7 +128,8 @@ def sram_pj_per_byte(size: Any, node_nm: int) -> Any:
     x = np.log2(np.asarray(size, dtype=np.float64))
     lower = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
     slope = (energy[lower + 1] - energy[lower]) / (at[lower + 1] - at[lower])
-    return plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
+    found: Floats = plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
+    return found
 
 
 def _register_pj(a: Accelerator) -> float:

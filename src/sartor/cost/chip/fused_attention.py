@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.cost.chip.vector_core import EXPONENTIAL
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Pass
-from sartor.units import Floats, plain
+from sartor.units import Floats, Ints, plain
 
 FORWARD_CYCLES = 6 + EXPONENTIAL
 """Lane cycles per query-key pair: the softmax of ``vector_core``."""
@@ -38,7 +37,7 @@ def attention_products(op: Attention) -> tuple[Product, ...]:
     batch, q, d, dv = op.batch * op.num_heads, op.seq_q, op.head_dim, op.v_head_dim
     keys = np.ceil(np.asarray(op.pairs, dtype=np.float64) / q)
 
-    def product(m: Any, n: Any, k: Any) -> Product:
+    def product(m: Ints, n: Ints, k: Ints) -> Product:
         return Product(m=m, n=n, k=k, batch=batch, operand_bytes=op.dtype.bytes, output_bytes=op.dtype.bytes)
 
     scores, values = product(q, keys, d), product(q, dv, keys)
@@ -67,7 +66,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     )
 
 
-def _read_again(op: Attention, a: Accelerator) -> Any:
+def _read_again(op: Attention, a: Accelerator) -> Floats:
     """Bytes of keys and values read more than once."""
     row = (op.head_dim + op.v_head_dim) * op.dtype.bytes
     half = np.asarray(a.global_buffer_bytes) / 2

@@ -7,7 +7,6 @@ narrower than the array waste rows and columns here too; what tiles, buffers and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from sartor.cost.chip.vector_core import vector_work
 from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator, Pass
-from sartor.units import ceil_div
+from sartor.units import Floats, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +25,9 @@ class OperatorFloor:
     """Seconds of one execution. ``tensor_s`` and ``vector_s``: of all tensor and vector cores together, however the
     operator is split; ``least_s``: of the operator, on one core or on all."""
 
-    least_s: Any
-    tensor_s: Any = 0.0
-    vector_s: Any = 0.0
+    least_s: Floats
+    tensor_s: Floats = 0.0
+    vector_s: Floats = 0.0
 
 
 def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:
@@ -56,17 +55,17 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
     return OperatorFloor(least_s=link_time_s(op, a))
 
 
-def _floor(tensor_s: Any, vector_s: Any, buffer_s: Any, memory_s: Any) -> OperatorFloor:
+def _floor(tensor_s: Floats, vector_s: Floats, buffer_s: Floats, memory_s: Floats) -> OperatorFloor:
     least = np.maximum(np.maximum(tensor_s, vector_s), np.maximum(buffer_s, memory_s))
     return OperatorFloor(least_s=least, tensor_s=tensor_s, vector_s=vector_s)
 
 
-def _lanes(cycles: Any, a: Accelerator) -> Any:
+def _lanes(cycles: Floats, a: Accelerator) -> Floats:
     """Seconds of so many lane cycles on all lanes."""
     return cycles / (1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz)
 
 
-def _product_floor(product: Product, a: Accelerator) -> tuple[Any, Any]:
+def _product_floor(product: Product, a: Accelerator) -> tuple[Floats, Floats]:
     """Seconds of all tensor cores (array passes, or operands through their ports), and of the global buffer.
 
     A core tile of tall x wide sums reads k (tall + wide) operands, and the private buffer (or, where sums live in the
@@ -81,10 +80,12 @@ def _product_floor(product: Product, a: Accelerator) -> tuple[Any, Any]:
     return tensor, moved / a.global_buffer_bytes_per_s
 
 
-def _cycles(product: Product, a: Accelerator) -> Any:
+def _cycles(product: Product, a: Accelerator) -> Floats:
     """Cycles in which an array streams the whole product through stationary blocks of rows x cols."""
     m, n, k = product.m, product.n, product.k
     if a.dataflow is Dataflow.OUTPUT_STATIONARY:
-        return 1.0 * product.batch * ceil_div(m, a.array_rows) * ceil_div(n, a.array_cols) * k
+        cycles: Floats = 1.0 * product.batch * ceil_div(m, a.array_rows) * ceil_div(n, a.array_cols) * k
+        return cycles
     across, streamed = (m, n) if a.dataflow is Dataflow.INPUT_STATIONARY else (n, m)
-    return 1.0 * product.batch * ceil_div(k, a.array_rows) * ceil_div(across, a.array_cols) * streamed
+    cycles = 1.0 * product.batch * ceil_div(k, a.array_rows) * ceil_div(across, a.array_cols) * streamed
+    return cycles

@@ -6,8 +6,6 @@ differs. Ring and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005, sec. 4.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.cost.correction.coefficients import CollectiveCoefficients
@@ -16,7 +14,7 @@ from sartor.operators import Collective, CollectiveKind
 from sartor.units import Floats
 
 
-def hops(kind: CollectiveKind, n: Any) -> Any:
+def hops(kind: CollectiveKind, n: Floats) -> Floats:
     """Steps that follow each other: around the ring twice or once; all-to-all and send/recv go straight."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (n - 1)
@@ -25,14 +23,14 @@ def hops(kind: CollectiveKind, n: Any) -> Any:
     return np.ones_like(n)
 
 
-def volume(kind: CollectiveKind, n: Any) -> Any:
+def volume(kind: CollectiveKind, n: Floats) -> Floats:
     """Share of the buffer that leaves each device."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (n - 1) / n
     return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
 
 
-def tree_steps(n: Any) -> Any:
+def tree_steps(n: Floats) -> Floats:
     """Steps of a tree that sends the whole buffer: up to the root and down again, as small buffers go fastest."""
     return 2 * np.ceil(np.log2(np.maximum(n, 1)))
 
@@ -54,7 +52,7 @@ def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
     return float(taken) if taken.ndim == 0 else taken
 
 
-def fitted(kind: CollectiveKind, n: Any, c: CollectiveCoefficients) -> tuple[Any, float, float]:
+def fitted(kind: CollectiveKind, n: Floats, c: CollectiveCoefficients) -> tuple[Floats, float, float]:
     """Share of the link's rate that ``n`` devices reach, seconds of a launch, seconds of a hop."""
     general = c.all_reduce_share if kind is CollectiveKind.ALL_REDUCE else c.link_share
     own = [each[1:4] for each in c.kinds if each[0] == kind.value]

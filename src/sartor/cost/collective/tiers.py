@@ -8,9 +8,10 @@ docs/concepts/clusters.md has symbols, sources and what is assumed of contention
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.cost.collective.ring import fitted, hops, tree_steps, volume
 from sartor.cost.collective.shares import NetworkCoefficients
@@ -22,6 +23,8 @@ from sartor.cost.cost import Cost, Source
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import CollectiveKind
 from sartor.units import Floats, Ints, plain
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MEASURED_RING = 8
 """Devices in the largest group the calibrations were fitted on."""
@@ -67,7 +70,7 @@ def network_time_s(
     )
 
 
-def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Any:
+def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Mask:
     """Whether a group stays inside one innermost tier that is no torus: there the single-node model holds."""
     n, s = np.asarray(group_size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
     return (_members(n, s, _spans(cluster)[0], cluster.num_devices) >= n) & (cluster.tiers[0].torus_axes == 0)
@@ -86,9 +89,9 @@ def ring_sigma(kind: CollectiveKind, c: CollectiveCoefficients) -> float:
     return next((row[-1] for row in c.kinds if row[0] == kind.value), c.log_sigma)
 
 
-def _sigma(near: Any, inside: float, reach: list[Any], cluster: Cluster, c: NetworkCoefficients) -> Any:
+def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: NetworkCoefficients) -> Floats:
     """Of the innermost links alone, or of the outermost tier that a group crosses."""
-    found: Any = inside
+    found: Floats = inside
     for i, tier in enumerate(cluster.tiers):
         crossed = reach[i] > (reach[i - 1] if i else 1)
         found = np.where(crossed & ~near, c.sigma(tier.kind), found)
@@ -98,10 +101,10 @@ def _sigma(near: Any, inside: float, reach: list[Any], cluster: Cluster, c: Netw
 # ------------------------------------------------------------------------------------------- who is near whom
 
 
-def members(n: Any, s: Any, cluster: Cluster) -> list[Any]:
+def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
     """Members of a group of ``n`` devices, ``s`` apart, that one group of each tier holds, innermost first; the last
     holds all."""
-    found: list[Any] = []
+    found: list[Floats] = []
     for span in _spans(cluster):
         inner = found[-1] if found else np.ones_like(n)
         found.append(np.clip(_members(n, s, span, cluster.num_devices), inner, n))
@@ -122,7 +125,7 @@ def _spans(cluster: Cluster) -> list[int]:
     return used
 
 
-def _members(n: Any, s: Any, span: int, num_devices: int) -> Any:
+def _members(n: Floats, s: Floats, span: int, num_devices: int) -> Floats:
     """Members side by side in one group of ``span`` devices (0: all). A group that does not tile it straddles two, and
     the smallest piece sets the pace; where no number of devices is given, one that fits is taken to be placed so."""
     if not span:
@@ -150,34 +153,34 @@ class _Way:
 
     kind: CollectiveKind
     name: str
-    n: Any
-    stride: Any
-    reach: list[Any]
+    n: Floats
+    stride: Floats
+    reach: list[Floats]
     cluster: Cluster
     calibration: Calibration
     alone: bool
 
-    def seconds(self, size: Any) -> tuple[Any, Any]:
+    def seconds(self, size: Floats) -> tuple[Floats, Floats]:
         """Seconds on the links, and around them: the tiers work at once, so the slowest counts whole."""
-        times, latency, pipelined = [], self._launch(), 0.0
+        times: list[Floats] = []
+        latency, pipelined, slowest = self._launch(), np.zeros_like(self.n), np.zeros_like(self.n)
         for i in range(len(self.cluster.tiers)):
             share_of_buffer, rate, hop_s, filling_s = self._tier(i)
             times.append(share_of_buffer * size / rate)
             latency = latency + hop_s
             pipelined = pipelined + 2 * np.sqrt(filling_s * times[-1])
-        slowest = np.maximum.reduce(times)
+            slowest = np.maximum(slowest, times[-1])
         rest = np.maximum(sum(times) - slowest, 0.0)
         return slowest + self.calibration.network.exposed_share * rest, latency + pipelined
 
-    def _tier(self, i: int) -> tuple[Any, Any, Any, Any]:
+    def _tier(self, i: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Share of the buffer each device sends over the tier, its rate, seconds of hops, and of filling its pipe."""
         inner = self.reach[i - 1] if i else np.ones_like(self.n)
         outer, tier = self.reach[i], self.cluster.tiers[i]
         crossed = outer > inner
         if self.kind is CollectiveKind.SEND_RECV:  # the slowest link alone
-            further = self.reach[-1] > outer
-            crossed = crossed & ~further
-        filling_s: Any = 0.0
+            crossed = np.logical_and(crossed, np.less_equal(self.reach[-1], outer))
+        filling_s: Floats = 0.0
         if tier.torus_axes:
             part, rate, hop_s = self._torus(i, inner, outer)
         elif i == 0:
@@ -188,7 +191,7 @@ class _Way:
             filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0) if cut else 0.0
         return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
 
-    def _innermost(self, tier: LinkTier) -> tuple[Any, Any, Any, Any]:
+    def _innermost(self, tier: LinkTier) -> tuple[Floats, Floats, Floats, Floats]:
         """As the single-node model: the calibrated share of the link for the members there are."""
         c, m, kind = local_coefficients(tier, self.calibration), self.reach[0], self.kind
         share, _, hop = fitted(kind, m, c)
@@ -206,7 +209,7 @@ class _Way:
             steps = np.zeros_like(m)  # part of the launch
         return part, rate, steps * hop, c.pipeline**2 * near * hop
 
-    def _between(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
+    def _between(self, i: int, inner: Floats, outer: Floats) -> tuple[Floats, Floats, Floats]:
         """Links between groups of the tier inside: each device sends its share of what leaves the group."""
         tier, c, n, kind = self.cluster.tiers[i], self.calibration.network, self.n, self.kind
         rate = c.share(tier.kind) * self._capacity(tier, inner) / tier.oversubscription
@@ -224,11 +227,11 @@ class _Way:
             steps = 2 * c.tree_hop * np.ceil(np.log2(np.maximum(groups, 1)))
             return 2 / inner, rate * c.tree_share, steps * tier.latency_s  # inner in one tree, a leaf of the other
         turns = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
-        steps = turns * (n / inner - n / outer)
+        turns_taken: Floats = turns * (n / inner - n / outer)
         near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
-        return near / inner, rate, steps * tier.latency_s
+        return near / inner, rate, turns_taken * tier.latency_s
 
-    def _capacity(self, tier: LinkTier, inner: Any) -> Any:
+    def _capacity(self, tier: LinkTier, inner: Floats) -> Floats:
         """What one of ``inner`` members in a node may send: its share, or what silent neighbours leave."""
         if not self.alone:
             return tier.bytes_per_s
@@ -240,14 +243,14 @@ class _Way:
         tiers = self.cluster.tiers
         return i + 1 < len(tiers) and tiers[i + 1].kind == tiers[i].kind
 
-    def _torus(self, i: int, inner: Any, outer: Any) -> tuple[Any, Any, Any]:
+    def _torus(self, i: int, inner: Floats, outer: Floats) -> tuple[Floats, Floats, Floats]:
         tier = self.cluster.tiers[i]
         slices = _spans(self.cluster)[i] or self.cluster.num_devices or tier.span
         share = self.calibration.network.share(tier.kind)
         part, rate, steps = torus_terms(self.kind, outer / inner, np.maximum(self.stride, 1), tier, slices)
         return part / inner, rate * share / tier.oversubscription, steps * tier.latency_s
 
-    def _launch(self) -> Any:
+    def _launch(self) -> Floats:
         """Of the kernel; an all-to-all's step inside a node is paid however far its peers are."""
         c = local_coefficients(self.cluster.tiers[0], self.calibration)
         launch, hop = fitted(self.kind, self.n, c)[1:]

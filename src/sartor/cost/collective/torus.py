@@ -7,18 +7,19 @@ links, an axis that is not closed takes twice the time, an all-to-all a quarter 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.cost.collective.ring import volume
 from sartor.hardware.cluster import LinkTier
 from sartor.operators import CollectiveKind
+from sartor.units import Floats
 
 _EPSILON = 1e-6
 
 
-def torus_terms(kind: CollectiveKind, n: Any, stride: Any, tier: LinkTier, slice_devices: int) -> tuple[Any, Any, Any]:
+def torus_terms(
+    kind: CollectiveKind, n: Floats, stride: Floats, tier: LinkTier, slice_devices: int
+) -> tuple[Floats, Floats, Floats]:
     """Share of the buffer each device sends, nominal bytes/s it sends at, and hops that follow each other.
 
     ``n`` members ``stride`` apart on a torus of ``slice_devices`` (0: just as many as the largest group needs).
@@ -39,7 +40,7 @@ def torus_terms(kind: CollectiveKind, n: Any, stride: Any, tier: LinkTier, slice
     return volume(kind, n), rate, turns * np.ceil(covered * length / 2)
 
 
-def _axes(n: Any, stride: Any, side: float, axes: int) -> tuple[Any, Any]:
+def _axes(n: Floats, stride: Floats, side: float, axes: int) -> tuple[Floats, Floats]:
     """How many axes a group covers whole, and how many in part."""
     first = np.log(stride) / np.log(side)
     last = np.log(np.maximum(n * stride, 1.0)) / np.log(side)

@@ -7,8 +7,6 @@ docs/concepts/attention.md.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.cost.correction.attention import correct_attention
@@ -19,7 +17,7 @@ from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Pass
-from sartor.units import plain
+from sartor.units import Floats, plain
 
 DECODE_ROWS = 8
 """Up to so many new tokens per sequence the decode kernel runs (one, or a few when speculating)."""
@@ -41,12 +39,12 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
     gemm = calibration.gemm.get(op.dtype)
     run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
-    compute = lasting_s(compute, op.flops, run)
-    time = np.maximum(compute, memory) + overlap * np.minimum(compute, memory) + launch
+    lasting = lasting_s(compute, op.flops, run)
+    time = np.maximum(lasting, memory) + overlap * np.minimum(lasting, memory) + launch
     sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
     cost = Cost(
         time_s=plain(time),
-        compute_s=plain(compute),
+        compute_s=plain(lasting),
         memory_s=plain(memory),
         overhead_s=plain(launch),
         log_sigma=plain(sigma),
@@ -55,7 +53,7 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     return correct_attention(op, cost, gpu, calibration)
 
 
-def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Any, Any, Any, Any]:
+def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
     """Blocks of ``tile_q`` queries of one head; a block's steps follow its mask. SMs share the steps evenly, but none
     finishes before the longest block."""
     seq_q, seq_kv = np.asarray(op.seq_q, dtype=np.float64), np.asarray(op.seq_kv, dtype=np.float64)
@@ -73,7 +71,7 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
     return compute, memory, c.launch_s, c.overlap
 
 
-def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Any, Any, Any, Any]:
+def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
     """Blocks of all query rows that share a key/value head; keys are split over idle SMs, so steps divide evenly."""
     kv_heads = np.maximum(np.asarray(op.num_kv_heads), 1)
     rows = np.asarray(op.seq_q) * np.ceil(np.asarray(op.num_heads) / kv_heads)
@@ -91,7 +89,7 @@ def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> t
     return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap
 
 
-def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Any:
+def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Floats:
     """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
     padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
@@ -100,4 +98,5 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
         np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
     )
     widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
-    return np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
+    step_s: Floats = np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
+    return step_s

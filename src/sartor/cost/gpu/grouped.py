@@ -8,7 +8,6 @@ docs/concepts/moe.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, GroupedGemm, Pass
-from sartor.units import plain
+from sartor.units import Floats, plain
 
 TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])
 """Tile heights of the grouped kernels of CUTLASS, Triton and TensorRT-LLM."""
@@ -90,7 +89,7 @@ def _faster(grouped: Cost, one_by_one: Cost) -> Cost:
     )
 
 
-def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Any]:
+def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Floats]:
     """Seconds of compute, memory and all, with the tile height chosen; the sizes' broadcast shape."""
     rows, masked = walked_rows(op.rows, op.masked_rows, op.tokens, c.dragged)
     sizes = (op.groups, rows, op.n, op.k, op.skew, masked)
@@ -105,15 +104,15 @@ def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRu
     waves = waves + c.tail * (np.ceil(waves) - waves)
     compute = waves * (k * per_k + c.tile_s * (tiles_m * c.tile_n) / 16384)
     best = np.argmin(compute, axis=-1)[..., None]
-    compute = lasting_s(np.take_along_axis(compute, best, axis=-1)[..., 0], op.flops, run)
+    compute_s = lasting_s(np.take_along_axis(compute, best, axis=-1)[..., 0], op.flops, run)
     out = max(2.0, op.dtype.bytes)
     traffic = op.dtype.bytes * (active * n * k + rows * k) + out * rows * n
     traffic = traffic + c.masked * op.dtype.bytes * masked * (n + k)
     memory = (traffic / (c.hbm_share * gpu.hbm_bytes_per_s))[..., 0]
-    time_s = np.maximum(compute, memory) + c.overlap * np.minimum(compute, memory) + c.launch_s
+    time_s = np.maximum(compute_s, memory) + c.overlap * np.minimum(compute_s, memory) + c.launch_s
     return {
         "time_s": time_s,
-        "compute_s": compute,
+        "compute_s": compute_s,
         "memory_s": memory,
         "tile_m": tiles_m[best][..., 0],
         "tile_n": np.broadcast_to(float(c.tile_n), time_s.shape),
@@ -121,7 +120,7 @@ def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRu
     }
 
 
-def tiles_down(mean: Any, groups: Any, skew: Any, tiles_m: Any = TILES_M) -> Any:
+def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TILES_M) -> Floats:
     """Row tiles of all groups, for every tile height on the last axis, where the largest group has ``skew`` x ``mean``.
 
     Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``least_load`` up to it.
@@ -141,14 +140,14 @@ def tiles_down(mean: Any, groups: Any, skew: Any, tiles_m: Any = TILES_M) -> Any
     return groups * total / _QUANTILES.size
 
 
-def least_load(skew: Any) -> Any:
+def least_load(skew: Floats) -> Floats:
     """Rows of the smallest group over the mean's, where rows are log-uniform up to ``skew`` x mean.
 
     The mean of a log-uniform variable on [a, K] is (K - a) / ln(K / a); with mean 1, a - ln a = K - ln K (a <= 1),
     solved by Newton's method from below.
     """
     k = np.maximum(np.asarray(skew, dtype=np.float64), 1 + 1e-9)
-    a = np.maximum(k * np.exp(-k), 1e-12)
+    a: Floats = np.maximum(k * np.exp(-k), 1e-12)
     for _ in range(12):
         a = np.minimum(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), 1.0)
     return a

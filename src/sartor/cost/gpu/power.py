@@ -9,7 +9,6 @@ as ever. Evidence and figures: docs/concepts/gemm.md, "Clock".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
+from sartor.units import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, 
     return LongRun(uniform=1 + throttle, kept=power.kept) if throttle else None
 
 
-def lasting_s(time_s: Any, flops: Any, run: LongRun | None) -> Any:
+def lasting_s(time_s: Floats, flops: Floats, run: LongRun | None) -> Floats:
     """``time_s`` of a short run as it is in a long one; never less."""
     if run is None:
         return time_s

@@ -156,15 +156,15 @@ class _Tiles:
         )
 
 
-def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Any]:
+def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
     """Every block computes a whole tile."""
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), p, machine, c)
     overhead = c.launch_s + quantizing_s(p, machine, c)
-    return _terms(p, tiles, machine, c, np.float64(1), waves, compute, _traffic_s(p, machine, c), overhead)
+    return _terms(p, tiles, machine, c, np.ones(1), waves, compute, _traffic_s(p, machine, c), overhead)
 
 
-def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Any]:
+def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
     """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
     parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
     parts = np.maximum(np.floor(parts), 1.0)
@@ -172,7 +172,7 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
     memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
     overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
-    return _terms(p, tiles, machine, c, parts, np.float64(1), compute, memory, overhead)
+    return _terms(p, tiles, machine, c, parts, np.ones(1), compute, memory, overhead)
 
 
 def _terms(
@@ -180,12 +180,12 @@ def _terms(
     tiles: _Tiles,
     machine: Machine,
     c: GemmCoefficients,
-    parts: Any,
-    waves: Any,
-    compute: Any,
-    memory: Any,
-    overhead: Any,
-) -> dict[str, Any]:
+    parts: Array,
+    waves: Array,
+    compute: Array,
+    memory: Array,
+    overhead: Array,
+) -> dict[str, Array]:
     return {
         "time_s": _combine(compute, memory, c.overlap) + overhead,
         "compute_s": compute,
@@ -201,21 +201,21 @@ def _terms(
     }
 
 
-def _throttled(compute: Any, p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+def _throttled(compute: Array, p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     """Under load the clock falls to what the power limit allows: at once in long runs, gradually in short ones."""
     run, short = machine.long_run, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s)))
     if run is None:
         return short
-    lasting = lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run)
+    lasting: Array = np.asarray(lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run))
     return lasting if run.uniform else np.maximum(lasting, short)
 
 
-def _combine(compute: Any, memory: Any, overlap: float) -> Any:
+def _combine(compute: Array, memory: Array, overlap: float) -> Array:
     """The greater, and what of the lesser is not hidden behind it."""
     return np.maximum(compute, memory) + overlap * np.minimum(compute, memory)
 
 
-def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     """First operand (less what is warm in L2), second operand, result."""
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
     if machine.warm_weight_bytes == 0:
@@ -226,7 +226,7 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
     return (first + out) / machine.hbm_bytes_per_s + second / rate
 
 
-def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Any:
+def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     """What comes before the GEMM: a kernel that narrows the first operand, where the dtype needs one, and copies
     of operands into blocks, where the library makes them."""
     traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
