@@ -144,6 +144,23 @@ def test_advice_for_a_gpu_and_a_chip_has_a_speedup_on_each(sartor: Sartor) -> No
     assert found["minimax"]["per_gpu"][CHIP] > 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("array_rows = 256", "", "array_rows=missing: my_chip must state it"),
+        ("array_rows = 256", "array_rows = [128, 256]", "array_rows=[128, 256]: must be a number"),
+        ("array_rows = 256", "array_rwos = 256", "array_rwos=256: is not a key of an accelerator; nearest: array_rows"),
+        ("global_buffer_mib = 256", "global_buffer_mib = 1e6", "global_buffer_mib=1000000.0: must be smaller than"),
+        ('memory = "hbm3"', 'memory = "hbm9"', "memory=hbm9: must be one of"),
+    ],
+)
+def test_a_wrong_file_of_a_chip_is_told_in_its_own_keys(
+    sartor: Sartor, my_chip: Path, old: str, new: str, sentence: str
+) -> None:
+    my_chip.write_text(MY_CHIP.replace(old, new))
+    assert sentence in sartor("estimate", "gpt2", "--gpu", my_chip, "--json").refusal()
+
+
 # ---------------------------------------------------------------------------------------------------- many of a chip
 
 

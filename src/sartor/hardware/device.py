@@ -15,6 +15,7 @@ from sartor.hardware.accelerator_catalog import accelerator_from, accelerator_na
 from sartor.hardware.catalog import canonical, gpu_from, gpu_names, is_accelerator, load_gpu, read_device_table
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
+from sartor.units import MIB
 
 GENERATION = "accelerator"
 """Generation of every template chip, which has no measurements and borrows no calibration."""
@@ -58,6 +59,9 @@ def datasheet_of(accelerator: Accelerator) -> Gpu:
     a = accelerator
     if a.shape:
         raise InputError("accelerator", a.shape, "must be one chip here, not an array of candidates")
+    if a.global_buffer_bytes >= a.hbm_bytes:
+        must = f"must be smaller than the memory behind it, {a.hbm_bytes / MIB:.4g} MiB"
+        raise InputError("global_buffer_mib", a.global_buffer_bytes / MIB, must)
     peak = float(a.peak_flops_per_s)
     return Gpu(
         name=a.name or "accelerator",
