@@ -60,6 +60,18 @@ class DataTraffic:
     """All-reduce of a table that first and last stage both hold."""
 
 
+def traffic_at(traffic: DataTraffic, index: Any) -> DataTraffic:
+    """Of some plans."""
+
+    def line(of: Line) -> Line:
+        return Line(start_s=np.asarray(of.start_s)[index], s_per_byte=np.asarray(of.s_per_byte)[index])
+
+    def group(of: GroupTraffic) -> GroupTraffic:
+        return GroupTraffic(reduce=line(of.reduce), gather=line(of.gather), shards=np.asarray(of.shards)[index])
+
+    return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
+
+
 def data_traffic(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration, bucket_bytes: float
 ) -> DataTraffic:
@@ -136,19 +148,11 @@ class Exchange:
         b = self.bucket_bytes
         return self.dense.total_s(self.dense_bytes, b) + self.expert.total_s(self.expert_bytes, b)
 
-    def seen_s(self, window_s: Floats, overlaps: bool, contention: float) -> Floats:
-        """What of it lengthens a step when ``window_s`` of compute runs beside it.
-
-        What is hidden is felt too: compute loses ``contention`` of every second it shares.
-        """
-        total = self.total_s
-        if not overlaps:
-            return total
+    @property
+    def last_s(self) -> Floats:
+        """Of the bucket that is there last."""
         b = self.bucket_bytes
-        last = np.maximum(self.dense.bucket_s(self.dense_bytes, b), self.expert.bucket_s(self.expert_bytes, b))
-        share = 1.0 - last / np.where(np.greater(total, 0), total, 1.0)
-        seen = last + np.maximum(total - last - window_s * share, 0.0)
-        return seen + contention * (total - seen)
+        return np.maximum(self.dense.bucket_s(self.dense_bytes, b), self.expert.bucket_s(self.expert_bytes, b))
 
 
 def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float) -> Exchange:

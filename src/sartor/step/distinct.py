@@ -50,3 +50,14 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
         return np.flatnonzero(seen), (np.cumsum(seen) - 1).take(values)
     found, index = np.unique(values, return_inverse=True)
     return found, index.reshape(values.shape)
+
+
+def side_by_side(arrays: Sequence[Any]) -> Any:
+    """Arrays [R, n] of several R next to each other, [most R, all n]: those of fewer rows are filled up with zeros."""
+    ranks = max(len(each) for each in arrays)
+    out = np.zeros((ranks, sum(each.shape[1] for each in arrays)), dtype=arrays[0].dtype)
+    start = 0
+    for each in arrays:
+        out[: len(each), start : start + each.shape[1]] = each
+        start += each.shape[1]
+    return out

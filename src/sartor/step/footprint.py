@@ -12,8 +12,8 @@ import numpy.typing as npt
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.distinct import distinct_rows
-from sartor.step.held_bytes import HeldBytes, held_bytes
+from sartor.step.distinct import distinct_rows, side_by_side
+from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.memory_coefficients import USABLE_SHARE
 from sartor.step.results import Footprint
@@ -115,23 +115,24 @@ def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
     kept_rows, kept_at = distinct_rows([*whole, size, d.sequence_parallel, count, *kinds])
     held_rows, held_at = distinct_rows([*whole, d.dp, flat.zero_stage, flat.shard_group, flat.optimizer_offload])
     kept_plan, held_plan = _kept_plan(kept_rows, ways), _held_plan(held_rows, ways)
-    microbatches = microbatch_of(job, kept_plan)
+    microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
     kept, held, devices = list[KeptBytes](), list[HeldBytes](), list[IntArray]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
     for i, (pp, virtual) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
         of_kept, of_held = (slice(at[i], at[i + 1]) for at in starts)
         counts, device = devices_of(job, pp, virtual, flat.stage_layers, every=False)
-        batch = microbatches.at(np.arange(of_kept.start, of_kept.stop))
+        batch = microbatches.at(of_kept)
         kept.append(kept_bytes(job, _take(kept_plan, of_kept), cluster.gpu, batch, counts, device))
-        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, counts.sum(axis=1)))
+        own = params_at(params, of_held)
+        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, own, counts.sum(axis=1)))
         devices.append(device[:, None])
     return _Tables(
         job=job,
         cluster=cluster,
         kept=_beside(kept),
         held=_beside(held),
-        device=_joined(devices),
-        real=_joined([np.ones(each.layers_kept.shape) for each in kept]) > 0,
+        device=side_by_side(devices),
+        real=side_by_side([np.ones(each.layers_kept.shape) for each in kept]) > 0,
         pipeline=pipeline,
         kept_at=kept_at,
         held_at=held_at,
@@ -144,17 +145,7 @@ Record = TypeVar("Record", KeptBytes, HeldBytes)
 def _beside(of_pipelines: list[Record]) -> Record:
     """The plans of all pipelines beside each other; those of fewer distinct ranks are filled up with nothing."""
     names = of_pipelines[0].__dataclass_fields__
-    return type(of_pipelines[0])(**{n: _joined([getattr(each, n) for each in of_pipelines]) for n in names})
-
-
-def _joined(arrays: list[Any]) -> Any:
-    ranks = max(len(each) for each in arrays)
-    out = np.zeros((ranks, sum(each.shape[1] for each in arrays)), dtype=arrays[0].dtype)
-    start = 0
-    for each in arrays:
-        out[: len(each), start : start + each.shape[1]] = each
-        start += each.shape[1]
-    return out
+    return type(of_pipelines[0])(**{n: side_by_side([getattr(each, n) for each in of_pipelines]) for n in names})
 
 
 def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:

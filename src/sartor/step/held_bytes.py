@@ -49,12 +49,12 @@ class HeldBytes:
         return self.weights + self.narrow_weights + self.grads + self.optimizer
 
 
-_Params = list[tuple[Block, BlockParams]]
+Params = list[tuple[Block, BlockParams]]
+"""Every block with its parameters on a device, for every plan."""
 
 
-def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, held: IntArray) -> HeldBytes:
+def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> HeldBytes:
     """Of pipeline ranks that hold ``held`` [devices, blocks]; ``plan`` is of flat arrays whose pp are all the same."""
-    params = _params(job, plan)
     shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
     return HeldBytes(
@@ -66,19 +66,20 @@ def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, held: IntArray) -
     )
 
 
-def _params(job: TrainingJob, plan: TrainingPlan) -> _Params:
-    """Of every block, for every plan."""
+def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
     few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
     found = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
     whole = few[0] * 0
-    spread = [
-        BlockParams(dense=(p.dense + whole)[back], expert=(p.expert + whole)[back], tied=(p.tied + whole)[back])
-        for p in found
-    ]
-    return list(zip(blocks(job.shape), spread, strict=True))
+    full = [BlockParams(dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in found]
+    return params_at(list(zip(blocks(job.shape), full, strict=True)), back)
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> dict[str, Any]:
+def params_at(params: Params, index: Any) -> Params:
+    """Of some plans."""
+    return [(b, BlockParams(dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
+
+
+def _states(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> dict[str, Any]:
     layers, outer, experts = _counted(params, held, job.trainer.lockstep or int(plan.dims.pp[0]) > 1)  # type: ignore[index]
     pairs = (
         (layers, dense_states(job, plan)),
@@ -95,7 +96,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArra
     return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
 
 
-def _counted(params: _Params, held: IntArray, copies_table: bool) -> tuple[Any, Any, Any]:
+def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Any, Any, Any]:
     """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has a
     copy of a tied embedding table."""
     layers: Any = 0.0
@@ -112,7 +113,7 @@ def _counted(params: _Params, held: IntArray, copies_table: bool) -> tuple[Any, 
     return layers, outer, experts
 
 
-def _largest(params: _Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> Bytes:
+def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> Bytes:
     """Parameters of the largest kind of layer on every device, all its experts or one."""
     best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
     for i, (block, own) in enumerate(params):
@@ -126,7 +127,7 @@ def _largest(params: _Params, plan: TrainingPlan, held: IntArray, *, single_expe
     return best
 
 
-def _gathered(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> Bytes:
+def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> Bytes:
     """ZeRO 3: whole weights of the layers at work, a layer's whole gradients in 16 bits and, while they are reduced, in
     the reduction's type, and tables of embedding and head, which stay gathered."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
@@ -142,7 +143,7 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntAr
     return np.where(is_3, whole, 0.0)
 
 
-def _placeholders(job: TrainingJob, plan: TrainingPlan, params: _Params, held: IntArray) -> Bytes:
+def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> Bytes:
     layer = _largest(params, plan, held, single_expert=True)
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 

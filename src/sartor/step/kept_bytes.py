@@ -54,7 +54,7 @@ class Microbatch:
     table: Any
     """Parameters of the head with its table."""
 
-    def at(self, index: npt.NDArray[np.intp]) -> Microbatch:
+    def at(self, index: Any) -> Microbatch:
         """Of some plans."""
         return replace(
             self,
@@ -65,7 +65,7 @@ class Microbatch:
         )
 
 
-def _taken(record: Any, index: npt.NDArray[np.intp]) -> Any:
+def _taken(record: Any, index: Any) -> Any:
     arrays = {name: getattr(record, name) for name in record.__dataclass_fields__}
     return replace(record, **{n: a[index] for n, a in arrays.items() if isinstance(a, np.ndarray) and a.ndim})
 

@@ -32,33 +32,24 @@ LOGIT_BYTES = 6.0
 """Per logit: 16-bit logits and their probabilities in fp32, kept for the microbatch the last stage works on."""
 
 
-def lockstep_parts(
-    s: StageSeconds, p: dict[str, IntArray], transfer_s: FloatArray
-) -> tuple[dict[str, FloatArray], FloatArray]:
-    """Parts of the step of plans that share their stages, which add up to it, and what stages of equal loads would save
-    at most. ``transfer_s`` [plans] is one microbatch's activation to the next stage."""
-    rows, m = s.rows, p["microbatches"]
+def lockstep_parts(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> dict[str, FloatArray]:
+    """Parts of the pipeline's time of every way to work, and what stages of equal loads would save at most.
+    ``transfer_s`` [W] is one microbatch's activation to the next stage."""
+    rows, m = s.rows, work["microbatches"]
     f, b = s.forward_s, s.returned_s()
     arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
     returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
-    again = (p["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
-    work = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
-    load = work + arrives + returns
+    again = (work["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
+    busy = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
+    load = busy + arrives + returns
     slowest = np.argmax(load, axis=0)[None]
-    bottleneck, busy = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, work))
-    nothing = np.zeros_like(bottleneck)
-    parts = {
-        "compute_s": m * busy,
-        "tp_s": nothing,
-        "pp_bubble_s": (rows.pp - 1) * bottleneck,
-        "pp_transfer_s": m * (bottleneck - busy),
-        "dp_exposed_s": s.first_reduced_s(),
-        "ep_s": nothing,
-        "cp_s": nothing,
-        "optimizer_s": s.updates_s()[0],
-        "overhead_s": nothing,
+    bottleneck, worked = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, busy))
+    return {
+        "compute_s": m * worked,
+        "bubble_s": (rows.pp - 1) * bottleneck,
+        "transfer_s": m * (bottleneck - worked),
+        "imbalance_s": (m + rows.pp - 1) * (bottleneck - s.evened_s(load)),
     }
-    return parts, (m + rows.pp - 1) * (bottleneck - s.evened_s(load))
 
 
 def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Any) -> Any:

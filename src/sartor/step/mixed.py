@@ -19,6 +19,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.training import TrainingJob
 from sartor.operators import DType
+from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange
 from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows
 from sartor.step.tables import PlanTables
@@ -72,43 +73,46 @@ def pools_of_stages(pools: Sequence[Cluster], job: TrainingJob, pp: int, devices
     return np.array(slowest, dtype=np.int64)
 
 
-def stage_seconds(
-    tables: Sequence[PlanTables], rows: StageRows, p: dict[str, IntArray], where: IntArray
-) -> StageSeconds:
+def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str, IntArray]) -> StageSeconds:
     """Seconds of distinct stages, each from the tables of its own pool."""
     if len(tables) == 1:
-        return StageSeconds(tables[0], rows, p, where)
-    return _MixedSeconds([StageSeconds(t, rows, p, where) for t in tables])
+        return StageSeconds(tables[0], rows, work)
+    return _MixedSeconds([StageSeconds(t, rows, work) for t in tables])
 
 
-_ARRAYS = (
-    "tp_s",
-    "ep_s",
-    "cp_s",
-    "host_s",
-    "deviation_s",
-    "wgrad_s",
-    "forward_s",
-    "backward_s",
-    "layerwise_s",
-)
+def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArray) -> StageExchange:
+    """What replicas of distinct stages exchange, each within its own pool."""
+    found = [stage_exchange(t, rows, structure) for t in tables]
+    if len(found) == 1:
+        return found[0]
+    own = {name: _own([getattr(each, name) for each in found], rows) for name in PER_STAGE}
+    slowest = {name: np.maximum.reduce([getattr(each, name) for each in found]) for name in ("norm_s", "tied_s")}
+    return StageExchange(**own, **slowest)
+
+
+def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:
+    """Rows taken from the pools they stand in."""
+    stacked: FloatArray = np.stack(of_pools)[rows.pool, np.arange(rows.pool.size)]
+    return stacked
+
+
+_ARRAYS = ("wgrad_s", "forward_s", "backward_s", "layerwise_s", "gather_s", "scatter_s")
 
 
 class _MixedSeconds(StageSeconds):
-    """Rows taken from the pools they stand in."""
-
     def __init__(self, of_pools: Sequence[StageSeconds]) -> None:
         first = of_pools[0]
         self.of_pools = of_pools
-        self.t, self.rows, self.p, self.at, self.counts = first.t, first.rows, first.p, first.at, first.counts
+        self.t, self.rows, self.work, self.at, self.counts = first.t, first.rows, first.work, first.at, first.counts
         for name in _ARRAYS:
-            setattr(self, name, self._own([getattr(s, name) for s in of_pools]))
+            setattr(self, name, _own([getattr(each, name) for each in of_pools], self.rows))
 
-    def _own(self, values: Sequence[Any]) -> FloatArray:
-        shape = self.of_pools[0].forward_s.shape
-        stacked = np.stack([np.broadcast_to(value, shape) for value in values])
-        own: FloatArray = stacked[self.rows.pool, np.arange(shape[0])]
-        return own
+    def of_slowest(self, name: str, slowest: npt.NDArray[np.intp]) -> FloatArray:
+        found = np.stack([each.of_slowest(name, slowest) for each in self.of_pools])
+        return np.asarray(found[self.rows.pool[slowest], np.arange(slowest.size)])
+
+    def returned_s(self) -> FloatArray:
+        return _own([each.returned_s() for each in self.of_pools], self.rows)
 
     def blocks_s(self) -> FloatArray:
         return np.concatenate([each.blocks_s() for each in self.of_pools])
@@ -118,25 +122,3 @@ class _MixedSeconds(StageSeconds):
         alone = [s.forward_s + s.backward_s + s.wgrad_s for s in self.of_pools]
         faster = np.stack([(alone[0] / np.maximum(each, 1e-30)).max(axis=0) for each in alone])
         return self.rows.times @ alone[0] / (self.rows.times @ faster[self.rows.pool])
-
-    def reduced_s(self) -> Any:
-        return self._own([s.reduced_s() for s in self.of_pools])
-
-    def first_reduced_s(self) -> Any:
-        return np.maximum.reduce([np.asarray(s.first_reduced_s()) for s in self.of_pools])
-
-    def gathered_s(self) -> Any:
-        return self._own([s.gathered_s() for s in self.of_pools])
-
-    def earlier_s(self) -> Any:
-        return np.maximum.reduce([np.asarray(s.earlier_s()) for s in self.of_pools])
-
-    def tied_s(self) -> Any:
-        return np.maximum.reduce([np.asarray(s.tied_s()) for s in self.of_pools])
-
-    def updates_s(self) -> FloatArray:
-        return self._own([s.updates_s() for s in self.of_pools])
-
-    def optimizer_s(self) -> Any:
-        norm = np.maximum.reduce([s.norm_s for s in self.of_pools]) if self.t.job.trains_weights else 0.0
-        return self.updates_s().max(axis=0) + norm

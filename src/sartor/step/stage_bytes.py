@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.held_bytes import HeldBytes, held_bytes
+from sartor.step.held_bytes import HeldBytes, held_bytes, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.memory_coefficients import TIGHT_FRAGMENTATION, USABLE_SHARE
 from sartor.step.stages import stage_counts
@@ -68,7 +68,7 @@ def stage_bytes(
 ) -> StageBytes:
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
     ``plan`` are flat arrays of equal length whose pp and virtual stages are all the same."""
-    held = held_bytes(job, plan, cluster.gpu, counts.sum(axis=1))
+    held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1))
     kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), counts, device)
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
     passing = passing + held.gathered + held.placeholders

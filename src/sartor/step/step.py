@@ -1,15 +1,15 @@
 """A training step: seconds of one plan or of a million, part by part.
 
-Blocks are priced once per distinct (tp, cp, ep, microbatch), traffic among replicas once per distinct dims; plans that
-share (pp, virtual stages) share their stages and are summed up together. docs/concepts/training-step.md has every
-formula with its source.
+Blocks are priced once per distinct (tp, cp, ep, microbatch), traffic among replicas once per distinct dims, pipelines
+once per distinct way to work; what is left per plan is a sum. docs/concepts/training-step.md has every formula with its
+source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,15 @@ from sartor.model.lower.split import check
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.distinct import distinct_rows
+from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.lockstep import lockstep_parts
-from sartor.step.mixed import known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
+from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
 from sartor.step.orders import check_schedule
 from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.results import StepEstimate
+from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
-from sartor.step.stages import StageRows, stage_counts, stage_rows
+from sartor.step.stages import StageRows, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import PlanTables, plan_columns, plan_tables
 
@@ -59,14 +60,10 @@ def step(
     """
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
-    pools = pools_of(cluster)
-    tables = _tables(job, columns, cluster, calibration, coefficients)
-    out = {name: np.empty(columns["tp"].size) for name in _PARTS}
-    for stages, where in _groups(job, plan, columns, pools):
-        for name, value in _price(tables, stages, {k: v[where] for k, v in columns.items()}, where).items():
-            out[name][where] = value
+    split = np.zeros_like(columns["tp"])
+    found = _step(job, {**columns, "split": split}, [plan.stage_layers], cluster, calibration, coefficients)
     single = shape == ()
-    return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in out.items()})
+    return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in zip(_PARTS, found, strict=True)})
 
 
 def step_each(
@@ -77,29 +74,12 @@ def step_each(
         return []
     of_each = [plan_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([each[name] for each in of_each]) for name in of_each[0]}
-    pools, tables = pools_of(cluster), _tables(job, columns, cluster, calibration, None)
-    found = []
-    for index, (plan, own) in enumerate(zip(plans, of_each, strict=True)):
-        ((stages, _),) = _groups(job, plan, own, pools)
-        parts = _price(tables, stages, own, np.array([index]))
-        found.append(StepEstimate(**{name: float(value[0]) for name, value in parts.items()}))
-    return found
+    splits = [plan.stage_layers for plan in plans]
+    found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, cluster, calibration, None)
+    return [StepEstimate(**dict(zip(_PARTS, values, strict=True))) for values in found.T.tolist()]
 
 
 _PARTS = tuple(field.name for field in fields(StepEstimate))
-
-
-def _tables(
-    job: TrainingJob,
-    columns: dict[str, IntArray],
-    cluster: Cluster,
-    calibration: Calibration | None,
-    coefficients: TrainingCoefficients | None,
-) -> list[PlanTables]:
-    """Of every pool."""
-    pools = pools_of(cluster)
-    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    return [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
 
 
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
@@ -113,24 +93,93 @@ def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
         check_schedule(schedule, int(d.pp), int(plan.virtual_stages), int(plan.num_microbatches))
 
 
-def _groups(
-    job: TrainingJob, plan: TrainingPlan, columns: dict[str, IntArray], pools: Sequence[Cluster]
-) -> Iterator[tuple[_Stages, IntArray]]:
-    """Plans that share their stages, a few thousand at a time."""
-    per_stage = columns["tp"] * columns["cp"] * columns["dp"]
-    wanted = [columns["pp"], columns["virtual"], per_stage if len(pools) > 1 else np.ones_like(per_stage)]
-    (pps, virtuals, sizes), index = distinct_rows(wanted)
-    order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index, minlength=pps.size)).tolist()
-    for pp, virtual, size, start, end in zip(
-        pps.tolist(), virtuals.tolist(), sizes.tolist(), [0, *ends[:-1]], ends, strict=True
-    ):
-        stages = _stages(job, pp, virtual, plan.stage_layers, pools_of_stages(pools, job, pp, size), len(pools))
-        for first in range(start, end, CHUNK):
-            yield stages, order[first : min(first + CHUNK, end)]
+def tables_of(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    coefficients: TrainingCoefficients | None = None,
+) -> list[PlanTables]:
+    """Of every pool of the cluster."""
+    pools = pools_of(cluster)
+    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    return [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
 
 
-class _Stages(NamedTuple):
+STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero")
+"""What tables depend on: of ``virtual`` whether chunks interleave, of ``zero`` whether anything is sharded."""
+WORK = ("pipeline", "structure", "recompute", "recompute_layers", "microbatches", "schedule", "zero")
+"""What a pipeline's time depends on: of ``zero`` whether weights are gathered layer by layer."""
+
+
+def _step(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    splits: Sequence[tuple[int, ...] | None],
+    cluster: Cluster,
+    calibration: Calibration | None,
+    coefficients: TrainingCoefficients | None,
+) -> FloatArray:
+    """The fields of ``StepEstimate`` [fields, plans]; column ``split`` says which of ``splits`` a plan has."""
+    plans = _plans(job, columns, splits, cluster, calibration, coefficients)
+    out = np.empty((len(_PARTS), columns["tp"].size))
+    for start in range(0, out.shape[1], CHUNK):
+        some = slice(start, start + CHUNK)
+        parts = plans.parts({name: column[some] for name, column in columns.items()}, some)
+        for row, name in zip(out, _PARTS, strict=True):
+            row[some] = parts[name]
+    return out
+
+
+def _plans(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    splits: Sequence[tuple[int, ...] | None],
+    cluster: Cluster,
+    calibration: Calibration | None,
+    coefficients: TrainingCoefficients | None,
+) -> _Plans:
+    told = {**columns, "virtual": np.minimum(columns["virtual"], 2), "zero": np.minimum(columns["zero"], 1)}
+    few, structure = distinct_rows([told[name] for name in STRUCTURE])
+    structures = dict(zip(STRUCTURE, few, strict=True))
+    pools = pools_of(cluster)
+    tables = tables_of(job, structures, cluster, calibration, coefficients)
+    size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
+    ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"]])
+    layerwise = np.where(columns["zero"] >= 3, 3, 0)
+    told = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
+    work, of = distinct_rows([told[name] for name in WORK])
+    exchanges, at = distinct_rows([pipeline, structure])
+    worked, exchanged = list[Worked](), list[StageExchange]()
+    starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
+    for i, (pp, virtual, per_stage, split) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
+        stages = _stages(job, pp, virtual, splits[split], pools_of_stages(pools, job, pp, per_stage), len(pools))
+        exchanged.append(exchange_of(tables, stages.rows, exchanges[1][starts[1][i] : starts[1][i + 1]]))
+        for first in range(starts[0][i], starts[0][i + 1], CHUNK):
+            mine = slice(first, min(first + CHUNK, starts[0][i + 1]))
+            rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
+            worked.append(_work(tables, stages, {**rows, "virtual": np.full(rows["structure"].size, virtual)}))
+    exchange = _beside(exchanged)
+    return _Plans(
+        tables=tables,
+        work=Worked(**{f.name: side_by_side([getattr(each, f.name) for each in worked]) for f in fields(Worked)}),
+        exchange=exchange,
+        optimizer_s=exchange.optimizer_s(),
+        of=of,
+        at=at,
+    )
+
+
+def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
+    def joined(name: str) -> FloatArray:
+        arrays = [getattr(each, name) for each in of_pipelines]
+        return np.concatenate(arrays) if arrays[0].ndim == 1 else np.asarray(side_by_side(arrays))
+
+    return StageExchange(**{field.name: joined(field.name) for field in fields(StageExchange)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stages:
     """The distinct devices of a pipeline, and its chunks where they hold unequal numbers of layers."""
 
     rows: StageRows
@@ -142,83 +191,125 @@ def _stages(
 ) -> _Stages:
     rows = stage_rows(job.shape, pp, virtual, given, in_pool)
     if pp == 1 or virtual == 1:
-        return _Stages(rows, None)
+        return _Stages(rows=rows, chunks=None)
     counts = stage_counts(job.shape, pp, virtual, given)
     own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # a block counts apart in every pool
     apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
-    return _Stages(rows, chunks if chunks.unequal else None)
+    return _Stages(rows=rows, chunks=chunks if chunks.unequal else None)
 
 
-def _price(tables: Sequence[PlanTables], stages: _Stages, p: dict[str, IntArray], where: IntArray) -> dict[str, Any]:
-    """Parts of the step of plans that share ``stages``; they add up to ``step_s``."""
-    rows, chunks = stages
-    t = tables[0]
-    s, c, m = stage_seconds(tables, rows, p, where), t.c, p["microbatches"]
-    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[where]] for each in tables])
+OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "layerwise_s", "bubble_s", "transfer_s")
+"""Seconds of a step that the pipeline alone decides; they add up to its makespan."""
+BESIDE = ("deviation_s", "imbalance_s", "flops")
+
+
+def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArray]) -> Worked:
+    rows, t = stages.rows, tables[0]
+    s, m = stage_seconds(tables, rows, work), work["microbatches"]
+    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[work["structure"]]] for each in tables])
+    before = rows.before_first / rows.virtual_stages
+    rear = s.backward_s + s.wgrad_s
     if t.job.trainer.lockstep:
-        parts, imbalance_s = lockstep_parts(s, p, transfer_s)
-        deviation = LOG_SIGMA * np.asarray(sum(parts.values()))
-        return {**_totals(tables, s, p, parts, deviation), "imbalance_s": imbalance_s}
-    hidden = c.p2p_overlap_share if t.job.trainer.p2p_overlap else None
-    work = PipelineWork(
-        rows=rows,
+        parts, before = lockstep_parts(s, work, transfer_s), np.zeros_like(before)
+    else:
+        parts = _overlapping_parts(t, stages, s, work, transfer_s)
+    parts, nothing = {**parts, "flops": s.flops() * m}, np.zeros(m.size)
+    return Worked(
+        forward_s=s.forward_s,
+        rear_s=rear,
+        gather_s=s.gather_s,
+        scatter_s=s.scatter_s,
+        hides_gather_s=np.asarray(summed(before, s.forward_s)),
+        hides_reduce_s=np.asarray(summed(before, rear)),
+        parts=np.stack([parts.get(name, nothing) for name in (*OF_STEP, *BESIDE)]),
+    )
+
+
+def _overlapping_parts(
+    t: PlanTables, stages: _Stages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
+) -> dict[str, Any]:
+    """Of a pipeline whose stages advance each at its own pace, by its schedule."""
+    m = work["microbatches"]
+    pipeline = PipelineWork(
+        rows=s.rows,
         forward_s=s.forward_s,
         dgrad_s=s.backward_s,
         wgrad_s=s.wgrad_s,
         transfer_s=transfer_s,
-        hidden_share=hidden,
+        hidden_share=t.c.p2p_overlap_share if t.job.trainer.p2p_overlap else None,
     )
-    pipe = pipeline_time(work, m, p["schedule"])
-    stalled = np.zeros(m.size) if chunks is None else stall_s(chunks, s.blocks_s(), m)
-
-    def of_slowest(values: FloatArray) -> FloatArray:
-        taken: FloatArray = m * np.take_along_axis(values, pipe.slowest[None], axis=0)[0]
-        return taken
-
-    tp, ep, cp, host = (of_slowest(x) for x in (s.tp_s, s.ep_s, s.cp_s, s.host_s))
-    layerwise_s = of_slowest(s.layerwise_s)
-    dp = layerwise_s + s.exchange_s()
-    optimizer = s.optimizer_s()
-    devices = p["tp"] * p["pp"] * p["dp"] * p["cp"]
-    jitter = c.jitter * np.sqrt(2 * np.log(devices)) * (pipe.time_s + stalled + optimizer)
-    parts = {
-        "compute_s": pipe.busy_s - tp - ep - cp - host - layerwise_s,
-        "tp_s": tp,
-        "pp_bubble_s": pipe.bubble_s + stalled,
-        "pp_transfer_s": pipe.transfer_s,
-        "dp_exposed_s": dp,
-        "ep_s": ep,
-        "cp_s": cp,
-        "optimizer_s": optimizer,
-        "overhead_s": host + c.fixed_step_s + jitter,
-    }
-    work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
-    network = t.calibration.network.log_sigma * (dp + pipe.transfer_s)
-    deviation = np.sqrt((of_slowest(s.deviation_s) * work_share) ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2)
+    pipe = pipeline_time(pipeline, m, work["schedule"])
+    stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
+    slow = {name: m * s.of_slowest(name, pipe.slowest) for name in ("tp_s", "ep_s", "cp_s", "host_s")}
+    slow["layerwise_s"] = m * s.layerwise_s[pipe.slowest, np.arange(m.size)]
     busy = s.forward_s + s.backward_s + s.wgrad_s
-    imbalance_s = m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0)
-    return {**_totals(tables, s, p, parts, deviation), "imbalance_s": imbalance_s}
-
-
-def _totals(
-    tables: Sequence[PlanTables],
-    s: StageSeconds,
-    p: dict[str, IntArray],
-    parts: dict[str, FloatArray],
-    deviation_s: FloatArray,
-) -> dict[str, Any]:
-    """The parts of a step with what follows from their sum; ``deviation_s`` is the standard deviation of kernels."""
-    t, devices = tables[0], p["tp"] * p["pp"] * p["dp"] * p["cp"]
-    step_s = sum(parts.values())
-    flops = s.flops() * p["microbatches"] * p["tp"] * p["dp"] * p["cp"]
-    rate = mean_peak_flops_per_s([each.cluster for each in tables], t.job.recipe.dtype, int(devices[0]))
+    work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
     return {
-        **parts,
-        "step_s": step_s,
-        "log_sigma": np.sqrt((deviation_s / step_s) ** 2 + t.c.step_sigma**2),
-        "model_flops": flops,
-        "tokens_per_s_per_device": t.job.tokens_per_step / step_s / devices,
-        "mfu": flops / step_s / devices / rate,
+        **slow,
+        "compute_s": pipe.busy_s - sum(slow.values()),
+        "bubble_s": pipe.bubble_s + stalled,
+        "transfer_s": pipe.transfer_s,
+        "deviation_s": m * s.of_slowest("deviation_s", pipe.slowest) * work_share,
+        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plans:
+    """Plans by index: ``of`` which way each works, ``at`` what it exchanges."""
+
+    tables: Sequence[PlanTables]
+    work: Worked
+    exchange: StageExchange
+    optimizer_s: FloatArray
+    of: IntArray
+    at: IntArray
+
+    def parts(self, p: dict[str, IntArray], plans: slice) -> dict[str, Any]:
+        """Parts of the step of some plans; they add up to ``step_s``."""
+        t, c, of, at = self.tables[0], self.tables[0].c, self.of[plans], self.at[plans]
+        w = dict(zip((*OF_STEP, *BESIDE), self.work.parts.take(of, axis=1), strict=True))
+        optimizer = self.optimizer_s.take(np.where(p["offload"] > 0, self.optimizer_s.shape[1], 0) + at)
+        devices = p["tp"] * p["pp"] * p["dp"] * p["cp"]
+        dp = w["layerwise_s"] + self._exchange_s(p, of, at)
+        pipeline = sum(w[name] for name in OF_STEP)
+        waits = c.fixed_step_s + c.jitter * np.sqrt(2 * np.log(devices)) * (pipeline + optimizer)
+        parts = {
+            "compute_s": w["compute_s"],
+            "tp_s": w["tp_s"],
+            "pp_bubble_s": w["bubble_s"],
+            "pp_transfer_s": w["transfer_s"],
+            "dp_exposed_s": dp,
+            "ep_s": w["ep_s"],
+            "cp_s": w["cp_s"],
+            "optimizer_s": optimizer,
+            "overhead_s": w["host_s"] + (0.0 if t.job.trainer.lockstep else waits),
+        }
+        step_s = sum(parts.values())
+        flops = w["flops"] * (p["tp"] * p["dp"] * p["cp"])
+        clusters = [each.cluster for each in self.tables]
+        per_device = 1.0 / (step_s * devices)
+        network = t.calibration.network.log_sigma * (dp + w["transfer_s"])
+        variance = w["deviation_s"] ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2
+        variance = (LOG_SIGMA * step_s) ** 2 if t.job.trainer.lockstep else variance
+        return {
+            **parts,
+            "imbalance_s": w["imbalance_s"],
+            "step_s": step_s,
+            "log_sigma": np.sqrt(variance / step_s**2 + c.step_sigma**2),
+            "model_flops": flops,
+            "tokens_per_s_per_device": t.job.tokens_per_step * per_device,
+            "mfu": flops * per_device / mean_peak_flops_per_s(clusters, t.job.recipe.dtype, int(devices[0])),
+        }
+
+    def _exchange_s(self, p: dict[str, IntArray], of: IntArray, at: IntArray) -> FloatArray:
+        """Gradients and parameters among replicas once a step, beyond what compute and the bubble hide."""
+        work, t = self.work, self.tables[0]
+        overlaps, x = t.job.trainer.dp_overlap, self.exchange
+        each = PlanExchange(c=t.c, overlaps=overlaps, work=work, of=of, x=x, at=at, zero=p["zero"])
+        out = np.maximum(each.reduced_s() - work.hides_reduce_s.take(of, axis=1), 0.0).max(axis=0)
+        into = np.maximum(each.gathered_s() - work.hides_gather_s.take(of, axis=1), 0.0).max(axis=0)
+        exchanged: FloatArray = out + into + each.earlier_s(p["microbatches"]) + x.tied_s.take(at)
+        return exchanged

@@ -74,6 +74,7 @@ class PlanTables:
     traffic: DataTraffic
     norm_s: FloatArray
     traffic_index: IntArray
+    sharded: npt.NDArray[np.bool_]
     transfer_s: FloatArray
     transfer_index: IntArray
     optimizer: OptimizerLine
@@ -115,6 +116,7 @@ def plan_tables(
         traffic=traffic[0],
         norm_s=traffic[1],
         traffic_index=traffic_index,
+        sharded=columns["zero"] >= 1,
         transfer_s=c.network_factor * transfer_s,
         transfer_index=transfer_index,
         optimizer=optimizer_line(job, cluster, known),

@@ -19,14 +19,15 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.footprint import every_stage, flatten, usable_bytes
-from sartor.step.mixed import known_of, pools_of, pools_of_stages, stage_seconds
+from sartor.step.mixed import exchange_of, pools_of, pools_of_stages, stage_seconds
 from sartor.step.orders import Work
 from sartor.step.simulation import Event, PipelineTimes, simulate
 from sartor.step.stage_bytes import stage_bytes
+from sartor.step.stage_exchange import PlanExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import each_device, stage_counts
-from sartor.step.step import check_plan
-from sartor.step.tables import PlanTables, plan_columns, plan_tables
+from sartor.step.step import check_plan, tables_of
+from sartor.step.tables import PlanTables, plan_columns
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -86,18 +87,17 @@ def timeline(
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
     counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
-    pools = pools_of(cluster)
-    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    tables = [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
+    pools, tables = pools_of(cluster), tables_of(job, columns, cluster, calibration, coefficients)
     size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
     where = pools_of_stages(pools, job, pp, size)
     stages = _stages(tables, columns, counts.sum(axis=1), virtual, where)
     times = _pipeline_times(tables, columns, counts, where)
     schedule = PipelineSchedule(int(columns["schedule"][0]))
-    ready = np.broadcast_to(stages.gathered_s(), (pp, 1))[:, 0]
+    exchange = _exchange(tables, stages, columns)
+    ready = exchange.gathered_s()[:, 0]
     tasks = simulate(schedule, times, m, ready.tolist())
     before = [_phase(d, "parameters", 0.0, float(ready[d])) for d in range(pp)]
-    after, step_s = _phases_after(stages, columns, tasks)
+    after, step_s = _phases_after(exchange, columns, tasks)
     events = sorted([*before, *tasks, *after], key=lambda e: (e.device, e.start_s, e.end_s))
     return Timeline(
         events=tuple(e for e in events if e.end_s > e.start_s),
@@ -115,7 +115,23 @@ def _stages(
     tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, virtual: int, pools: IntArray
 ) -> StageSeconds:
     """Seconds of every device (or of every chunk), none taken together."""
-    return stage_seconds(tables, each_device(counts, virtual, pools), columns, np.zeros(1, dtype=np.int64))
+    return stage_seconds(tables, each_device(counts, virtual, pools), {**columns, "structure": np.zeros(1, np.int64)})
+
+
+def _exchange(tables: Sequence[PlanTables], stages: StageSeconds, columns: dict[str, IntArray]) -> PlanExchange:
+    t, none = tables[0], np.zeros((stages.rows.pp, 1))
+    work = Worked(
+        forward_s=stages.forward_s,
+        rear_s=stages.backward_s + stages.wgrad_s,
+        gather_s=stages.gather_s,
+        scatter_s=stages.scatter_s,
+        hides_gather_s=none,
+        hides_reduce_s=none,
+        parts=none,
+    )
+    only = np.zeros(1, dtype=np.int64)
+    x, overlaps = exchange_of(tables, stages.rows, only), t.job.trainer.dp_overlap
+    return PlanExchange(c=t.c, overlaps=overlaps, work=work, of=only, x=x, at=only, zero=columns["zero"])
 
 
 def _pipeline_times(
@@ -137,15 +153,17 @@ def _pipeline_times(
     )
 
 
-def _phases_after(stages: StageSeconds, columns: dict[str, IntArray], tasks: list[Event]) -> tuple[list[Event], float]:
+def _phases_after(
+    exchange: PlanExchange, columns: dict[str, IntArray], tasks: list[Event]
+) -> tuple[list[Event], float]:
     """Reduction of gradients on every rank, then the optimizer and what else a step costs on all at once."""
-    pp, c = stages.rows.pp, stages.t.c
+    pp, c = len(exchange.work.rear_s), exchange.c
     ends = [max(e.end_s for e in tasks if e.device == d) for d in range(pp)]
-    reduced = np.broadcast_to(stages.reduced_s(), (pp, 1))[:, 0] + np.ravel(stages.earlier_s())
-    tied = float(np.ravel(stages.tied_s())[0])
+    reduced = exchange.reduced_s()[:, 0] + exchange.earlier_s(columns["microbatches"])
+    tied = float(exchange.x.tied_s[0])
     done = [end + float(reduced[d]) + (tied if d in (0, pp - 1) else 0.0) for d, end in enumerate(ends)]
     barrier = max(done)
-    stepped = barrier + float(np.ravel(stages.optimizer_s())[0])
+    stepped = barrier + float(exchange.x.optimizer_s()[int(columns["offload"][0] > 0), 0])
     devices = float(np.prod([columns[name][0] for name in ("tp", "pp", "dp", "cp")]))
     waited = c.fixed_step_s + c.jitter * np.sqrt(2 * np.log(devices)) * (max(ends) + stepped - barrier)
     phases = [_phase(d, "gradients", ends[d], done[d]) for d in range(pp)]

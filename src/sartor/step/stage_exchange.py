@@ -1,0 +1,171 @@
+"""Once a step: gradients and parameters among the replicas of every distinct stage, and the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, param_exchange, traffic_at
+from sartor.step.stages import StageRows, summed
+from sartor.step.tables import PlanTables
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageExchange:
+    """Of distinct stages [R, X] under X structures of plans, and of whole plans [X].
+
+    An exchange beside which ``compute`` runs is seen for ``base + max(rest - share * compute, 0)`` seconds.
+    """
+
+    grads_total: FloatArray
+    grads_base: FloatArray
+    grads_rest: FloatArray
+    grads_share: FloatArray
+    params_base: FloatArray
+    params_rest: FloatArray
+    params_share: FloatArray
+    updates_s: FloatArray
+    """Of the optimizer; of one whose states lie in host memory ``offloaded_s``."""
+    offloaded_s: FloatArray
+    norm_s: FloatArray
+    """[X]: of all gradients."""
+    tied_s: FloatArray
+    """[X]: a table that first and last stage both hold."""
+
+    def optimizer_s(self) -> FloatArray:
+        """Of the fullest stage [2, X]: states on the device, in host memory."""
+        return np.stack([each.max(axis=0) + self.norm_s for each in (self.updates_s, self.offloaded_s)])
+
+
+PER_STAGE = tuple(name for name in StageExchange.__dataclass_fields__ if name not in ("norm_s", "tied_s"))
+
+
+def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> StageExchange:
+    traffic, params = traffic_at(t.traffic, t.traffic_index[structure]), t.params_index[structure]
+    counts, c = rows.counts.astype(np.float64), t.c
+    dense, expert = summed(counts, t.dense)[:, params], summed(counts, t.expert)[:, params]
+    if rows.pp > 1 or t.job.trainer.lockstep:  # a copy of the embedding's table beside the head
+        dense[-1] += t.tied[params]
+    grads = _seen(t, grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
+    gathered = _seen(t, param_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
+    sharded = t.sharded[structure]
+    if t.job.trainer.broadcasts_shards:
+        gathered["base"] = gathered["base"] + c.broadcast_s * (np.asarray(traffic.dense.shards) - 1)
+    own = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
+    updates_s, offloaded_s = (c.optimizer_factor * t.optimizer.seconds(own, away) for away in (False, True))
+    size = t.tied[params] * t.job.trainer.grad_dtype.bytes
+    tied = rows.pp > 1 and np.any(t.tied) and t.job.trains_weights
+    found = StageExchange(
+        **{f"grads_{name}": value for name, value in grads.items()},
+        **{f"params_{name}": np.where(sharded, value, 0.0) for name, value in gathered.items() if name != "total"},
+        updates_s=updates_s,
+        offloaded_s=offloaded_s,
+        norm_s=t.norm_s[t.traffic_index[structure]] * (1.0 if t.job.trains_weights else 0.0),
+        tied_s=np.asarray(traffic.tied.total_s(size, c.bucket_bytes)) if tied else np.zeros(structure.size),
+    )
+    return _of_first(t, traffic, found, dense[0], expert[0]) if t.job.trainer.lockstep else found
+
+
+def _of_first(
+    t: PlanTables, traffic: DataTraffic, found: StageExchange, dense: FloatArray, expert: FloatArray
+) -> StageExchange:
+    """In lockstep the first stage's gradients are complete last: all wait for these, latencies left out, and for its
+    update alone."""
+
+    def first(values: Any) -> FloatArray:
+        out = np.zeros_like(found.grads_base)
+        out[0] = values
+        return out
+
+    width = t.job.trainer.grad_dtype.bytes
+    reduced = width * (traffic.dense.reduce.s_per_byte * dense + traffic.expert.reduce.s_per_byte * expert)
+    exchanges = {name: np.zeros_like(found.grads_base) for name in PER_STAGE}
+    exchanges |= {
+        "grads_base": first(reduced),
+        "updates_s": first(found.updates_s[0]),
+        "offloaded_s": first(found.offloaded_s[0]),
+    }
+    nothing = np.zeros_like(found.norm_s)
+    return StageExchange(**exchanges, norm_s=nothing, tied_s=nothing)
+
+
+def _seen(t: PlanTables, of: Exchange) -> dict[str, FloatArray]:
+    """What of an exchange lengthens a step when compute runs beside it: a last bucket has nothing to hide behind, and
+    what is hidden is felt too, since compute loses ``sm_contention`` of every second it shares."""
+    total = np.asarray(of.total_s)
+    if not t.job.trainer.dp_overlap:
+        return {"total": total, "base": total, "rest": np.zeros_like(total), "share": np.zeros_like(total)}
+    last = np.asarray(of.last_s)
+    share = 1.0 - last / np.where(total > 0, total, 1.0)
+    base, rate = last + t.c.sm_contention * (total - last), max(1 - t.c.sm_contention, 0.0)
+    return {"total": total, "base": base, "rest": rate * (total - last), "share": rate * t.c.dp_overlap_share * share}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """Pipelines by distinct way to work: seconds of a microbatch on distinct stages [R, W], and of the whole [., W]."""
+
+    forward_s: FloatArray
+    rear_s: FloatArray
+    """Backward with weight gradients."""
+    gather_s: FloatArray
+    """What ZeRO 3 gathers first, and what it scatters last."""
+    scatter_s: FloatArray
+    hides_gather_s: FloatArray
+    """What the stages before the first of each kind do until it starts: stage s is done with its last microbatch while
+    those before it still work, and starts after them."""
+    hides_reduce_s: FloatArray
+    parts: FloatArray
+    """Rows as `step` names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanExchange:
+    """Exchanges of plans: ``of`` says which way each works, ``at`` which structure it has."""
+
+    c: TrainingCoefficients
+    overlaps: bool
+    work: Worked
+    of: IntArray
+    x: StageExchange
+    at: IntArray
+    zero: IntArray
+
+    def _seen(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
+        left = np.maximum(rest.take(self.at, axis=1) - share.take(self.at, axis=1) * compute_s, 0.0)
+        return np.asarray(base.take(self.at, axis=1) + left)
+
+    def _with_3(self, seen: FloatArray, layerwise_s: FloatArray) -> FloatArray:
+        three = np.flatnonzero(self.zero >= 3)
+        if three.size:
+            seen[:, three] = layerwise_s[:, self.of[three]]
+        return seen
+
+    def reduced_s(self) -> FloatArray:
+        """What is seen of reducing gradients after each stage's last microbatch [R, plans]."""
+        x, rear = self.x, self.work.rear_s.take(self.of, axis=1)
+        return self._with_3(self._seen(x.grads_base, x.grads_rest, x.grads_share, rear), self.work.scatter_s)
+
+    def gathered_s(self) -> FloatArray:
+        """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
+        x, forward = self.x, self.work.forward_s.take(self.of, axis=1)
+        return self._with_3(self._seen(x.params_base, x.params_rest, x.params_share, forward), self.work.gather_s)
+
+    def earlier_s(self, microbatches: IntArray) -> FloatArray:
+        """ZeRO 2 keeps no whole gradient between microbatches: each but the last reduces its own as well."""
+        out = np.zeros(self.zero.size)
+        two = np.flatnonzero(self.zero == 2)
+        if not two.size:
+            return out
+        total, of = self.x.grads_total[:, self.at[two]], self.of[two]
+        window = self.c.dp_overlap_share * (self.work.forward_s[:, of] + self.work.rear_s[:, of])
+        hidden: Any = np.minimum(total, window) if self.overlaps else 0.0
+        out[two] = (microbatches[two] - 1) * np.max(total - hidden + self.c.sm_contention * hidden, axis=0)
+        return out
