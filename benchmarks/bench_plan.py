@@ -1,9 +1,12 @@
 """Speed of pricing plans: arrays of plans against one plan at a time, the step alone and with its memory.
 
-GPT-3 175B on 512 A100, plans drawn at random from its degrees, microbatches, schedules, ZeRO stages and recomputation.
-CPU seconds of one process; set OMP_NUM_THREADS=1 to keep it to one core.
+GPT-3 175B on 512 A100: plans drawn at random from its degrees, microbatches, schedules, ZeRO stages and recomputation,
+many more than once, and every legal plan of the search, each once. CPU seconds of one process, blocks priced once among
+them; set OMP_NUM_THREADS=1 to keep it to one core.
 
-Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 100,000 steps a second in arrays.
+Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 200,000 plans a second in arrays. One plan
+after the other is the measure of the machine: a million plans, step and memory, are 43,000 times as fast as that; they
+were 6,800 times before distinct rows were shared (at 1d96217, same machine and hour), every legal plan 8,900 and 5,900.
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ from typing import Any
 
 import numpy as np
 
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.space import chunks, plan_space, to_plan
 from sartor.step.footprint import footprint
 from sartor.step.step import step
 
 DEVICES, BATCH = 512, 1536
-LEAST_PER_S = 100_000
+LEAST_PER_S = 200_000
+MANY = 100_000
 
 
 def main() -> None:
@@ -43,14 +50,15 @@ def main() -> None:
     print(f"{'':16}{'plans':>10}{'seconds':>10}{'plans/s':>12}{'one by one/s':>14}{'ratio':>10}")
     for name, price in (("step", alone), ("step and memory", both)):
         single = 20 / seconds_of(lambda price=price: [price(one) for one in singles(20)])
-        for count in (10_000, 100_000, 1_000_000):
-            plan = plans(count)
+        whole = every_plan(job, cluster)
+        for plan in (plans(10_000), plans(100_000), plans(1_000_000), whole):
+            count = np.size(plan.schedule)
             taken = seconds_of(lambda price=price, plan=plan: price(plan))
             rate = count / taken
             print(
                 f"{name:16}{count:>10,}{taken:>10.3f}{rate:>12,.0f}{single:>14,.1f}{rate / single:>10,.0f}", flush=True
             )
-            slowest = min(slowest, rate) if count >= LEAST_PER_S else slowest
+            slowest = min(slowest, rate) if count >= MANY else slowest
     if slowest < LEAST_PER_S:
         sys.exit(f"{slowest:,.0f} plans a second, less than {LEAST_PER_S:,}")
 
@@ -73,6 +81,13 @@ def plans(count: int) -> TrainingPlan:
         zero_stage=draw.choice([0, 1, 2, 3], count),
         recompute=draw.choice([0, 1, 2], count),
     )
+
+
+def every_plan(job: TrainingJob, cluster: Cluster) -> TrainingPlan:
+    """All that the search would price, fitting or not."""
+    space = plan_space(job, DEVICES, {})
+    rows = [with_switches(job, space, chunk, {}) for chunk in chunks(structures(job, space).rows)]
+    return to_plan(job, {name: np.concatenate([each[name] for each in rows]) for name in rows[0]})
 
 
 def singles(count: int) -> list[TrainingPlan]:
