@@ -4,9 +4,10 @@ GPT-3 175B on 512 A100: plans drawn at random from its degrees, microbatches, sc
 many more than once, and every legal plan of the search, each once. CPU seconds of one process, blocks priced once among
 them; set OMP_NUM_THREADS=1 to keep it to one core.
 
-Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 200,000 plans a second in arrays. One plan
-after the other is the measure of the machine: a million plans, step and memory, are 43,000 times as fast as that; they
-were 6,800 times before distinct rows were shared (at 1d96217, same machine and hour), every legal plan 8,900 and 5,900.
+Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 200,000 plans a second in arrays. One
+plan after the other is the measure of the machine: a million plans, step and memory, are 43,000 times as fast as that;
+they were 6,800 times before distinct rows were shared (at 1d96217, same machine and hour), every legal plan 8,900 and
+5,900.
 """
 
 from __future__ import annotations

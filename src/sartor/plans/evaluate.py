@@ -19,6 +19,7 @@ from sartor.plans.result import PricedPlan
 from sartor.plans.space import AXES, Array, Rows, plan_at, size_of, stage_layers, take, to_plan
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
+from sartor.step.tables import KnownBlocks
 
 HOPE = 1.1
 """Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""
@@ -43,6 +44,7 @@ class Pricer:
     steps: Steps
     footprints: Footprints
     calibration: Calibration | None = None
+    blocks_known: KnownBlocks | None = None
 
     @property
     def limit_bytes(self) -> float:

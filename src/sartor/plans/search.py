@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob
 from sartor.plans.conditions import structures, with_switches
@@ -31,6 +32,7 @@ from sartor.plans.relax import tightest
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
+from sartor.step.tables import KnownBlocks
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly along it."""
@@ -104,12 +106,15 @@ def make_pricer(
     from sartor.step import footprint as memory
     from sartor.step import step as time_of
 
+    known = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
+    priced_once = KnownBlocks(job, cluster, known)
     return Pricer(
         job=job,
         cluster=cluster,
-        steps=steps or time_of.step,
+        steps=steps or partial(time_of.step, blocks_known=priced_once),
         footprints=footprints or memory.footprint,
-        calibration=calibration,
+        calibration=known,
+        blocks_known=priced_once,
     )
 
 

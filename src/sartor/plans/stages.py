@@ -76,13 +76,13 @@ def _place(pricer: Pricer, ranked: Evaluated, index: Array, below_s: float) -> I
     if not len(index):
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
-    loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration)
+    loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
     of_row = [
         [replace(plan, stage_layers=each) for each in splits(pricer, plan, weights)]
         for plan, weights in zip((plan_at(pricer.job, ranked.rows, i) for i in index.tolist()), loads, strict=True)
     ]
     every_plan = [plan for placed in of_row for plan in placed]
-    steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration))
+    steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration, pricer.blocks_known))
     for i, placed in zip(index.tolist(), of_row, strict=True):
         every = [_fitting(pricer, plan, next(steps), below_s) for plan in placed]
         yield i, [priced for priced in every if priced is not None]

@@ -12,9 +12,10 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.footprint import flatten
-from sartor.step.mixed import known_of, pools_of, pools_of_stages
+from sartor.step.mixed import pools_of_stages
 from sartor.step.stage_bytes import stage_bytes
-from sartor.step.tables import plan_columns, plan_tables
+from sartor.step.step import tables_of
+from sartor.step.tables import KnownBlocks, PlanTables, plan_columns
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -52,13 +53,16 @@ class StageLoads:
 
 
 def block_loads(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> tuple[StageLoads, ...]:
     """Loads under every one of a flat array of plans, or of a single plan; what plans share is priced once."""
     columns, _ = plan_columns(plan)
-    pools = pools_of(cluster)
-    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    loads = [_pool_loads(job, columns, *each) for each in zip(pools, known, strict=True)]
+    tables = tables_of(job, columns, cluster, calibration, blocks_known=blocks_known)
+    pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
     sizes = columns["tp"] * columns["cp"] * columns["dp"]
     return tuple(
         StageLoads(pools=each, pool_of=pools_of_stages(pools, job, pp, size))
@@ -66,10 +70,7 @@ def block_loads(
     )
 
 
-def _pool_loads(
-    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration | None
-) -> tuple[BlockLoads, ...]:
-    table = plan_tables(job, columns, cluster, calibration, None)
+def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockLoads, ...]:
     seconds, is_layer = table.seconds, table.is_layer.astype(bool)
     busy = seconds.forward_s + seconds.backward_s + seconds.wgrad_s
     again = {

@@ -7,8 +7,9 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
-from sartor.step.tables import PlanTables, plan_columns, plan_tables
+from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -49,6 +50,7 @@ def step(
     cluster: Cluster,
     calibration: Calibration | None = None,
     coefficients: TrainingCoefficients | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> StepEstimate:
     """Predicted step of ``job`` as ``plan`` spreads it over ``cluster``; arrays in the plan give arrays of its shape.
 
@@ -61,13 +63,25 @@ def step(
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
     split = np.zeros_like(columns["tp"])
-    found = _step(job, {**columns, "split": split}, [plan.stage_layers], cluster, calibration, coefficients)
+    tables = partial(
+        tables_of,
+        job,
+        cluster=cluster,
+        calibration=calibration,
+        coefficients=coefficients,
+        blocks_known=blocks_known,
+    )
+    found = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
     single = shape == ()
     return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in zip(_PARTS, found, strict=True)})
 
 
 def step_each(
-    job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Cluster, calibration: Calibration | None = None
+    job: TrainingJob,
+    plans: Sequence[TrainingPlan],
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> list[StepEstimate]:
     """`step` of single plans with ``stage_layers`` of their own; what they share is priced once."""
     if not plans:
@@ -75,7 +89,8 @@ def step_each(
     of_each = [plan_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([each[name] for each in of_each]) for name in of_each[0]}
     splits = [plan.stage_layers for plan in plans]
-    found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, cluster, calibration, None)
+    tables = partial(tables_of, job, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
+    found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
     return [StepEstimate(**dict(zip(_PARTS, values, strict=True))) for values in found.T.tolist()]
 
 
@@ -99,11 +114,12 @@ def tables_of(
     cluster: Cluster,
     calibration: Calibration | None = None,
     coefficients: TrainingCoefficients | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> list[PlanTables]:
     """Of every pool of the cluster."""
     pools = pools_of(cluster)
     known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    return [plan_tables(job, columns, *each, coefficients) for each in zip(pools, known, strict=True)]
+    return [plan_tables(job, columns, *each, coefficients, blocks_known) for each in zip(pools, known, strict=True)]
 
 
 STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero")
@@ -116,12 +132,10 @@ def _step(
     job: TrainingJob,
     columns: dict[str, IntArray],
     splits: Sequence[tuple[int, ...] | None],
-    cluster: Cluster,
-    calibration: Calibration | None,
-    coefficients: TrainingCoefficients | None,
+    tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
 ) -> FloatArray:
     """The fields of ``StepEstimate`` [fields, plans]; column ``split`` says which of ``splits`` a plan has."""
-    plans = _plans(job, columns, splits, cluster, calibration, coefficients)
+    plans = _plans(job, columns, splits, tables_for)
     out = np.empty((len(_PARTS), columns["tp"].size))
     for start in range(0, out.shape[1], CHUNK):
         some = slice(start, start + CHUNK)
@@ -135,15 +149,13 @@ def _plans(
     job: TrainingJob,
     columns: dict[str, IntArray],
     splits: Sequence[tuple[int, ...] | None],
-    cluster: Cluster,
-    calibration: Calibration | None,
-    coefficients: TrainingCoefficients | None,
+    tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
 ) -> _Plans:
     told = {**columns, "virtual": np.minimum(columns["virtual"], 2), "zero": np.minimum(columns["zero"], 1)}
     few, structure = distinct_rows([told[name] for name in STRUCTURE])
     structures = dict(zip(STRUCTURE, few, strict=True))
-    pools = pools_of(cluster)
-    tables = tables_of(job, structures, cluster, calibration, coefficients)
+    tables = tables_for(structures)
+    pools = [each.cluster for each in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
     ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"]])
     layerwise = np.where(columns["zero"] >= 3, 3, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traf
 from sartor.step.distinct import distinct_rows
 from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.step.results import BlockTimes
-from sartor.step.rows import BlockRows
+from sartor.step.rows import BlockRows, block_rows
 from sartor.step.running import in_a_run
 from sartor.step.states import weight_bytes
 
@@ -80,16 +80,58 @@ class PlanTables:
     optimizer: OptimizerLine
 
 
+@dataclass(frozen=True, slots=True)
+class KnownBlocks:
+    """Blocks that a search has priced for a job on a cluster, so that it prices none twice."""
+
+    job: TrainingJob
+    cluster: Cluster
+    calibration: Calibration | None
+    rows: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel)."""
+
+    def times(self, plan: TrainingPlan, in_run: Calibration) -> tuple[tuple[BlockTimes, ...], BlockRows]:
+        """`row_times` of the plans; only rows not seen before are priced."""
+        rows = block_rows(plan)
+        columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
+        keys = list(zip(*(column.tolist() for column in columns), strict=True))
+        new = np.array([i for i, key in enumerate(keys) if key not in self.rows], dtype=np.int64)
+        if new.size:
+            dims = ParallelDims(
+                tp=rows.tp[new],
+                cp=rows.cp[new],
+                ep=rows.ep[new],
+                sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
+            )
+            some = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
+            times, _ = row_times(self.job, some, self.cluster, in_run)
+            table = np.array([[getattr(each, name) for name in _TIMES] for each in times])
+            self.rows.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
+        found = np.stack([self.rows[key] for key in keys], axis=-1)
+        names = [block.name for block in blocks(self.job.shape)]
+        of_each = zip(names, found, strict=True)
+        return tuple(BlockTimes(name=n, **dict(zip(_TIMES, own, strict=True))) for n, own in of_each), rows
+
+
+_TIMES = tuple(each.name for each in fields(BlockTimes) if each.name != "name")
+
+
 def plan_tables(
     job: TrainingJob,
     columns: dict[str, IntArray],
     cluster: Cluster,
     calibration: Calibration | None,
     coefficients: TrainingCoefficients | None,
+    blocks_known: KnownBlocks | None = None,
 ) -> PlanTables:
+    """``blocks_known`` counts only if it is of the same job, cluster and calibration."""
     c = coefficients or coefficients_for(job, cluster.gpu)
     known = in_a_run(calibration or load_calibration(cluster.gpu), c)
-    times, rows = row_times(job, _plan(columns), cluster, known)
+    of = blocks_known
+    if of is not None and of.job is job and of.cluster is cluster and of.calibration is calibration:
+        times, rows = of.times(_plan(columns), known)
+    else:
+        times, rows = row_times(job, _plan(columns), cluster, known)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
     held = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
     traffic, traffic_index = _traffic(job, columns, cluster, known, c)
@@ -137,8 +179,8 @@ def _seconds(
         return plain, index
     other = block_seconds(times, job.trainer, c, interleaved=True)
     both = {
-        field.name: np.concatenate([getattr(plain, field.name), getattr(other, field.name)], axis=1)
-        for field in fields(BlockSeconds)
+        each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=1)
+        for each in fields(BlockSeconds)
     }
     return BlockSeconds(**both), index + rows.size * interleaved
 
