@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.errors import InputError
-from sartor.launch.deepspeed import JsonFields, flag_true, trainer_arguments
+from sartor.launch.deepspeed import flag_true, sorted_out, trainer_arguments
+from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
@@ -153,7 +154,7 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
 def read_accelerate(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     the file. Raises `InputError`."""
-    fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
@@ -178,7 +179,7 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
     )
     check_numbers(plan)
     parts = _parts(fields, flags, int(dims.dp) * micro * steps)
-    unknown, ignored = fields.left(_SILENT)
+    unknown, ignored = sorted_out(fields, _SILENT)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -189,7 +190,7 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
     )
 
 
-def _read_dims(fields: JsonFields, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
+def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
     """(dims, ZeRO stage, devices the shards are spread over or 0)."""
     path = "parallelism_config.parallelism_config_"
     tp, cp = fields.size(f"{path}tp_size") or 1, fields.size(f"{path}cp_size") or 1
@@ -215,7 +216,7 @@ def _read_dims(fields: JsonFields, devices: int, *, sharded: bool) -> tuple[Para
     return dims, zero, shards * cp if zero and replicas > 1 else 0
 
 
-def _parts(fields: JsonFields, flags: Flags, batch: int) -> JobParts:
+def _parts(fields: Document, flags: Flags, batch: int) -> JobParts:
     word = fields.find("mixed_precision")
     names = {"bf16": Recipe.BF16, "fp16": Recipe.FP16, "fp8": Recipe.FP8_DELAYED}
     recipe = names.get(str(word), Recipe.FP32)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
@@ -131,7 +131,7 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
 def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
     what the script says. Raises `InputError`."""
-    fields = JsonFields(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     devices = num_devices or (command.num_devices if command else 0)
     tp = fields.size("tensor_parallel.autotp_size") or 1
@@ -164,7 +164,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
             fused_kernels=flag_true(flags, "--torch_compile"),
         ),
     )
-    unknown, ignored = fields.left(_SILENT)
+    unknown, ignored = sorted_out(fields, _SILENT)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -175,41 +175,10 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
     )
 
 
-class JsonFields:
-    """Fields by dotted path; ``"auto"`` (filled in by the program) counts as not given."""
-
-    def __init__(self, raw: JsonDict, assumptions: list[str]) -> None:
-        self.raw, self.assumptions, self.read = raw, assumptions, set[str]()
-
-    def find(self, path: str) -> Any:
-        value: object = self.raw
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        self.read.add(path)
-        return None if value == "auto" else value
-
-    def size(self, path: str, *, least: int = 1) -> int | None:
-        value = self.find(path)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
-            raise InputError(path, value, f"must be an integer of at least {least}")
-        return value
-
-    def left(self, silent: tuple[str, ...]) -> tuple[list[str], list[str]]:
-        """(not understood, without bearing)."""
-        rest = [p for p in _paths(self.raw) if not any(p == r or p.startswith(r + ".") for r in self.read)]
-        return (
-            [printable(p) for p in rest if not p.startswith(silent)],
-            [printable(p) for p in rest if p.startswith(silent)],
-        )
-
-
-def _paths(value: JsonMap, prefix: str = "") -> list[str]:
-    out: list[str] = []
-    for key, item in value.items():
-        out += _paths(item, f"{prefix}{key}.") if isinstance(item, dict) and item else [f"{prefix}{key}"]
-    return out
+def sorted_out(fields: Document, silent: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(not understood, without bearing) of what nobody has read."""
+    rest = [printable(path) for path in fields.left()]
+    return [p for p in rest if not p.startswith(silent)], [p for p in rest if p.startswith(silent)]
 
 
 def flag_true(flags: Flags, name: str) -> bool:
@@ -218,7 +187,7 @@ def flag_true(flags: Flags, name: str) -> bool:
     return given and (flags.words(name) or ["true"])[0].lower() in ("true", "1", "yes")
 
 
-def _read_batch(fields: JsonFields, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
+def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
     """(dp, microbatch size, accumulation steps), two of which and the whole batch tell the third."""
     total = fields.size("train_batch_size")
     given, stepped = flags.size("--per_device_train_batch_size"), flags.size("--gradient_accumulation_steps")
@@ -246,13 +215,13 @@ def _read_batch(fields: JsonFields, flags: Flags, devices: int, tp: int) -> tupl
     return dp, micro, steps
 
 
-def _read_recipe(fields: JsonFields) -> Recipe:
+def _read_recipe(fields: Document) -> Recipe:
     if fields.find("bf16.enabled") is True:
         return Recipe.BF16
     return Recipe.FP16 if fields.find("fp16.enabled") is True else Recipe.FP32
 
 
-def _read_optimizer(fields: JsonFields) -> Optimizer:
+def _read_optimizer(fields: Document) -> Optimizer:
     word = str(fields.find("optimizer.type") or "AdamW").lower()
     if word in ("sgd", "muon"):
         return Optimizer(word)

@@ -1,104 +1,31 @@
-"""Fields of a torchtitan TOML: by section, older places included, checked as they are read; what is left is listed."""
+"""Fields of a torchtitan TOML: their older places, those without bearing on time and memory, the command line's."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
-from typing import Any
 
-from sartor.errors import InputError
+from sartor.launch.document import Document
 from sartor.launch.flags import parse_flags
 from sartor.launch.script import Command
 from sartor.read.config_text import printable
-from sartor.units import JsonDict
 
-Table = JsonDict
-
-
-@dataclass(slots=True)
-class TitanConfig:
-    """Fields by section, the older places of the parallel ones included; what was read is remembered."""
-
-    tables: Table
-    read: set[str] = field(default_factory=set)
-    assumptions: list[str] = field(default_factory=list)
-
-    def find(self, section: str, name: str) -> Any:
-        older = {"parallelism": ("training", "experimental"), "compile": ("training",)}.get(section, ())
-        for place in (section, *older):
-            table = self.tables.get(place)
-            if isinstance(table, dict) and name in table:
-                self.read.add(f"{place}.{name}")
-                return table[name]
-        return None
-
-    def size(self, section: str, name: str, default: int, *, least: int = 1) -> int:
-        value = self.find(section, name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not (least <= value <= 2**31 or value == -1):
-            raise InputError(f"{section}.{name}", value, f"must be an integer of at least {least}")
-        return value
-
-    def flag(self, section: str, name: str, default: bool = False) -> bool:
-        value = self.find(section, name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(f"{section}.{name}", value, "must be true or false")
-        return value
-
-    def text(self, section: str, name: str, default: str) -> str:
-        value = self.find(section, name)
-        if value is None:
-            return default
-        if not isinstance(value, (str, int)) or isinstance(value, bool):
-            raise InputError(f"{section}.{name}", value, "must be a string")
-        return str(value)
-
-    def choice(self, section: str, name: str, default: str, choices: tuple[str, ...]) -> str:
-        word = self.text(section, name, default)
-        if word not in choices:
-            near = difflib.get_close_matches(word, choices, 1, 0.3)
-            raise InputError(f"{section}.{name}", word, f"must be one of {', '.join(choices)}", "".join(near))
-        return word
-
-    def left(self) -> list[str]:
-        return [name for name in _paths(self.tables) if name not in self.read]
+OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
+"""Where fields of a section stood in earlier versions."""
 
 
-def _paths(tables: Table, prefix: str = "") -> list[str]:
-    out = []
-    for key, value in tables.items():
-        path = f"{prefix}{key}"
-        out += _paths(value, path + ".") if isinstance(value, dict) else [path]
-    return out
-
-
-def override(config: TitanConfig, command: Command | None) -> None:
+def override(config: Document, command: Command | None) -> None:
     """``--training.local_batch_size 4`` on the command line wins over the file."""
     for flag, values in parse_flags(command.arguments if command else ()).given.items():
         path = flag[2:].split(".")
         if len(path) < 2 or path == ["job", "config_file"]:
             continue
-        table = config.tables
+        table = config.raw
         for part in path[:-1]:
             inner = table.setdefault(part, {})
             table = inner if isinstance(inner, dict) else {}
         word = values[0] if values else "true"
         words = {"true": True, "True": True, "false": False, "False": False}
         table[path[-1]] = int(word) if word.lstrip("-").isdigit() and len(word) < 16 else words.get(word, word)
-
-
-def nested(config: TitanConfig, sections: tuple[str, ...], name: str) -> Any:
-    for section in sections:
-        table: Any = config.tables
-        for part in section.split("."):
-            table = table.get(part) if isinstance(table, dict) else None
-        if isinstance(table, dict) and name in table:
-            config.read.add(f"{section}.{name}")
-            return table[name]
-    return None
 
 
 _SILENT_SECTIONS = (
@@ -134,6 +61,6 @@ def no_bearing(name: str) -> bool:
     return name in _SILENT or name.startswith(_SILENT_SECTIONS)
 
 
-def shown(name: str, config: TitanConfig) -> str:
+def shown(name: str) -> str:
     near = difflib.get_close_matches(name, KNOWN, 1, 0.85)
     return printable(name) + (f" (did you mean {near[0]}?)" if near else "")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.launch.document import Document
 from sartor.launch.plan import (
     JobParts,
     LaunchReading,
@@ -19,7 +20,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command
 from sartor.launch.torchtitan import FLAVORS, KIND
-from sartor.launch.torchtitan_config import TitanConfig, nested, no_bearing, override, shown
+from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -51,9 +52,9 @@ def read_torchtitan(
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(printable(name), "not TOML", f"must be valid TOML; {error}") from None
-    config = TitanConfig(tables=tables)
+    config = Document(raw=tables, older=OLDER)
     override(config, command)
-    model = (config.text("model", "name", "llama3"), config.text("model", "flavor", "debugmodel"))
+    model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
     known = FLAVORS.get((model[0].replace("llama3_ft", "llama3"), model[1]))
     if shape is None and known:
         shape = load_model(known)
@@ -68,17 +69,17 @@ def read_torchtitan(
         parts=parts,
         shape=shape,
         model=" ".join(model),
-        unknown=tuple(shown(name, config) for name in config.left() if not no_bearing(name)),
+        unknown=tuple(shown(name) for name in config.left() if not no_bearing(name)),
         ignored=tuple(name for name in config.left() if no_bearing(name)),
         assumptions=(*config.assumptions, *(command.notes if command else ())),
     )
 
 
-def _read_plan(config: TitanConfig, devices: int, layers: int | None) -> TrainingPlan:
-    tp, pp, cp = (config.size("parallelism", f"{n}_parallel_degree", 1) for n in ("tensor", "pipeline", "context"))
-    ep = config.size("parallelism", "expert_parallel_degree", 1)
-    replicas = config.size("parallelism", "data_parallel_replicate_degree", 1)
-    shards = config.size("parallelism", "data_parallel_shard_degree", -1)
+def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPlan:
+    tp, pp, cp = (config.count(f"parallelism.{n}_parallel_degree", 1) for n in ("tensor", "pipeline", "context"))
+    ep = config.count("parallelism.expert_parallel_degree", 1)
+    replicas = config.count("parallelism.data_parallel_replicate_degree", 1)
+    shards = config.count("parallelism.data_parallel_shard_degree", -1)
     if shards == -1:
         shards = _leftover(config, devices, replicas * tp * pp * cp, ep)
     dp = replicas * shards
@@ -96,13 +97,13 @@ def _read_plan(config: TitanConfig, devices: int, layers: int | None) -> Trainin
         schedule=schedule,
         zero_stage=zero,
         shard_group=shards * cp if zero and replicas > 1 else 0,
-        optimizer_offload=config.flag("training", "enable_cpu_offload"),
+        optimizer_offload=config.flag("training.enable_cpu_offload"),
         stage_layers=stages,
     )
     return _with_recompute(config, plan, layers)
 
 
-def _leftover(config: TitanConfig, devices: int, others: int, ep: int) -> int:
+def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
     if not devices:
         config.assumptions.append(
             f"parallelism.data_parallel_shard_degree=-1 takes all devices left, and the file does not count them: "
@@ -116,11 +117,11 @@ def _leftover(config: TitanConfig, devices: int, others: int, ep: int) -> int:
     return devices // others
 
 
-def _read_zero(config: TitanConfig, sharded: bool, pp: int) -> int:
+def _read_zero(config: Document, sharded: bool, pp: int) -> int:
     """FSDP keeps parameters gathered after forward (stage 2) or gathers them again (3); "default" does the first under
     a pipeline."""
     words = ("default", "always", "never")
-    word = config.choice("parallelism", "fsdp_reshard_after_forward", "default", words)
+    word = config.choice("parallelism.fsdp_reshard_after_forward", "default", words)
     if not sharded:
         return 0
     return 2 if word == "never" or (word == "default" and pp > 1) else 3
@@ -138,19 +139,19 @@ SCHEDULES = {
 """torch.distributed.pipelining's schedules: chunks per device where nobody says, and what they are here."""
 
 
-def _read_pipeline(config: TitanConfig, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
+def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
     """(chunks per device, schedule, layers of every chunk or None)."""
-    word = config.text("parallelism", "pipeline_parallel_schedule", "1F1B")
+    word = config.text("parallelism.pipeline_parallel_schedule", "1F1B")
     if word.lower() not in SCHEDULES:
         near = difflib.get_close_matches(word.lower(), SCHEDULES, 1, 0.3)
         meant = "".join(near)
         must = "must be one of 1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV"
         raise InputError("parallelism.pipeline_parallel_schedule", word, must, meant)
     virtual, schedule = SCHEDULES[word.lower()]
-    modules = config.find("parallelism", "module_fqns_per_model_part")
-    less_first = config.size("parallelism", "pipeline_parallel_first_stage_less_layers", 1, least=0)
-    less_last = config.size("parallelism", "pipeline_parallel_last_stage_less_layers", 1, least=0)
-    each = config.size("parallelism", "pipeline_parallel_layers_per_stage", 0, least=0)
+    modules = config.find("parallelism.module_fqns_per_model_part")
+    less_first = config.count("parallelism.pipeline_parallel_first_stage_less_layers", 1, least=0)
+    less_last = config.count("parallelism.pipeline_parallel_last_stage_less_layers", 1, least=0)
+    each = config.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
     if pp == 1:
         return 1, PipelineSchedule.ONE_F_ONE_B, None
     if word.lower() in ("zbvzerobubble", "dualpipev"):
@@ -192,12 +193,12 @@ def _module_stages(modules: Any) -> tuple[int, ...]:
     return tuple(sum(str(name).startswith("layers.") for name in part) for part in modules)
 
 
-def _read_batch(config: TitanConfig, dp: int, pp: int) -> tuple[int, int]:
+def _read_batch(config: Document, dp: int, pp: int) -> tuple[int, int]:
     """Microbatch size, and microbatches of one pipeline in one step."""
-    local = config.size("training", "local_batch_size", 0, least=0) or config.size("training", "batch_size", 8)
-    total = config.size("training", "global_batch_size", -1)
+    local = config.count("training.local_batch_size", 0, least=0) or config.count("training.batch_size", 8)
+    total = config.count("training.global_batch_size", -1)
     total = local * dp if total == -1 else total
-    micro = config.size("parallelism", "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    micro = config.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     if total % (local * dp):
         below = total // (local * dp) * local * dp
         must = f"must be a multiple of local_batch_size x data-parallel degree = {local} x {dp}"
@@ -212,12 +213,12 @@ def _read_batch(config: TitanConfig, dp: int, pp: int) -> tuple[int, int]:
     return micro, total // (dp * micro)
 
 
-def _with_recompute(config: TitanConfig, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
+def _with_recompute(config: Document, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
     from dataclasses import replace
 
     words = ("none", "selective", "full", "memory_budget")
-    mode = config.choice("activation_checkpoint", "mode", "selective", words)
-    option = config.text("activation_checkpoint", "selective_ac_option", "2")
+    mode = config.choice("activation_checkpoint.mode", "selective", words)
+    option = config.text("activation_checkpoint.selective_ac_option", "2")
     if mode in ("none", "full"):
         return replace(plan, recompute=Recompute.FULL if mode == "full" else Recompute.NONE)
     if mode == "memory_budget" or option == "op":
@@ -234,16 +235,16 @@ def _with_recompute(config: TitanConfig, plan: TrainingPlan, layers: int | None)
     return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
 
 
-def _parts(config: TitanConfig, dims: ParallelDims) -> JobParts:
-    seq = config.size("training", "seq_len", 2048)
-    total = config.size("training", "global_batch_size", -1)
-    param = config.choice("training", "mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
-    name = config.text("optimizer", "name", "AdamW")
+def _parts(config: Document, dims: ParallelDims) -> JobParts:
+    seq = config.count("training.seq_len", 2048)
+    total = config.count("training.global_batch_size", -1)
+    param = config.choice("training.mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
+    name = config.text("optimizer.name", "AdamW")
     if name not in ("Adam", "AdamW"):
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
-    rotate = config.choice("parallelism", "context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
-    compiled = config.flag("compile", "enable") or config.flag("training", "compile")
-    etp = config.size("parallelism", "expert_tensor_parallel_degree", 1)
+    rotate = config.choice("parallelism.context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
+    compiled = config.flag("compile.enable") or config.flag("training.compile")
+    etp = config.count("parallelism.expert_tensor_parallel_degree", 1)
     return JobParts(
         seq_len=seq,
         global_batch_size=None if total == -1 else total,
@@ -253,24 +254,25 @@ def _parts(config: TitanConfig, dims: ParallelDims) -> JobParts:
         context_parallel=ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER,
         trainer=replace(
             TORCHTITAN,
-            tp_overlap=config.flag("parallelism", "enable_async_tensor_parallel"),
+            tp_overlap=config.flag("parallelism.enable_async_tensor_parallel"),
             fused_kernels=compiled,
             splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
         ),
     )
 
 
-def _read_recipe(config: TitanConfig, param: str) -> Recipe:
+def _read_recipe(config: Document, param: str) -> Recipe:
     """Converters of linear layers, by their newer and their older sections."""
-    converters = config.find("model", "converters") or []
+    converters = config.find("model.converters") or []
     words = converters if isinstance(converters, list) else str(converters).split(",")
     for kind, sections in (("float8", ("quantize.linear.float8", "float8")), ("mx", ("quantize.linear.mx", "mx"))):
         if not any(str(word).strip() in sections for word in words):
             continue
-        recipe = nested(config, sections, "recipe_name")
+        names = [config.find(f"{section}.recipe_name") for section in sections]
+        recipe = next((name for name in names if name is not None), None)
         if kind == "mx":
             return Recipe.MXFP8
         return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
-    if config.flag("float8", "enable_float8_linear"):  # how the first versions said it
+    if config.flag("float8.enable_float8_linear"):  # how the first versions said it
         return Recipe.FP8_CURRENT
     return Recipe.FP32 if param == "float32" else Recipe.BF16
