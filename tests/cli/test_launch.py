@@ -89,7 +89,7 @@ def test_what_a_launch_says_itself_is_not_taken_beside_it(sartor: Call, option: 
     ran = sartor("plan", "--launch", tmp_path / "run.sh", *option.split())
     assert ran.code == 2
     assert option.split()[0] in ran.err
-    assert "does not go with --launch" in ran.err
+    assert "cannot be used with --launch" in ran.err
 
 
 @pytest.mark.parametrize(
