@@ -267,8 +267,7 @@ def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[Mapping[str, Any]]:
 
 
 def _gemm(table: Mapping[str, Any]) -> GemmCoefficients:
-    found: GemmCoefficients = coefficients(GemmCoefficients, table["gemm"])
-    return found
+    return coefficients(GemmCoefficients, table["gemm"])
 
 
 def _record(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,11 +338,8 @@ def _streams(owner: str) -> Mapping[str, Any]:
 
 
 def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
-    found: MemoryBoundCoefficients = coefficients(MemoryBoundCoefficients, _streams(owner))
-    if owner == gpu.name:
-        return found
-    carried: MemoryBoundCoefficients = per_sm(borrowed(found, "memory_bound", widen), load_gpu(owner), gpu)
-    return carried
+    found = coefficients(MemoryBoundCoefficients, _streams(owner))
+    return found if owner == gpu.name else per_sm(borrowed(found, "memory_bound", widen), load_gpu(owner), gpu)
 
 
 # ------------------------------------------------------------------------------------------------ collectives
@@ -383,7 +379,7 @@ def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: fl
     near = nearest_rate(bytes_per_s, measured_links()) if bytes_per_s and not pcie else Relative()
     if near.name:
         fit = coefficients(CollectiveCoefficients, _file(f"{near.name}.toml")["collective"])
-        return borrowed(fit, "collective", near.widen)  # type: ignore[no-any-return]
+        return borrowed(fit, "collective", near.widen)
     return generation("pcie" if pcie else "default")["collective"]  # type: ignore[no-any-return]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from sartor.cost.correction.coefficients import AnyCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
@@ -32,7 +33,7 @@ OTHER_DIE = 2.5
 (sweeps of V100) is slowed on another generation's device as its general cores are: T4 has 70 W for V100's 300."""
 
 
-def borrowed(found: Any, section: str, widen: float, near: str = "") -> Any:
+def borrowed(found: AnyCoefficients, section: str, widen: float, near: str = "") -> AnyCoefficients:
     """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md): on
     the same die, in the same generation, or elsewhere; ``near`` says so where ``widen`` does not."""
     near = near or ("die" if widen <= DIE else "generation" if widen <= OTHER_DIE else "other")
@@ -49,8 +50,11 @@ _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", 
 
 
 def widened(
-    found: Any, factor: float, least: Mapping[str, float] | None = None, times: Mapping[str, float] | None = None
-) -> Any:
+    found: AnyCoefficients,
+    factor: float,
+    least: Mapping[str, float] | None = None,
+    times: Mapping[str, float] | None = None,
+) -> AnyCoefficients:
     """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``; both
     ``least`` and ``times``, which stands in for ``factor``, go by the beginning of a field."""
     floors, factors = least or {}, times or {}
@@ -125,7 +129,7 @@ REFERENCE = Rates(clock_hz=1.85e9, flops_per_cycle=4096.0, l2_over_hbm=10.0, flo
 """The device, between all there are, that coefficients of no device in particular are written for."""
 
 
-def rescaled(c: Any, before: Rates, after: Rates) -> Any:
+def rescaled(c: GemmCoefficients, before: Rates, after: Rates) -> GemmCoefficients:
     """``GemmCoefficients`` of a device with the rates ``before``, as those of one with ``after``."""
     cycle, units = before.clock_hz / after.clock_hz, after.flops_per_cycle / before.flops_per_cycle
     moved = {name: getattr(c, name) * cycle for name in DELAYS}
@@ -150,7 +154,7 @@ GENERAL_THROTTLE_S = 3e-4
 follow each other, and those of a millisecond run at the limit's clock already (T4, P4, L4)."""
 
 
-def per_sm(c: Any, before: Gpu, after: Gpu) -> Any:
+def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCoefficients:
     """``MemoryBoundCoefficients`` of the device ``before`` as those of ``after``.
 
     The plainest kernel (``hbm_share``) reaches the same share of any memory. What keeps another below it is work inside
@@ -163,11 +167,12 @@ def per_sm(c: Any, before: Gpu, after: Gpu) -> Any:
     def carried(share: float) -> float:
         return 1 / (1 / c.hbm_share + (1 / share - 1 / c.hbm_share) * harder) if share < c.hbm_share else share
 
-    moved = {
-        name: tuple((row[0], carried(row[1]), *row[2:]) for row in getattr(c, name)) for name in ("kinds", "host_kinds")
-    }
-    timed_one_by_one = tuple((*row[:4], carried(row[4]), row[5]) for row in c.eager_kinds)
-    return replace(c, eager_kinds=timed_one_by_one, **moved)
+    return replace(
+        c,
+        kinds=tuple((row[0], carried(row[1]), *row[2:]) for row in c.kinds),
+        host_kinds=tuple((row[0], carried(row[1]), *row[2:]) for row in c.host_kinds),
+        eager_kinds=tuple((*row[:4], carried(row[4]), row[5]) for row in c.eager_kinds),
+    )
 
 
 def _bytes_per_cycle(gpu: Gpu) -> float:
@@ -175,7 +180,7 @@ def _bytes_per_cycle(gpu: Gpu) -> float:
     return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
 
 
-def with_calls(c: Any, *, calls_are_own: bool) -> Any:
+def with_calls(c: MemoryBoundCoefficients, *, calls_are_own: bool) -> MemoryBoundCoefficients:
     """``MemoryBoundCoefficients`` in which no kernel is faster where the host waits for it than alone.
 
     Where both tables know a kernel, the device's own one says its share. A kernel that only the other table knows has
@@ -194,7 +199,9 @@ def with_calls(c: Any, *, calls_are_own: bool) -> Any:
     return replace(c, kinds=tuple((plain | alone).values()) if alone else (), host_kinds=waited)
 
 
-def within_power(c: Any, gpu: Gpu, flops_per_joule: float, half_s: float = GENERAL_THROTTLE_S) -> Any:
+def within_power(
+    c: GemmCoefficients, gpu: Gpu, flops_per_joule: float, half_s: float = GENERAL_THROTTLE_S
+) -> GemmCoefficients:
     """``GemmCoefficients`` on a device whose power limit keeps its general cores, at ``flops_per_joule`` in fp32, below
     their peak; 0: not known. ``half_s`` is the compute time at which half of that is seen."""
     if not flops_per_joule or DType.FP32 not in gpu.peak_flops_per_s:

@@ -7,6 +7,7 @@ rates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from sartor.units import MIB
 
@@ -221,3 +222,15 @@ class PowerCoefficients:
     """16-bit FLOPs per joule of the power limit at which the clock starts to fall; 0: nothing is known of it."""
     kept: float = 1.0
     """Share of the slowdown that is kept: between GEMMs run kernels that draw less."""
+
+
+Coefficients: TypeAlias = (
+    GemmCoefficients
+    | GroupedCoefficients
+    | AttentionCoefficients
+    | MemoryBoundCoefficients
+    | CollectiveCoefficients
+    | PowerCoefficients
+)
+AnyCoefficients = TypeVar("AnyCoefficients", bound=Coefficients)
+"""One family: a function that takes it gives it back."""

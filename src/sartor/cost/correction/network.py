@@ -25,12 +25,20 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import DIE
+from sartor.cost.correction.coefficients import (
+    AttentionCoefficients,
+    Coefficients,
+    GemmCoefficients,
+    GroupedCoefficients,
+)
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Weights: TypeAlias = npt.NDArray[np.float32]
+Fitted: TypeAlias = GemmCoefficients | GroupedCoefficients | AttentionCoefficients
+"""Coefficients that networks correct."""
 
 BLOCK = 512
 """Rows evaluated together."""
@@ -105,7 +113,7 @@ def moved_by(
     return Corrected(time_s=time_s, log_sigma=trust * narrow + (1 - trust) * log_sigma, factor=time_s / formula_s)
 
 
-def applicable(calibration: Calibration, coefficients: Any, part: str = "") -> Residual | None:
+def applicable(calibration: Calibration, coefficients: Fitted, part: str = "") -> Residual | None:
     """The residual of these coefficients on the device they were fitted on, or on another of the same die."""
     residual = find_residual(coefficients, part)
     owners = {calibration.relative} | ({calibration.gpu} if calibration.calibrated else set())
@@ -163,7 +171,7 @@ def _filled(values: Array) -> Array:
     return np.concatenate([values, np.full(BLOCK - values.size, values[0])])
 
 
-def find_residual(coefficients: Any, part: str = "") -> Residual | None:
+def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None:
     """The residual fitted on exactly these coefficients, whoever borrows them; None where there is none.
 
     ``part`` names the kernel where coefficients serve several: ``context``, ``generation``, ``encoder``.
@@ -177,13 +185,13 @@ def residual_records() -> Mapping[str, Mapping[str, Any]]:
     return _table()
 
 
-def fingerprint(coefficients: Any) -> str:
+def fingerprint(coefficients: Coefficients) -> str:
     """Sixteen hex digits of the coefficients that are not defaults, less the interval's width: a borrower widens it."""
     return _fingerprint(coefficients)
 
 
 @cache
-def _fingerprint(coefficients: Any) -> str:
+def _fingerprint(coefficients: Coefficients) -> str:
     named = [(f.name, getattr(coefficients, f.name), f.default) for f in fields(coefficients)]
     text = repr([(name, value) for name, value, plain in named if not _beside(name) and value != plain])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,7 +9,9 @@ from importlib import resources
 from typing import Any
 
 from sartor.cost.correction.coefficients import (
+    AnyCoefficients,
     AttentionCoefficients,
+    Coefficients,
     CollectiveCoefficients,
     GemmCoefficients,
     GroupedCoefficients,
@@ -17,7 +19,7 @@ from sartor.cost.correction.coefficients import (
     PowerCoefficients,
 )
 
-SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type[Coefficients]] = {
     "gemm": GemmCoefficients,
     "grouped": GroupedCoefficients,
     "attention": AttentionCoefficients,
@@ -44,7 +46,7 @@ def generation(name: str) -> dict[str, Any]:
     return found | {key: coefficients(GemmCoefficients, default["gemm"] | values) for key, values in own.items()}
 
 
-def coefficients(kind: type, values: Mapping[str, Any]) -> Any:
+def coefficients(kind: type[AnyCoefficients], values: Mapping[str, Any]) -> AnyCoefficients:
     """A section's values as its class of coefficients; lists become tuples."""
     return kind(**{key: _tuples(value) for key, value in values.items()})
 
