@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sartor.cost.correction.calibration import Calibration
@@ -13,7 +13,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import Workload
-from sartor.operators import Collective, Gemm, OperatorGraph, Part
+from sartor.operators import Collective, Gemm, OperatorGraph
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
     from sartor.hardware.cluster import Cluster
+    from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob
     from sartor.plans.next import NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
+    from sartor.plans.search import HeldPlan
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
     from sartor.shapes.search import ShapeSearch
     from sartor.step.run_cost import RunCost
+    from sartor.step.running import InRun
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
 
@@ -46,22 +49,60 @@ class Question:
     assumptions: tuple[str, ...]
     calibration: Calibration | None = None
     """Of the user's own; None: what the catalogue knows of the device."""
+    held: HeldPlan | None = None
+    """Of training: the job and the plan that the device takes part in."""
+    eager: bool = False
+
+    def with_shape(self, shape: TransformerShape) -> Question:
+        """The same question of another model of the same kind."""
+        return replace(
+            self,
+            reading=replace(self.reading, shape=shape),
+            workload=replace(self.workload, shape=shape),
+            held=None if self.held is None else self.held.with_shape(shape),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimate:
-    """Where the time of a question goes: operators with their costs, and totals."""
+    """Where the time of a question goes: operators of one pass over a microbatch with their costs, and of training the
+    step that they are part of."""
 
     question: Question
     graph: OperatorGraph
     estimate: Estimate
+    layer_time_s: Floats
+    """Seconds of one layer (the mean, where layers differ): without embedding and head."""
+    priced: PricedPlan | None = None
+    """Of training: step and memory of the whole plan."""
+    run: InRun | None = None
+    """Of training: the device at work in it."""
 
     @property
-    def layer_time_s(self) -> Floats:
-        """Seconds of one layer (the mean, where layers differ): without embedding, head and optimizer."""
-        pairs = zip(self.graph.operators, self.estimate.costs, strict=True)
-        layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
-        return layers / sum(stack.num_layers for stack in self.question.reading.shape.stacks if stack.is_text)
+    def time_s(self) -> Floats:
+        """Of a training step, or of one pass of inference."""
+        return self.estimate.time_s if self.priced is None else self.priced.step_s
+
+    @property
+    def low_s(self) -> Floats:
+        return self.estimate.low_s if self.priced is None else self.priced.low_s
+
+    @property
+    def high_s(self) -> Floats:
+        return self.estimate.high_s if self.priced is None else self.priced.high_s
+
+    @property
+    def mfu(self) -> Floats:
+        return self.estimate.mfu if self.priced is None else self.priced.step.mfu
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        """Of the whole plan that was asked for; of one replica where the number of replicas was assumed."""
+        if self.priced is None or self.question.held is None:
+            return self.estimate.tokens_per_s
+        held = self.question.held
+        replicas = int(held.axes["dp"]) if held.assumed else 1
+        return held.job.tokens_per_step / self.priced.step_s / replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def test_2_a_larger_microbatch_takes_longer() -> None:
 def test_3_weight_gradients_are_a_third_of_training() -> None:
     """Published: derived and thrown away. Here linear layers have three equal shares of FLOPs, and backward takes twice
     forward's time."""
-    operators = lower(Workload(shape=gpt3())).operators
+    operators = lower(Workload(shape=gpt3()), optimizer=True).operators
     linear = [op for op in operators if isinstance(op, Gemm) and op.part is Part.LAYER]
     flops = {pass_: sum(op.flops * op.count for op in linear if op.pass_ is pass_) for pass_ in Pass}
     assert flops[Pass.WGRAD] == flops[Pass.DGRAD] == flops[Pass.FORWARD] > 0
@@ -110,7 +110,7 @@ def test_7_epilogues_vector_traffic_and_the_optimizer_cost_time() -> None:
     assert product_time_s(fused, slow_lanes) > 1.5 * product_time_s(plain, slow_lanes)
     add = MemoryBound(name="a", kind=MemoryBoundKind.RESIDUAL, rows=2048, cols=12288, bytes_moved=6.0 * 2048 * 12288)
     assert vector_cost(add, replace(TPU, vector_lanes=10**6)).time_s == add.bytes_moved / TPU.hbm_bytes_per_s
-    steps = [op for op in lower(Workload(shape=gpt3())).operators if op.pass_ is Pass.OPTIMIZER]
+    steps = [op for op in lower(Workload(shape=gpt3()), optimizer=True).operators if op.pass_ is Pass.OPTIMIZER]
     assert sum(float(operator_time_s(op, TPU)) * op.count for op in steps) > 1.0  # 175e9 parameters on one device
 
 

@@ -62,7 +62,7 @@ def single(heads: int = 8, kv_heads: int = 8, h: int = 512, **attention: Any) ->
 @pytest.mark.parametrize("name", model_names())
 def test_every_zoo_model_comes_to_its_counted_flops_and_parameters(name: str) -> None:
     shape = replace(load_model(name), mtp_layers=0)
-    graph = lower(Workload(shape=shape, seq_len=777, microbatch_size=2))
+    graph = lower(Workload(shape=shape, seq_len=777, microbatch_size=2), optimizer=True)
     counted = forward_matmul_flops(shape, 2, 777, square=AttentionSquare.MASKED)
     assert forward_flops(graph, Gemm, GroupedGemm) == counted.linear
     assert forward_flops(graph, Attention) == counted.attention
@@ -392,7 +392,7 @@ def test_layers_of_several_kinds_carry_a_prefix() -> None:
 
 
 def test_parts_tell_layers_from_what_surrounds_them() -> None:
-    by_part = {op.name: op.part for op in lower(Workload(shape=single()), ParallelDims(tp=2)).operators}
+    by_part = {op.name: op.part for op in lower(Workload(shape=single()), ParallelDims(tp=2), optimizer=True).operators}
     assert by_part["qkv.wgrad"] is by_part["attention.all_gather"] is Part.LAYER
     assert by_part["embedding.backward"] is Part.EMBEDDING
     assert by_part["logits.dgrad"] is by_part["cross_entropy"] is by_part["final_norm"] is Part.HEAD
@@ -425,7 +425,7 @@ def test_what_does_not_split_is_said_in_one_sentence(
 
 
 def test_memory_bound_rows_know_their_problem() -> None:
-    graph = lower(Workload(shape=single(), microbatch_size=2, seq_len=100))
+    graph = lower(Workload(shape=single(), microbatch_size=2, seq_len=100), optimizer=True)
     rows = {op.name: op for op in graph.operators if isinstance(op, MemoryBound)}
     tokens, h, f, e = 200, 512, 1024, 2
     assert rows["norm"].bytes_moved == 2 * tokens * h * e

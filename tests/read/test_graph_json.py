@@ -56,7 +56,7 @@ def test_parameters_and_matmul_flops_are_those_of_the_built_in_lowering() -> Non
 
 
 def test_the_optimizer_steps_over_every_parameter_once() -> None:
-    steps = [op for op in lower(workload()).operators if op.pass_ is Pass.OPTIMIZER]
+    steps = [op for op in lower(workload(), optimizer=True).operators if op.pass_ is Pass.OPTIMIZER]
     assert sum(op.cols * op.count for op in steps) == read_graph(GRAPH).num_params
 
 
@@ -122,7 +122,7 @@ def test_a_design_takes_its_layers_from_the_graph_and_leaves_them_whole() -> Non
         ({"phase": "decode"}, "traced forward over whole sequences"),
         ({"seq_len": 64}, "was traced at seq_len=128"),
         ({"dtype": "fp8"}, "was traced in bf16"),
-        ({"tp": 2}, "was traced on one device"),
+        ({"tp": 2}, "traced on one device"),
         ({"set": {"num_layers": 2}}, "cannot change its shape"),
     ],
 )

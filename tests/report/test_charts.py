@@ -85,7 +85,7 @@ def test_no_product_lies_above_the_roofline(advice: Advice) -> None:
 
 def test_the_sweep_agrees_with_the_step_at_the_models_own_value(advice: Advice) -> None:
     question = advice.base.question
-    swept = sweep_field(question.workload, question.dims, question.gpu, "vocab_size")
+    swept = sweep_field(question.workload, question.dims, question.gpu, "vocab_size", run=advice.base.run)
     assert swept is not None
     at = swept.values == swept.now
     assert swept.time_s[at] == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)

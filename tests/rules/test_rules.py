@@ -18,7 +18,7 @@ from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
-from sartor.operators import Pass, Role
+from sartor.operators import Role
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.lint import rule_entries, run_rules
 from sartor.rules.pricing import LEAST_GAIN, changed
@@ -87,13 +87,10 @@ def test_a_fix_lowers_the_predicted_time_or_the_finding_is_information(name: str
 
 
 def device_seconds_per_token(context: Context, finding: Finding) -> float:
-    """Predicted anew, one scalar call, the optimizer as often per token as before."""
+    """Predicted anew, one scalar call."""
     workload, dims, _ = changed(context.workload, context.priced_dims, finding.fix)
     after = price(lower(workload, dims), context.gpu, context.calibration)
-    pairs = list(zip(after.graph.operators, after.costs, strict=True))
-    optimizer = sum(float(c.time_s * op.count) for op, c in pairs if op.pass_ is Pass.OPTIMIZER)
-    rest = float(after.time_s) - optimizer
-    return (rest / after.graph.tokens + optimizer / context.baseline.graph.tokens) * dims.tp
+    return float(after.time_s) / after.graph.tokens * dims.tp
 
 
 def paced(context: Context, finding: Finding) -> float:

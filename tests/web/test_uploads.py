@@ -65,7 +65,7 @@ def test_a_calibration_sent_moves_times_and_is_known_by_its_text(calibration: st
         path.write_text(text)
         status, told = asked("estimate", {**ask, "calibration": text})
         assert status == 200
-        expected = api.estimate("gpt2-xl", "a100_sxm", calibration=path).estimate.time_s
+        expected = api.estimate("gpt2-xl", "a100_sxm", calibration=path).time_s
         assert told["totals"]["time_s"] == pytest.approx(float(expected))
         assert str(tmp_path) not in json.dumps(told)
 

@@ -11,7 +11,7 @@ from sartor.api.designs import design
 from sartor.api.models import Model, read
 from sartor.api.plans import launch, lint_launch, plan
 from sartor.api.questions import ask
-from sartor.api.shapes import advise, answer_question, estimate, gemm, lint
+from sartor.api.shapes import advise, answer_question, estimate, gemm, lint, lint_question
 from sartor.api.words import ClusterLike, GpuLike
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "launch",
     "lint",
     "lint_launch",
+    "lint_question",
     "plan",
     "read",
 ]

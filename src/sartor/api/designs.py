@@ -14,7 +14,7 @@ from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.reading import ModelReading
-from sartor.units import GIB
+from sartor.units import GIB, JsonMap
 
 if TYPE_CHECKING:
     from sartor.designs.chips import NamedChip
@@ -43,7 +43,7 @@ def design(
     shapes: int = 0,
     fleet: Mapping[str, float] | None = None,
     against: Sequence[GpuLike] = (),
-    set: Mapping[str, Any] | None = None,
+    set: JsonMap | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
     workers: int | None = None,
@@ -111,7 +111,7 @@ def _asked(
     seq_len: int | Sequence[int] | None,
     weights: Sequence[float],
     tensor_parallel: Sequence[int],
-    words: Mapping[str, Any],
+    words: JsonMap,
 ) -> tuple[DesignQuestion, tuple[str, ...]]:
     """The question, and what was assumed of its models."""
     from sartor.designs.ask import design_models, design_question

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
@@ -13,11 +11,12 @@ from sartor.model.zoo import load_model
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.hub import fetch_config
 from sartor.read.huggingface import read_model
+from sartor.units import JsonMap
 
 Model = str | Path | ModelReading
 
 
-def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
+def read(model: Model, set: JsonMap | None = None) -> ModelReading:
     """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
     changed by ``set``.
 
@@ -39,7 +38,7 @@ def read(model: Model, set: Mapping[str, Any] | None = None) -> ModelReading:
     return _changed(reading, set)
 
 
-def _changed(reading: ModelReading, set: Mapping[str, Any] | None) -> ModelReading:
+def _changed(reading: ModelReading, set: JsonMap | None) -> ModelReading:
     if not set:
         return reading
     not_traced(reading, "--set")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from sartor.api.words import ClusterLike, device_counts, own_calibration_of, ref
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from sartor.launch.plan import LaunchFiles, LaunchReading
@@ -29,10 +30,10 @@ def plan(
     num_devices: int | Sequence[int] | None = None,
     global_batch_size: int,
     seq_len: int | None = None,
-    fix: Mapping[str, Any] | None = None,
+    fix: JsonMap | None = None,
     top: int = 10,
     tokens: float = 1e12,
-    set: Mapping[str, Any] | None = None,
+    set: JsonMap | None = None,
     calibration: str | Path | None = None,
     progress: Progress | None = None,
     **job_words: Any,
@@ -171,7 +172,9 @@ def lint_launch(
     shape = None if model is None else read(model).shape
     reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
     job, plan = reading.job(shape, size_of("seq_len", seq_len, 0) or None), reading.plan
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, reading.num_devices)
+    whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    device_counts(reading.num_devices, whole)
+    found = whole.reached(reading.num_devices)  # as plan takes it, so that both tell one price
     for gpu in found.gpus:
         check_recipe(job.recipe, gpu)
     known = own_calibration_of(calibration, found)

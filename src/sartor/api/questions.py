@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sartor.answers import Question
+from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
 from sartor.api.models import Model, read
-from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, size_of, word_of
+from sartor.api.words import (
+    ClusterLike,
+    GpuLike,
+    device_counts,
+    device_of,
+    own_calibration,
+    precision_of,
+    size_of,
+    word_of,
+)
+from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
+from sartor.step.question import training_job
+from sartor.step.recipes import workload_of
+from sartor.step.trainers import DEFAULT, trainer_named
+from sartor.units import GIB
 
-DEFAULT_SEQ_LEN = 2048
-
-
-DEFAULT_MICROBATCH = {Phase.TRAIN: 4, Phase.PREFILL: 1, Phase.DECODE: 8}
-"""Sequences at once when nobody says: 8,192 tokens per device in training, as in the sweeps of arXiv 2401.14489."""
+DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
+"""Sequences at once in inference when nobody says."""
 
 
 def ask(
     model: Model,
-    gpu: GpuLike = "h100_sxm",
+    gpu: GpuLike | None = None,
     *,
     phase: str = "train",
     seq_len: int | None = None,
@@ -34,60 +49,161 @@ def ask(
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
+    cp: int = 1,
     dtype: str | None = None,
     attention: str = "flash",
-    set: Mapping[str, Any] | None = None,
+    num_devices: int | None = None,
+    global_batch_size: int | None = None,
+    zero_stage: int | None = None,
+    virtual_stages: int | None = None,
+    recompute: str | None = None,
+    cluster: ClusterLike | None = None,
+    framework: str | None = None,
+    eager: bool = False,
+    set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Question:
     """Read a model and a device and settle what is asked, saying each thing that was assumed.
 
-    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file;
+    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
+    where neither it nor ``cluster`` says);
     ``set`` changes fields of the shape; ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and
-    tokens. Raises ``InputError``.
+    tokens. Training is one device's share of a plan: of ``num_devices`` with ``global_batch_size``, or of a usual run
+    (``sartor.api.held``) where they are not given. Raises ``InputError``.
     """
     reading = read(model, set)
-    device = device_of(gpu)
-    phase_ = word_of(Phase, "phase", phase)
-    if phase_ is Phase.DECODE and reading.shape.encoder_only:
-        raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
-    traced = reading.shape.traced
-    if traced is not None:  # what is not said is as it was traced
-        dtype, seq_len = dtype or traced.dtype.value, seq_len or traced.seq_len
-        microbatch_size = microbatch_size or traced.microbatch_size
+    where, device = _where(gpu, cluster)
     _train_in_16_bits(device)
-    dtype_, dtype_notes = precision_of(dtype, device)
-    limit = reading.shape.max_positions or DEFAULT_SEQ_LEN
-    seq = size_of("seq_len", seq_len, min(DEFAULT_SEQ_LEN, limit))
-    context = size_of("context_len", context_len, seq if phase_ is Phase.DECODE else 0, least=0)
-    batch = size_of("microbatch_size", microbatch_size, DEFAULT_MICROBATCH[phase_])
-    workload = Workload(
-        shape=reading.shape,
-        phase=phase_,
-        microbatch_size=batch,
-        seq_len=seq,
-        context_len=context,
-        dtype=dtype_,
-        attention_kernel=word_of(AttentionKernel, "attention", attention),
-    )
-    dims = ParallelDims(tp=size_of("tp", tp, 1), pp=size_of("pp", pp, 1), ep=size_of("ep", ep, 1))
-    given = {"microbatch_size": microbatch_size, "seq_len": seq_len}
-    if phase_ is Phase.DECODE:
-        given = {"microbatch_size": microbatch_size, "context_len": context_len}
-    notes = tuple(f"{name}={getattr(workload, name)} (not given)" for name, value in given.items() if value is None)
-    long = () if seq <= limit or not reading.shape.max_positions else (f"seq_len={seq} is beyond the model's {limit}",)
-    return Question(
+    asked = _Asked(
         reading=reading,
-        workload=workload,
-        dims=dims,
         gpu=device,
-        calibration=own_calibration(calibration, device),
+        phase=word_of(Phase, "phase", phase),
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        dtype=dtype,
+        attention=attention,
+    ).traced()
+    spread = Spread(
+        tp=size_of("tp", tp, 1),
+        pp=size_of("pp", pp, 1),
+        ep=size_of("ep", ep, 1),
+        cp=size_of("cp", cp, 1),
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
+        microbatch_size=asked.microbatch_size,
+        zero_stage=zero_stage,
+        virtual_stages=virtual_stages,
+        recompute=recompute,
+    )
+    own = own_calibration(calibration, device)
+    if asked.phase is Phase.TRAIN:
+        return _training(asked, spread, where or usual_cluster(device), framework, own, eager)
+    _refuse_plan(asked.phase, spread, cluster, framework)
+    return _inference(asked, spread, own, eager)
+
+
+def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | None, Gpu]:
+    """The cluster, where one is named, and the device, which must be one of it."""
+    if cluster is None:
+        return None, device_of("h100_sxm" if gpu is None else gpu)
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    device = found.gpu if gpu is None else device_of(gpu)
+    if device not in found.gpus:
+        names = ", ".join(each.name for each in found.gpus)
+        raise InputError("gpu", device.name, f"is not what {found.name} is made of", names)
+    return found, device
+
+
+def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None) -> None:
+    """Inference is priced on one tensor-parallel group."""
+    said: dict[str, object | None] = {
+        "num_devices": spread.num_devices,
+        "global_batch_size": spread.global_batch_size,
+        "cp": spread.cp if spread.cp > 1 else None,
+        "zero_stage": spread.zero_stage,
+        "virtual_stages": spread.virtual_stages,
+        "recompute": spread.recompute,
+        "cluster": cluster,
+        "framework": framework,
+    }
+    for name, value in said.items():
+        if value is not None:
+            shown = value.name if isinstance(value, Cluster) else value
+            raise InputError(name, shown, f"is of a training step; phase={phase.value} has none", "phase=train")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One pass of a model on a device, as far as somebody said."""
+
+    reading: ModelReading
+    gpu: Gpu
+    phase: Phase
+    seq_len: int | None
+    microbatch_size: int | None
+    context_len: int | None
+    dtype: str | None
+    attention: str
+
+    def traced(self) -> _Asked:
+        """With what is not said of a traced model as it was traced."""
+        traced = self.reading.shape.traced
+        if traced is None:
+            return self
+        return replace(
+            self,
+            dtype=self.dtype or traced.dtype.value,
+            seq_len=self.seq_len or traced.seq_len,
+            microbatch_size=self.microbatch_size or traced.microbatch_size,
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return size_of("seq_len", self.seq_len, usual_seq_len(self.reading.shape))
+
+
+def _training(
+    asked: _Asked, spread: Spread, cluster: Cluster, framework: str | None, own: Calibration | None, eager: bool
+) -> Question:
+    """One device's share of a training step."""
+    devices, batch, microbatch = devices_and_batch(spread, asked.length)
+    device_counts(devices, cluster)
+    trainer = trainer_named(framework or DEFAULT, asked.gpu)
+    if spread.assumed:  # the question is about the shape as it is written
+        trainer = replace(trainer, vocab_multiple=0)
+    if eager:
+        trainer = replace(trainer, fused_kernels=False)
+    job, notes = training_job(
+        asked.reading.shape,
+        cluster.gpus,
+        global_batch_size=batch,
+        seq_len=asked.seq_len,
+        dtype=asked.dtype,
+        framework=trainer,
+        attention=asked.attention,
+    )
+    held = held_plan(spread, job, cluster, devices, microbatch)
+    axes = held.axes
+    reading = asked.reading
+    return Question(
+        reading=asked.reading,
+        workload=replace(workload_of(job, microbatch_size=microbatch), shape=asked.reading.shape),
+        dims=ParallelDims(
+            **{name: axes[name] for name in ("tp", "pp", "dp", "cp", "ep")},
+            sequence_parallel=bool(axes["sequence_parallel"]),
+        ),
+        gpu=asked.gpu,
+        calibration=own,
+        held=held,
+        eager=eager,
         assumptions=(
             *reading.assumptions,
             *reading.notes,
-            *dtype_notes,
             *notes,
-            *long,
-            *_fit_note(workload, dims, device, reading),
+            *notes_of(spread, held),
+            *((EAGER,) if eager else ()),
         ),
     )
 
@@ -100,17 +216,58 @@ def _train_in_16_bits(gpu: Gpu) -> None:
         raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm answers for single products")
 
 
-def _fit_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:
-    """Says when the states a device must hold exceed its memory: the times are then of a share that needs more devices.
+def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bool) -> Question:
+    """One pass on a tensor-parallel group of devices."""
+    decodes, shape = asked.phase is Phase.DECODE, asked.reading.shape
+    if decodes and shape.encoder_only:
+        raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
+    dtype, dtype_notes = precision_of(asked.dtype, asked.gpu)
+    context = size_of("context_len", asked.context_len, asked.length if decodes else 0, least=0)
+    batch = size_of("microbatch_size", asked.microbatch_size, DEFAULT_MICROBATCH[asked.phase])
+    workload = Workload(
+        shape=shape,
+        phase=asked.phase,
+        microbatch_size=batch,
+        seq_len=asked.length,
+        context_len=context,
+        dtype=dtype,
+        attention_kernel=word_of(AttentionKernel, "attention", asked.attention),
+    )
+    dims = ParallelDims(tp=spread.tp, pp=spread.pp, ep=spread.ep)
+    sizes = (
+        ("microbatch_size", asked.microbatch_size, batch),
+        *((("context_len", asked.context_len, context),) * decodes),
+    )
+    lengths = () if decodes else seq_len_notes(asked.seq_len, asked.length, shape)
+    return Question(
+        reading=asked.reading,
+        workload=workload,
+        dims=dims,
+        gpu=asked.gpu,
+        calibration=own,
+        eager=eager,
+        assumptions=(
+            *asked.reading.assumptions,
+            *asked.reading.notes,
+            *dtype_notes,
+            *(f"{name}={taken} (not given)" for name, given, taken in sizes if given is None),
+            *lengths,
+            *_weights_note(workload, dims, asked.gpu, asked.reading),
+            *((EAGER,) if eager else ()),
+        ),
+    )
 
-    Training holds 16 bytes per parameter (ZeRO, Rajbhandari et al. 2020, sec. 3.1: 2 + 2 + 12), inference its weights.
-    """
-    per_param = 16 if workload.phase is Phase.TRAIN else workload.dtype.bytes
-    held = reading.num_params * per_param / (int(dims.tp) * int(dims.pp))
+
+EAGER = "eager: memory-bound kernels wait for the host's launch, the launches of products hide behind them"
+
+
+def _weights_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:
+    """Says when the weights of inference exceed a device's memory: the times are then of a share that needs more
+    devices."""
+    held = reading.num_params * workload.dtype.bytes / (int(dims.tp) * int(dims.pp))
     if held <= gpu.hbm_bytes:
         return ()
-    what = "parameters, gradients and optimizer states" if workload.phase is Phase.TRAIN else "weights"
     return (
-        f"{what} take {held / 2**30:,.0f} GiB per device and {gpu.name} has {gpu.hbm_bytes / 2**30:.0f}: "
+        f"weights take {held / GIB:,.0f} GiB per device and {gpu.name} has {gpu.hbm_bytes / GIB:.0f}: "
         "times are those of one tensor-parallel rank doing all layers; spread it over more devices to run it",
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
 from sartor.api.questions import ask
 from sartor.api.words import (
+    ClusterLike,
     GpuLike,
     device_of,
     own_calibration,
@@ -20,39 +21,135 @@ from sartor.api.words import (
     word_of,
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.price import gemm_mappings, operator_costs, price
+from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
-from sartor.operators import Gemm, Layout
+from sartor.operators import Gemm, Layout, Part
+from sartor.plans.search import HeldPlan
 from sartor.read.graph_json import not_traced
+from sartor.rules.rule import largest_split
+from sartor.step.footprint import usable_bytes
+from sartor.step.recipes import workload_of
+from sartor.step.running import InRun
+from sartor.step.stage_table import of_slowest_stage
+from sartor.units import Floats, format_bytes
 
 if TYPE_CHECKING:
     from sartor.shapes.quality import QualityGuard
 
 
-def estimate(model: Model, gpu: GpuLike = "h100_sxm", *, eager: bool = False, **question: Any) -> ModelEstimate:
-    """Where does the time go: every operator of one device's share, with its predicted time and interval.
+def estimate(
+    model: Model,
+    gpu: GpuLike | None = None,
+    *,
+    phase: str = "train",
+    seq_len: int | None = None,
+    microbatch_size: int | None = None,
+    context_len: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    cp: int = 1,
+    dtype: str | None = None,
+    attention: str = "flash",
+    num_devices: int | None = None,
+    global_batch_size: int | None = None,
+    zero_stage: int | None = None,
+    virtual_stages: int | None = None,
+    recompute: str | None = None,
+    cluster: ClusterLike | None = None,
+    framework: str | None = None,
+    eager: bool = False,
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
+) -> ModelEstimate:
+    """Where does the time go: every operator of one device's share, with its predicted time and interval, and of
+    training the step of the whole plan.
 
-    ``eager``: as uncompiled PyTorch runs it, every elementwise step a kernel of its own that the host launches. Other
-    keyword arguments are those of ``ask``. Raises ``InputError``.
+    The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep, zero_stage, virtual_stages,
+    recompute, on ``cluster``): the answer is `sartor.plan`'s with the same plan fixed. Without them it is a usual
+    run's, as the assumptions say. ``eager``: as uncompiled PyTorch runs it, every elementwise step a kernel of its own
+    that the host launches. Other words as in ``ask``. Raises ``InputError``.
     """
-    asked = ask(model, gpu, **question)
+    if num_devices is None and global_batch_size is None:
+        for name, value in (("pp", pp), ("cp", cp), ("virtual_stages", virtual_stages or 1)):
+            if value != 1:
+                raise InputError(name, value, "needs num_devices and global_batch_size, which say what is spread", "1")
+    asked = ask(
+        model,
+        gpu,
+        phase=phase,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        cp=cp,
+        dtype=dtype,
+        attention=attention,
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
+        zero_stage=zero_stage,
+        virtual_stages=virtual_stages,
+        recompute=recompute,
+        cluster=cluster,
+        framework=framework,
+        eager=eager,
+        set=set,
+        calibration=calibration,
+    )
     if eager:
         refuse_on_a_chip(asked.gpu, "eager", True, "a GPU's host launches kernel by kernel")
-        asked = replace(asked, assumptions=(*asked.assumptions, EAGER))
-    return answer_question(asked, eager=eager)
+    return answer_question(asked)
 
 
-EAGER = "eager: memory-bound kernels wait for the host's launch, the launches of products hide behind them"
+def answer_question(question: Question) -> ModelEstimate:
+    """Lower the question's workload and price it on the question's device; of training, price its plan too."""
+    return _one_pass(question) if question.held is None else _one_step(question, question.held)
 
 
-def answer_question(question: Question, *, eager: bool = False) -> ModelEstimate:
-    """Lower the question's workload and price it on the question's device; ``eager`` as in ``estimate``."""
-    graph = lower(question.workload, question.dims, Kernels(fused=not eager))
+def _one_pass(question: Question) -> ModelEstimate:
+    graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
     factor = question.reading.interval_factor
-    found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=eager)
-    return ModelEstimate(question=question, graph=graph, estimate=found)
+    found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
+    return ModelEstimate(question=question, graph=graph, estimate=found, layer_time_s=_layer_s(question, found))
+
+
+def _layer_s(question: Question, found: Estimate) -> Floats:
+    """Seconds of one layer, the mean where they differ."""
+    pairs = zip(found.graph.operators, found.costs, strict=True)
+    layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
+    return layers / sum(stack.num_layers for stack in question.reading.shape.stacks if stack.is_text)
+
+
+def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
+    """One device's operators of a microbatch as the plan's trainer runs them, and the step they are part of."""
+    priced = held.price(question.calibration)
+    job, plan, cluster = held.job, priced.plan, held.cluster
+    run = held.in_run(priced, question.gpu, question.calibration)
+    graph = lower(workload_of(job, plan.dims.tp, plan.microbatch_size), plan.dims, run.kernels)
+    factor = question.reading.interval_factor
+    whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster)
+    found = of_slowest_stage(whole, job, plan, cluster, question.calibration)
+    over = priced.peak_bytes - usable_bytes(cluster)
+    if over > 0:
+        note = (
+            f"does not fit: {format_bytes(priced.peak_bytes)} on the fullest device, {format_bytes(over)} more than it "
+            "has; the times are those of a device that has them"
+        )
+        question = replace(question, assumptions=(*question.assumptions, note))
+    return ModelEstimate(
+        question=question,
+        graph=found.graph,
+        estimate=found,
+        layer_time_s=_layer_s(question, whole),
+        priced=priced,
+        run=run,
+    )
 
 
 def gemm(
@@ -94,43 +191,121 @@ def gemm(
     )
 
 
-def lint(model: Model, gpu: GpuLike = "h100_sxm", *, allow: Sequence[str] = (), **question: Any) -> Lint:
-    """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first."""
+def lint(
+    model: Model,
+    gpu: GpuLike | None = None,
+    *,
+    allow: Sequence[str] = (),
+    phase: str = "train",
+    seq_len: int | None = None,
+    microbatch_size: int | None = None,
+    context_len: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    attention: str = "flash",
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
+) -> Lint:
+    """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
+
+    ``allow`` names rules to leave out. What a finding costs is told of the training step that ``estimate`` answers
+    with, or of one pass of inference. Other words as in ``ask``. Raises ``InputError``.
+    """
+    asked = ask(
+        model,
+        gpu,
+        phase=phase,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        dtype=dtype,
+        attention=attention,
+        set=set,
+        calibration=calibration,
+    )
+    not_traced(asked.reading, "lint")
+    return lint_question(asked, allow)
+
+
+def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
+    """The findings of a question, and its estimate: at the nearest smaller split, where it cannot run as asked."""
     from sartor.rules.lint import run_rules
     from sartor.rules.rule import Context
 
-    asked = ask(model, gpu, **question)
-    not_traced(asked.reading, "lint")
-    factor = asked.reading.interval_factor
-    context = Context.of(asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=factor)
-    base = ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
-    return Lint(base=base, findings=run_rules(context, allow=tuple(allow)))
+    base = _base(asked)
+    context = Context.of(
+        asked.workload,
+        asked.gpu,
+        asked.dims,
+        asked.calibration,
+        run=base.run,
+        sigma_factor=asked.reading.interval_factor,
+    )
+    return Lint(base=replace(base, question=asked), findings=run_rules(context, allow=tuple(allow)))
+
+
+def _base(asked: Question) -> ModelEstimate:
+    """The estimate of a question; of the largest split below that the model can run at, where it cannot as asked."""
+    held, split = asked.held, largest_split(asked.workload.shape, asked.dims)
+    if held is None:
+        return answer_question(replace(asked, dims=split))
+    try:
+        return answer_question(replace(asked, dims=split, held=held.split(tp=int(split.tp), ep=int(split.ep))))
+    except InputError:  # more stages than layers, say: rules speak of that
+        flat = held.split(tp=int(split.tp), ep=int(split.ep), pp=1)
+        return answer_question(replace(asked, dims=replace(split, pp=1), held=flat))
 
 
 def advise(
     model: Model,
-    gpu: GpuLike | Sequence[GpuLike] = "h100_sxm",
+    gpu: GpuLike | Sequence[GpuLike] | None = None,
     *,
-    objective: str | None = None,
+    objective: str = "train",
     params_tolerance: float = 0.01,
     freeze: Sequence[str] = (),
     top: int = 10,
     guard: QualityGuard | None = None,
-    **question: Any,
+    seq_len: int | None = None,
+    microbatch_size: int | None = None,
+    context_len: int | None = None,
+    tp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    attention: str = "flash",
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
     ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
-    first is the one estimated in detail; candidates carry a speedup on each. Raises ``InputError``.
+    first is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``. Raises
+    ``InputError``.
     """
     from sartor.shapes.search import search_shapes
 
-    names = [gpu] if isinstance(gpu, (str, Path, Gpu)) else list(gpu)
-    if objective is not None:
-        question["phase"] = objective
-    checked = lint(model, names[0], **question)
-    asked = checked.base.question
-    gpus = (asked.gpu, *(device_of(name) for name in names[1:]))
+    first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu
+    asked = ask(
+        model,
+        first,
+        phase=objective,
+        seq_len=seq_len,
+        microbatch_size=microbatch_size,
+        context_len=context_len,
+        tp=tp,
+        ep=ep,
+        dtype=dtype,
+        attention=attention,
+        set=set,
+        calibration=calibration,
+    )
+    not_traced(asked.reading, "advise")
+    checked = lint_question(asked)
+    gpus = (asked.gpu, *(device_of(name) for name in others))
     found = search_shapes(
         asked.workload,
         gpus,
@@ -142,11 +317,23 @@ def advise(
         guard=guard,
         calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
         sigma_factor=asked.reading.interval_factor,
+        runs=_runs(checked.base, gpus[1:]),
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
-    after = None
-    if best is not None:
-        reading = replace(asked.reading, shape=best.shape)
-        workload = replace(asked.workload, shape=best.shape)
-        after = answer_question(replace(asked, reading=reading, workload=workload))
+    after = None if best is None else answer_question(asked.with_shape(best.shape))
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after)
+
+
+def _runs(base: ModelEstimate, others: Sequence[Gpu]) -> dict[str, InRun]:
+    """The training run of the question's device, and as it would be on other devices that have its recipe."""
+    held, run = base.question.held, base.run
+    if held is None or run is None:
+        return {}
+    found = {base.question.gpu.name: run}
+    for gpu in others:
+        there = replace(held, cluster=usual_cluster(gpu))
+        try:
+            found[gpu.name] = there.in_run(there.price(), gpu)
+        except InputError:
+            continue
+    return found

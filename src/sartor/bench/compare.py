@@ -21,7 +21,7 @@ from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.operators import OperatorGraph, Part, Pass
+from sartor.operators import OperatorGraph, Part
 from sartor.units import JsonDict, JsonMap
 
 
@@ -84,12 +84,8 @@ def stack_graph(run: StackRun) -> OperatorGraph:
         context_len=run.context_len,
         dtype=run.dtype,
     )
-    graph = lower(workload, kernels=Kernels(accumulates=False))
-    kept = tuple(
-        op
-        for op in graph.operators
-        if (run.vocab_size or op.part is Part.LAYER) and (run.part is StepPart.STEP or op.pass_ is not Pass.OPTIMIZER)
-    )
+    graph = lower(workload, kernels=Kernels(accumulates=False), optimizer=run.part is StepPart.STEP)
+    kept = tuple(op for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
     return OperatorGraph(operators=kept, tokens=graph.tokens)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration_file import CalibrationFile
@@ -66,9 +67,7 @@ def calibrate(
         )
 
 
-def _fit(
-    records: Path, gpu: str | None, words: dict[str, Any], compare: Path | None, json: bool, out: Path | None
-) -> None:
+def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, json: bool, out: Path | None) -> None:
     from sartor.calibrate.calibration_toml import as_body, as_toml
     from sartor.calibrate.fit_file import calibrate as fit_records
     from sartor.cost.correction.calibration_file import CalibrationFile
@@ -131,7 +130,7 @@ def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool
         c.show(change_view(changed))
 
 
-def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) -> dict[str, Any]:
+def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) -> JsonDict:
     from sartor.calibrate.calibration_toml import change_body, compare_calibrations
     from sartor.cost.correction.calibration_file import read_calibration_file
     from sartor.hardware.catalog import load_gpu

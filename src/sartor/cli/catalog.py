@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 
 def register(app: typer.Typer) -> None:
@@ -38,43 +39,43 @@ def catalog(
         c.show(catalog_view(what, entries, whole=name is not None))
 
 
-def _gpus(name: str | None) -> list[dict[str, Any]]:
+def _gpus(name: str | None) -> list[JsonDict]:
     from sartor.hardware.catalog import gpu_entry, gpu_names
 
     return [gpu_entry(name)] if name else [gpu_entry(each) for each in gpu_names()]
 
 
-def _models(name: str | None) -> list[dict[str, Any]]:
+def _models(name: str | None) -> list[JsonDict]:
     from sartor.model.zoo import model_entry, model_names
 
     return [model_entry(name)] if name else [model_entry(each) for each in model_names()]
 
 
-def _clusters(name: str | None) -> list[dict[str, Any]]:
+def _clusters(name: str | None) -> list[JsonDict]:
     from sartor.hardware.cluster_catalog import cluster_entry, cluster_names
 
     return [cluster_entry(name)] if name else [cluster_entry(each) for each in cluster_names()]
 
 
-def _rules(name: str | None) -> list[dict[str, Any]]:
+def _rules(name: str | None) -> list[JsonDict]:
     from sartor.rules.lint import rule_entries
 
     return rule_entries(name)
 
 
-def _accelerators(name: str | None) -> list[dict[str, Any]]:
+def _accelerators(name: str | None) -> list[JsonDict]:
     from sartor.hardware.accelerator_catalog import accelerator_entry, accelerator_names
 
     return [accelerator_entry(name)] if name else [accelerator_entry(each) for each in accelerator_names()]
 
 
-def _spaces(name: str | None) -> list[dict[str, Any]]:
+def _spaces(name: str | None) -> list[JsonDict]:
     from sartor.read.space_file import space_entry, space_names
 
     return [space_entry(name)] if name else [space_entry(each) for each in space_names()]
 
 
-_SHELVES: dict[str, Callable[[str | None], list[dict[str, Any]]]] = {
+_SHELVES: dict[str, Callable[[str | None], list[JsonDict]]] = {
     "gpus": _gpus,
     "models": _models,
     "clusters": _clusters,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 
 class Exit(Exception):
@@ -49,6 +50,63 @@ GpuName = Annotated[
     str,
     typer.Option("--gpu", metavar="GPU", help="A name from `sartor catalog gpus`, or a TOML file.", show_default=False),
 ]
+GpuOfPlan = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]",
+        show_default=False,
+    ),
+]
+ClusterOfPlan = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="CLUSTER",
+        help="In training: a name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
+    ),
+]
+NumDevices = Annotated[
+    int | None,
+    typer.Option(
+        "--num-devices",
+        metavar="N",
+        parser=whole_number,
+        help="In training: devices of the whole plan, with --global-batch-size. [default: 64 replicas]",
+    ),
+]
+Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
+Cp = Annotated[int, typer.Option("--cp", metavar="N", parser=whole_number, help="Context-parallel devices.")]
+Ep = Annotated[int, typer.Option("--ep", metavar="N", parser=whole_number, help="Expert-parallel devices.")]
+ZeroStage = Annotated[
+    int | None,
+    typer.Option(
+        "--zero-stage",
+        metavar="0|1|2|3",
+        parser=whole_number,
+        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1]",
+    ),
+]
+VirtualStages = Annotated[
+    int | None,
+    typer.Option(
+        "--virtual-stages", metavar="N", parser=whole_number, help="Interleaved chunks per stage. [default: 1]"
+    ),
+]
+Recompute = Annotated[
+    str | None,
+    typer.Option("--recompute", metavar="none|selective|full", help="What backward computes again. [default: none]"),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+        "[default: megatron]",
+    ),
+]
 PhaseName = Annotated[str, typer.Option("--phase", metavar="train|prefill|decode", help="What the model is doing.")]
 SeqLen = Annotated[
     int | None,
@@ -56,7 +114,7 @@ SeqLen = Annotated[
         "--seq-len",
         metavar="N",
         parser=whole_number,
-        help="Tokens per sequence. [default: 2048, or the model's maximum]",
+        help="Tokens per sequence. [default: 4096, or the model's maximum]",
     ),
 ]
 ContextLen = Annotated[
@@ -65,7 +123,7 @@ ContextLen = Annotated[
         "--context-len",
         metavar="N",
         parser=whole_number,
-        help="Tokens already in the KV cache. [default: decode 2048, else 0]",
+        help="Tokens already in the KV cache. [default: decode 4096, else 0]",
     ),
 ]
 Microbatch = Annotated[
@@ -74,7 +132,7 @@ Microbatch = Annotated[
         "--microbatch-size",
         metavar="N",
         parser=whole_number,
-        help="Sequences per microbatch. [default: train 4, prefill 1, decode 8]",
+        help="Sequences per microbatch. [default: train 8192 tokens, prefill 1, decode 8]",
     ),
 ]
 Tp = Annotated[int, typer.Option("--tp", metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
@@ -125,7 +183,7 @@ def parse_sets(words: list[str] | None) -> dict[str, str]:
     return out
 
 
-def answer(command: str, body: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
+def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> None:
     """Write a command's JSON: to stdout with ``--json``, to a file with ``--out``."""
     if not (as_json or out):
         return
@@ -139,7 +197,7 @@ def answer(command: str, body: dict[str, Any], *, as_json: bool, out: Path | Non
         sys.stdout.flush()
 
 
-def to_json(command: str, body: dict[str, Any]) -> str:
+def to_json(command: str, body: JsonDict) -> str:
     """The contract's envelope: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
     from sartor import __version__
 

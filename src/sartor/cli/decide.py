@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 GRADES = ("info", "warn", "error")
 
@@ -155,9 +156,7 @@ def lint(
         raise c.Exit(1)
 
 
-def _lint_one(
-    model: str, gpu: str, format: str, out: Path | None, question: dict[str, Any], *, named: bool
-) -> str | None:
+def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: JsonDict, *, named: bool) -> str | None:
     """Print one model's findings; its worst grade."""
     from sartor import api
     from sartor.report import contract, lint_formats

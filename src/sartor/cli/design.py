@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from sartor.cli import common as c
 from sartor.cli import design_options as o
 from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
 from sartor.errors import InputError
+from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import DesignAnswer
@@ -125,7 +126,7 @@ GIVEN = {
 """What a search cannot do without: what is said where it is missing, and an example."""
 
 
-def check_given(given: Mapping[str, Any]) -> None:
+def check_given(given: JsonMap) -> None:
     """Raise ``InputError`` for the first missing option of `GIVEN`."""
     for name, value in given.items():
         if value is None or value == []:

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from sartor.cli import common as c
 from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 DeviceName = Annotated[
     str,
@@ -124,8 +125,8 @@ def _run(
     calibration: Path | None,
     sheet: Path | None,
     model: str | None,
-    question: dict[str, Any],
-) -> dict[str, Any]:
+    question: JsonDict,
+) -> JsonDict:
     from sartor.bench.journey import measure as run_suite
     from sartor.bench.journey import measured_body
     from sartor.cost.correction.calibration_file import load_own_calibration
@@ -208,7 +209,7 @@ def run_study(
     calibration: Path | None,
     budget_s: float,
     threads: int | None,
-) -> dict[str, Any]:
+) -> JsonDict:
     """The JSON of a study, run now or taken up where its records end."""
     from sartor.bench.journey import measure_cases, measured_body
     from sartor.bench.machine import stand_in
@@ -275,7 +276,7 @@ def machine_of(found: Any, written: Path | None) -> Any:
     return load_gpu(written) if written else found.gpu()
 
 
-def _graph(model: str, device: Any, question: dict[str, Any]) -> Any:
+def _graph(model: str, device: Any, question: JsonDict) -> Any:
     """The operators ``sartor estimate`` prices; sizes are of the catalogue's device or of any (they do not differ)."""
     from sartor import api
     from sartor.bench.machine import is_catalogued
@@ -283,7 +284,7 @@ def _graph(model: str, device: Any, question: dict[str, Any]) -> Any:
 
     gpu = device.facts.gpu if is_catalogued(device.facts) else "h100_sxm"
     asked = api.ask(model, gpu, **question)
-    return lower(asked.workload, asked.dims)
+    return lower(asked.workload, asked.dims, optimizer=True)
 
 
 def _check_model(suite: str, model: str | None) -> None:
@@ -308,7 +309,7 @@ def _gpu_name(word: str) -> str:
         return slug(word)
 
 
-def _say_next(body: dict[str, Any]) -> None:
+def _say_next(body: JsonDict) -> None:
     """The datasheet that was written, or why none was, and the next command if there is one."""
     sheet, why = body["machine_file"], body["no_machine_file"]
     if sheet:

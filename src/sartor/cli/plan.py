@@ -14,6 +14,7 @@ from sartor.cli import common as c
 from sartor.cli import plan_options as o
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
@@ -155,9 +156,9 @@ def _only_with_a_search(given: dict[str, object]) -> None:
             raise InputError(name, said, "cannot be used with --launch", "leave one out")
 
 
-def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, Any]:
+def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> JsonDict:
     """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
-    out: dict[str, Any] = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
+    out: JsonDict = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
     for word in ",".join(words or ()).split(","):
         if not word.strip():
             continue

@@ -18,12 +18,22 @@ def register(app: typer.Typer) -> None:
 
 def estimate(
     model: c.Model,
-    gpu: c.GpuName = "h100",
+    gpu: c.GpuOfPlan = None,
     phase: c.PhaseName = "train",
     seq_len: c.SeqLen = None,
     microbatch_size: c.Microbatch = None,
     context_len: c.ContextLen = None,
+    num_devices: c.NumDevices = None,
+    global_batch_size: c.GlobalBatch = None,
     tp: c.Tp = 1,
+    pp: c.Pp = 1,
+    cp: c.Cp = 1,
+    ep: c.Ep = 1,
+    zero_stage: c.ZeroStage = None,
+    virtual_stages: c.VirtualStages = None,
+    recompute: c.Recompute = None,
+    cluster: c.ClusterOfPlan = None,
+    framework: c.Framework = None,
     dtype: c.DTypeName = None,
     attention: c.AttentionName = "flash",
     set_: c.SetField = None,
@@ -37,9 +47,12 @@ def estimate(
     json: c.AsJson = False,
     out: c.OutFile = None,
 ) -> None:
-    """Show where the time goes: every operator of one device's step, with its interval.
+    """Show where the time goes: every operator of one device's share, with its interval, and in training the step,
+    throughput and memory of the whole plan, as `sartor plan --fix` answers them.
 
     Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
+
+    Example: `sartor estimate llama-3-8b --num-devices 64 --global-batch-size 512 --tp 2 --pp 4 --virtual-stages 2`
     """
     from sartor import api
     from sartor.report import contract
@@ -51,7 +64,17 @@ def estimate(
         seq_len=seq_len,
         microbatch_size=microbatch_size,
         context_len=context_len,
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
         tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        zero_stage=zero_stage,
+        virtual_stages=virtual_stages,
+        recompute=recompute,
+        cluster=cluster,
+        framework=framework,
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +69,7 @@ def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None)
         c.show(_view(record))
 
 
-def study_body(record: StudyRecord) -> dict[str, Any]:
+def study_body(record: StudyRecord) -> JsonDict:
     """The JSON of a study, as the page is told it, and what names it and says whether it is at its end."""
     from sartor.web.study_view import study_body as as_watched
 

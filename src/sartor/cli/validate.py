@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sartor.cli import common as c
+from sartor.units import JsonDict
 
 group = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements.")
 
@@ -117,7 +118,7 @@ def training(
     _answer(training_body(found), training_charts(found) if html else [], html, json, out)
 
 
-def _answer(body: dict[str, Any], charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
+def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     if html:
         from sartor.report.accuracy_page import accuracy_page
         from sartor.report.files import write_atomic

@@ -111,6 +111,25 @@ def cluster_from(
     )
 
 
+def usual_cluster(gpu: Gpu) -> Cluster:
+    """Where a device usually stands, when nobody says: the catalogue's cluster of it that takes any number of devices
+    (the maker's own before a cloud's), else nodes of eight on its own links with 400 Gb/s of InfiniBand for each.
+
+    >>> usual_cluster(load_gpu("h100_sxm")).name
+    'dgx-h100'
+    """
+    found = _usual().get(gpu.name)
+    return replace(load_cluster(found), gpu=gpu) if found else cluster_from(gpu, 8)
+
+
+@cache
+def _usual() -> dict[str, str]:
+    """GPU -> the cluster it usually stands in."""
+    tables = {name: tomllib.loads((ENTRIES / f"{name}.toml").read_text(encoding="utf-8")) for name in cluster_names()}
+    names = sorted(tables, key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
+    return {tables[name]["gpu"]: name for name in names if not tables[name].get("num_devices")}
+
+
 def cluster_names() -> tuple[str, ...]:
     """Every cluster of the catalogue, sorted."""
     return tuple(sorted(path.stem for path in ENTRIES.glob("*.toml")))

@@ -12,7 +12,7 @@ from sartor.cost.intervals import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.space import Rows
-from sartor.step.results import Footprint, StepEstimate
+from sartor.step.results import Footprint, StepEstimate, WholeStep
 
 
 class PlanStatus(Enum):
@@ -41,6 +41,13 @@ class PricedPlan:
     @property
     def high_s(self) -> float:
         return float(interval_80(self.step_s, self.step.log_sigma)[1])
+
+    @property
+    def whole(self) -> WholeStep:
+        """The step as a change of the model's shape sees it."""
+        s = self.step
+        busy_s = float(s.compute_s + s.tp_s + s.ep_s + s.cp_s + s.pp_bubble_s)
+        return WholeStep(busy_s=busy_s, step_s=self.step_s, low_s=self.low_s, high_s=self.high_s)
 
     @property
     def peak_bytes(self) -> float:

@@ -6,14 +6,21 @@ or because it does not fit in memory, which is counted too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower.split import check
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingJob
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import (
@@ -30,8 +37,12 @@ from sartor.plans.fixed import check_fixed
 from sartor.plans.front import Kept, chosen, first_of, joined
 from sartor.plans.relax import tightest
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
-from sartor.plans.space import CHUNK, PlanSpace, chunks, plan_space, size_of, take
+from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
+from sartor.step.coefficients import coefficients_for
+from sartor.step.question import padded_shape
+from sartor.step.recipes import kernels_of
+from sartor.step.running import InRun, in_a_run
 from sartor.step.tables import KnownBlocks
 
 FRONT = 60
@@ -70,8 +81,7 @@ def search_plans(
     only = {"cp": 1} if cluster.gpu.accelerator is not None else {}  # a chip's layers are not split over the sequence
     space = plan_space(job, num_devices, {**held, **only})
     kept, rejected = _stream(pricer, space, progress, top)
-    placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
-    best = _merged(_top(pricer, kept, top), placed.plans, top)
+    placed, best = _best(pricer, kept, top, uneven)
     lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
     return PlanSearch(
         job=job,
@@ -93,6 +103,54 @@ def search_plans(
         tightest=None if best else tightest(pricer, num_devices, held, lean, rejected),
         wall_s=time.perf_counter() - started,
     )
+
+
+def _best(pricer: Pricer, kept: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
+    """The fastest plans of what was kept, their layers placed on stages where that pays."""
+    placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
+    return placed, _merged(_top(pricer, kept, top), placed.plans, top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPlan:
+    """A job on a cluster, and one plan of it: every axis of the search held to a value."""
+
+    job: TrainingJob
+    cluster: Cluster
+    num_devices: int
+    axes: Mapping[str, int]
+    assumed: bool = False
+    """Nobody said how many devices: they are those of a usual run."""
+
+    def price(self, calibration: Calibration | None = None) -> PricedPlan:
+        """The plan's step and memory, whether it fits or not, as `search_plans` prices it with all of ``axes`` fixed:
+        layers are placed on stages unevenly, or fewer are recomputed, where that is faster.
+
+        Raises ``InputError`` for a plan that cannot be, with the condition it breaks.
+        """
+        check(self.job.shape, ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"]))
+        pricer = make_pricer(self.job, self.cluster, calibration)
+        kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
+        if not kept.evaluated:
+            said = ",".join(f"{name}={value}" for name, value in self.axes.items() if name in STRUCTURE and value != 1)
+            raise InputError("plan", said or "one device", max(rejected, key=lambda each: rejected[each]))
+        _, best = _best(pricer, kept, 1)
+        return best[0] if best else priced(pricer, kept.leanest.rows)[0]
+
+    def split(self, **degrees: int) -> HeldPlan:
+        """The same with other degrees of tensor, expert and pipeline parallelism and as many replicas."""
+        axes = {**self.axes, **degrees}
+        axes["sequence_parallel"] = min(axes["sequence_parallel"], int(axes["tp"] > 1))
+        return replace(self, axes=axes, num_devices=math.prod(axes[name] for name in DIMS))
+
+    def with_shape(self, shape: TransformerShape) -> HeldPlan:
+        """The same training of another model, whose vocabulary the trainer pads in its own way."""
+        return replace(self, job=replace(self.job, shape=padded_shape(shape, self.job.trainer)))
+
+    def in_run(self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None) -> InRun:
+        """A device of the plan at work, whose price is given; ``calibration`` of the user's own."""
+        known = in_a_run(calibration or load_calibration(gpu), coefficients_for(self.job, gpu))
+        return InRun(calibration=known, kernels=kernels_of(self.job, self.cluster), whole=priced.whole)
 
 
 def make_pricer(

@@ -13,7 +13,6 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
-from sartor.operators import Pass
 from sartor.records.rows import RowWork, Unexpressed, dtype_of
 from sartor.units import JsonMap
 
@@ -66,8 +65,7 @@ def model_work(words: JsonMap, sizes: JsonMap) -> RowWork:
         graph = lower(workload, ParallelDims(tp=_one(sizes.get("tp", 1))), Kernels(fused=part == "total_fusion"))
     except InputError as error:
         raise Unexpressed(f"model {name[:40]}: {error.must}") from None
-    run = tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER)
-    return RowWork(operators=run, eager=True, tokens=int(graph.tokens))
+    return RowWork(operators=graph.operators, eager=True, tokens=int(graph.tokens))
 
 
 def _one(size: Any) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sartor.report.accuracy_view import case_text, counted, legend_of, name_of, origins
 from sartor.report.draw_accuracy import draw_error_by_size, draw_scatter
-from sartor.report.frame import to_svg
+from sartor.report.frame import Chart, to_svg
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.page import _style as style
+from sartor.units import JsonMap
 
 _COLUMNS = (
     ("mape", "MAPE"),
@@ -37,7 +37,7 @@ _FIGURES = (
 """Figures no wider than the page, dark in dark mode."""
 
 
-def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> str:
+def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
     """The page as a string. ``charts`` has one entry per kind of table: ``table``, ``scatter`` and ``errors`` rows.
 
     Raises ``MissingExtraError`` without the extra ``report``.
@@ -62,7 +62,7 @@ def accuracy_page(body: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) 
     return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{inner}\n</body>\n</html>\n'
 
 
-def _section(chart: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> list[Markup]:
+def _section(chart: JsonMap, groups: Sequence[JsonMap]) -> list[Markup]:
     name = chart["table"]
     parts = [element("h2", name)]
     if chart["scatter"]:
@@ -83,7 +83,7 @@ def _section(chart: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> l
     return [*parts, *_bullets("Worst", [case_text(case) for case in cases[:5]])]
 
 
-def _svg(chart: Any) -> Markup:
+def _svg(chart: Chart) -> Markup:
     return element("figure", Markup(to_svg(chart)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import takewhile
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from sartor.report.table_estimate import notes
 from sartor.report.words import count_text, owner_words, printable
-from sartor.units import format_seconds
+from sartor.units import JsonDict, JsonMap, format_seconds
 
 WORST_GROUPS = 6
 """With more groups than this, the worst targets are listed per table."""
@@ -62,7 +61,7 @@ TRAINING_LEGEND = (
 )
 
 
-def legend_of(body: Mapping[str, Any]) -> str:
+def legend_of(body: JsonMap) -> str:
     """The meaning of the columns."""
     groups = body["groups"]
     if any(group["table"] == "training" for group in groups):
@@ -73,7 +72,7 @@ def legend_of(body: Mapping[str, Any]) -> str:
     return LEGEND + NO_HEURISTICS * (sixteen_bit and find_spec("nvMatmulHeuristics") is None)
 
 
-def accuracy_view(body: Mapping[str, Any]) -> RenderableType:
+def accuracy_view(body: JsonMap) -> RenderableType:
     """Errors per group, the worst targets with reasons, and the rows that could not be compared."""
     groups = body["groups"]
     rows = sum(group["rows"] for group in groups)
@@ -95,7 +94,7 @@ def counted(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count_text(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
-def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+def _table_view(name: str, groups: Sequence[JsonMap]) -> list[RenderableType]:
     mine = [group for group in groups if group["table"] == name]
     return [
         Padding(Text(printable(name), style="bold"), (1, 0, 0, 0)),
@@ -104,7 +103,7 @@ def _table_view(name: str, groups: Sequence[Mapping[str, Any]]) -> list[Renderab
     ]
 
 
-def _figures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+def _figures(groups: Sequence[JsonMap]) -> Iterator[Table]:
     """Errors of single predictions, then, if present, of choices, memory and calibration."""
     shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
     for part in (shown.keys() - _OF_RUNS, shown.keys() & _OF_RUNS):
@@ -112,7 +111,7 @@ def _figures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
             yield _figures_of(groups, words)
 
 
-def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> Table:
+def _figures_of(groups: Sequence[JsonMap], words: Mapping[str, str]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column(" ".join(_keys(groups[0])) or "group", overflow="fold", min_width=8)
     for word in ("targets", *words.values()):
@@ -122,12 +121,12 @@ def _figures_of(groups: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -
     return table
 
 
-def name_of(group: Mapping[str, Any]) -> str:
+def name_of(group: JsonMap) -> str:
     """A group's keys as text, without its table."""
     return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
 
 
-def _keys(group: Mapping[str, Any]) -> dict[str, Any]:
+def _keys(group: JsonMap) -> JsonDict:
     """The keys of a group: everything before its figures."""
     keys = dict(takewhile(lambda entry: entry[0] != "rows", group.items()))
     return {key: value for key, value in keys.items() if key != "table"}
@@ -141,7 +140,7 @@ def _figure(key: str, value: float | None) -> str:
     return f"{100 * value:+.1f}%" if key == "bias" else f"{100 * value:.1f}%"
 
 
-def _worst_views(groups: Sequence[Mapping[str, Any]], total: int) -> list[RenderableType]:
+def _worst_views(groups: Sequence[JsonMap], total: int) -> list[RenderableType]:
     if total <= WORST_GROUPS:
         return [each for group in groups for each in _worst_view(name_of(group), group["worst"])]
     cases = [case for group in groups for case in group["worst"]]
@@ -149,11 +148,11 @@ def _worst_views(groups: Sequence[Mapping[str, Any]], total: int) -> list[Render
     return _worst_view("", ranked[: len(groups[0]["worst"]) or 5])
 
 
-def _worst_view(name: str, cases: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+def _worst_view(name: str, cases: Sequence[JsonMap]) -> list[RenderableType]:
     return notes(f"Worst of {name}" if name else "Worst", [case_text(case) for case in cases])
 
 
-def case_text(case: Mapping[str, Any]) -> str:
+def case_text(case: JsonMap) -> str:
     """One target in words: sizes, measured and predicted time, the predicted terms, and the error of similar shapes."""
     what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
     times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
@@ -168,7 +167,7 @@ _NOT_WHAT = {
 }  # fmt: skip
 
 
-def _bound(case: Mapping[str, Any]) -> str:
+def _bound(case: JsonMap) -> str:
     """The terms of the prediction."""
     if "bound_by" not in case:
         return f"largest parts {case['largest_parts']}" if case.get("largest_parts") else ""
@@ -187,7 +186,7 @@ def _bound(case: Mapping[str, Any]) -> str:
     return f"bound by {case['bound_by']}{made}{tile}{split}"
 
 
-def _alike(case: Mapping[str, Any]) -> str:
+def _alike(case: JsonMap) -> str:
     """How far its rows spread, and how far shapes of similar work are off."""
     said = []
     if case.get("measured_spread") is not None:
@@ -201,12 +200,12 @@ def _alike(case: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _alone(case: Mapping[str, Any]) -> bool:
+def _alone(case: JsonMap) -> bool:
     """An error that similar shapes do not share may be the row's own."""
     return bool(case["near_targets"] >= 5 and case["near_median_error"] < abs(case["ratio"] - 1) / 4)
 
 
-def origins(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+def origins(groups: Sequence[JsonMap]) -> list[str]:
     """Which calibrations the devices use, if any uses another device's."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     for group in groups:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Group
 from rich.table import Table
 
+from sartor.units import JsonMap
 
-def calibration_view(body: Mapping[str, Any]) -> Group:
+
+def calibration_view(body: JsonMap) -> Group:
     """The fit and its errors on fitted and held-out shapes."""
     table = Table(title=f"{body['gpu']} {body['dtype']}: {body['source']}", title_justify="left")
     for name in ("errors of", "shapes", "mean", "median", "p90", "bias"):
@@ -39,7 +38,7 @@ def calibration_view(body: Mapping[str, Any]) -> Group:
     return Group(table, "\n".join(lines))
 
 
-def change_view(change: Mapping[str, Any]) -> Group:
+def change_view(change: JsonMap) -> Group:
     """Ratio of predicted times after and before, by region; changed coefficients."""
     table = Table(title=f"{change['after']} against {change['before']}", title_justify="left")
     for name in ("rows (m)", "weights", "GEMMs", "time ratio", "p10", "p90"):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from sartor.units import GIB, format_count
+from rich.console import RenderableType
+from rich.markdown import Markdown
+from rich.table import Table
+
+from sartor.units import GIB, JsonDict, format_count
 
 
-def catalog_view(what: str, entries: Sequence[dict[str, Any]], *, whole: bool) -> Any:
+def catalog_view(what: str, entries: Sequence[JsonDict], *, whole: bool) -> RenderableType:
     """A table of a catalogue (``gpus``, ``models``, ...), or all fields of its only entry (``whole``)."""
     if whole:
         return _rule_page(entries[0]) if what == "rules" else _entry(entries[0])
     return _TABLES[what](entries)
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Any:
-    from rich.table import Table
-
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         number = column in right
@@ -25,7 +26,7 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Any:
     return table
 
 
-def _gpus(entries: Sequence[dict[str, Any]]) -> Any:
+def _gpus(entries: Sequence[JsonDict]) -> Table:
     numbers = ("cores", "bf16 TFLOP/s", "fp8", "HBM GiB", "TB/s", "USD/h")
     table = _table("name", "generation", *numbers, right=numbers)
     for entry in entries:
@@ -43,7 +44,7 @@ def _gpus(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _models(entries: Sequence[dict[str, Any]]) -> Any:
+def _models(entries: Sequence[JsonDict]) -> Table:
     numbers = ("params", "layers", "hidden", "heads", "kv", "ffn", "vocab")
     table = _table("name", *numbers, "experts", right=numbers)
     for entry in entries:
@@ -56,7 +57,7 @@ def _models(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _clusters(entries: Sequence[dict[str, Any]]) -> Any:
+def _clusters(entries: Sequence[JsonDict]) -> Table:
     numbers = ("per node", "devices")
     table = _table("name", "device", *numbers, "links [GB/s per device and direction]", right=numbers)
     for entry in entries:
@@ -69,14 +70,14 @@ def _clusters(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _rules(entries: Sequence[dict[str, Any]]) -> Any:
+def _rules(entries: Sequence[JsonDict]) -> Table:
     table = _table("code", "name", "worst", "what it finds")
     for entry in entries:
         table.add_row(entry["code"], entry["name"], entry["worst"], entry["title"])
     return table
 
 
-def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
+def _accelerators(entries: Sequence[JsonDict]) -> Table:
     numbers = ("TFLOP/s", "buffer MiB", "HBM GiB", "TB/s", "nm")
     table = _table("name", "tensor cores", "vector cores", *numbers, right=numbers)
     for entry in entries:
@@ -93,7 +94,7 @@ def _accelerators(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _spaces(entries: Sequence[dict[str, Any]]) -> Any:
+def _spaces(entries: Sequence[JsonDict]) -> Table:
     table = _table("name", "points", "kept", "area", "description", right=("points", "kept"))
     for entry in entries:
         points, kept = (f"{entry[key]:,}" for key in ("num_points", "num_candidates"))
@@ -101,7 +102,7 @@ def _spaces(entries: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _entry(entry: dict[str, Any]) -> Any:
+def _entry(entry: JsonDict) -> Table:
     table = _table("field", "value")
     for field, value in entry.items():
         rows = list(_flat(value))
@@ -120,7 +121,7 @@ _TABLES = {
 }
 
 
-def _flat(value: Any) -> Iterator[tuple[str, Any]]:
+def _flat(value: object) -> Iterator[tuple[str, object]]:
     """A field as rows: tables by key, lists of tables by position and key."""
     if isinstance(value, dict):
         yield from value.items()
@@ -131,13 +132,11 @@ def _flat(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value
 
 
-def _rule_page(entry: dict[str, Any]) -> Any:
-    from rich.markdown import Markdown
-
+def _rule_page(entry: JsonDict) -> RenderableType:
     return Markdown(f"# {entry['code']} {entry['name']}\n\n{entry['page']}")
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:

@@ -11,12 +11,13 @@ from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEsti
 from sartor.cost.collective.ring import volume
 from sartor.cost.cost import Cost
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
-from sartor.units import Floats
+from sartor.plans.search import HeldPlan
+from sartor.units import Floats, JsonDict
 
 TILE_KEYS = ("tile_m", "tile_n", "waves", "tile_efficiency", "wave_efficiency")
 
 
-def estimate_body(answer: ModelEstimate) -> dict[str, Any]:
+def estimate_body(answer: ModelEstimate) -> JsonDict:
     """``estimate``: the model, the workload, every operator with its terms, and totals."""
     return {
         "model": model_body(answer),
@@ -28,7 +29,7 @@ def estimate_body(answer: ModelEstimate) -> dict[str, Any]:
     }
 
 
-def model_body(answer: ModelEstimate) -> dict[str, Any]:
+def model_body(answer: ModelEstimate) -> JsonDict:
     reading = answer.question.reading
     return {
         "name": reading.shape.name,
@@ -42,8 +43,8 @@ def model_body(answer: ModelEstimate) -> dict[str, Any]:
     }
 
 
-def workload_body(answer: ModelEstimate) -> dict[str, Any]:
-    workload, dims = answer.question.workload, answer.question.dims
+def workload_body(answer: ModelEstimate) -> JsonDict:
+    workload, dims, held = answer.question.workload, answer.question.dims, answer.question.held
     return {
         "gpu": answer.question.gpu.name,
         "phase": workload.phase.value,
@@ -56,20 +57,53 @@ def workload_body(answer: ModelEstimate) -> dict[str, Any]:
         "pp": dims.pp,
         "ep": dims.ep,
         "tokens": workload.tokens,
+        **({} if held is None else _plan_of(held)),
     }
 
 
-def totals_body(answer: ModelEstimate) -> dict[str, Any]:
+def _plan_of(held: HeldPlan) -> JsonDict:
+    """Of training: the devices and the batch that one device's share is of."""
+    return {
+        "cluster": held.cluster.name,
+        "num_devices": held.num_devices,
+        "global_batch_size": held.job.global_batch_size,
+    }
+
+
+def totals_body(answer: ModelEstimate) -> JsonDict:
+    """Of a training step or a pass of inference, and of one microbatch: its operators' seconds, FLOPs and layers."""
     found = answer.estimate
     return {
         "layer_time_s": plain(answer.layer_time_s),
-        **picked(found, *INTERVAL, "source", "formula_time_s"),
+        **picked(answer, *INTERVAL),
+        "source": found.source.value,
+        "microbatch_s": plain(found.time_s),
+        "formula_time_s": plain(found.formula_time_s),
         "flops": plain(found.matmul_flops),
-        **picked(found, "tokens_per_s", "mfu"),
+        **picked(answer, "tokens_per_s", "mfu"),
+        **step_body(answer),
     }
 
 
-def operator_body(op: Operator, cost: Cost) -> dict[str, Any]:
+def step_body(answer: ModelEstimate) -> JsonDict:
+    """Of training: the plan, and what `plan` answers of it."""
+    held, priced = answer.question.held, answer.priced
+    if held is None or priced is None:
+        return {}
+    from sartor.report.plan_body import priced_body
+    from sartor.step.footprint import usable_bytes
+
+    usable = usable_bytes(held.cluster)
+    of_plan = priced_body(priced, answer.estimate.source.value)
+    plan_keys = [key for key in of_plan if key not in ("low_s", "high_s", "source", "mfu")]
+    return {
+        **{key: of_plan[key] for key in plan_keys},
+        "fits": priced.peak_bytes <= usable,
+        "headroom": plain(1 - priced.peak_bytes / usable),
+    }
+
+
+def operator_body(op: Operator, cost: Cost) -> JsonDict:
     """One operator: kind, size, and the time and terms of one execution."""
     batch, m, n, k = problem_size(op)
     details = cost.details
@@ -104,7 +138,7 @@ def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
     return plain(op.group_size), None, None, None
 
 
-def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
+def gemm_body(answer: GemmAnswer) -> JsonDict:
     """``gemm``: one operator, and all tiles considered, best first."""
     return {
         "gpu": answer.gpu.name,
@@ -117,7 +151,7 @@ def gemm_body(answer: GemmAnswer) -> dict[str, Any]:
     }
 
 
-def collective_body(answer: CollectiveAnswer) -> dict[str, Any]:
+def collective_body(answer: CollectiveAnswer) -> JsonDict:
     """``collective``: one operator, and the link tiers that its group crosses."""
     op, cost = answer.collective, answer.cost
     return {
@@ -140,7 +174,7 @@ def bus_bytes_per_s(op: Collective, cost: Cost) -> Floats:
     return shares * op.message_bytes / np.maximum(cost.time_s, 1e-30)
 
 
-def lint_body(answer: Lint) -> dict[str, Any]:
+def lint_body(answer: Lint) -> JsonDict:
     """``lint``: findings, most severe first."""
     from sartor.report.lint_formats import worst_grade
 
@@ -152,7 +186,7 @@ def lint_body(answer: Lint) -> dict[str, Any]:
     }
 
 
-def advise_body(answer: Advice) -> dict[str, Any]:
+def advise_body(answer: Advice) -> JsonDict:
     """``advise``: the baseline, findings, and candidates, best first."""
     found = answer.search
     lint = Lint(base=answer.base, findings=answer.findings)
@@ -173,7 +207,7 @@ def advise_body(answer: Advice) -> dict[str, Any]:
     }
 
 
-def candidate_body(candidate: Any) -> dict[str, Any]:
+def candidate_body(candidate: Any) -> JsonDict:
     return {
         "shape": plain(candidate.fields),
         "changed": {field: [plain(old), plain(new)] for field, (old, new) in candidate.changed.items()},
@@ -185,7 +219,7 @@ def candidate_body(candidate: Any) -> dict[str, Any]:
 INTERVAL = ("time_s", "low_s", "high_s")
 
 
-def picked(noun: Any, *names: str) -> dict[str, Any]:
+def picked(noun: Any, *names: str) -> JsonDict:
     """Some attributes as plain values, under their own names."""
     return {name: plain(getattr(noun, name)) for name in names}
 

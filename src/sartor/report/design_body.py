@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sartor.answers import DesignAnswer
@@ -24,11 +23,12 @@ from sartor.model.training import Recompute
 from sartor.report.contract import picked, plain, record
 from sartor.report.design_shapes import shapes_body
 from sartor.report.design_words import why_texts
+from sartor.units import JsonDict, JsonMap
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
 
 
-def design_body(answer: DesignAnswer) -> dict[str, Any]:
+def design_body(answer: DesignAnswer) -> JsonDict:
     """``design``: the best point with a plan per model, what is proved, the front, the baselines."""
     found, question = answer.result, answer.question
     return {
@@ -56,7 +56,7 @@ def design_body(answer: DesignAnswer) -> dict[str, Any]:
     }
 
 
-def against_body(found: Against) -> dict[str, Any]:
+def against_body(found: Against) -> JsonDict:
     """A catalogue GPU on the jobs of the design; ``ratio`` is its step over the chip's."""
     return {
         "gpu": found.gpu.name,
@@ -65,7 +65,7 @@ def against_body(found: Against) -> dict[str, Any]:
     }
 
 
-def _against_model(found: AgainstModel) -> dict[str, Any]:
+def _against_model(found: AgainstModel) -> JsonDict:
     plan = found.plan
     if plan is None:
         return {"status": "infeasible", "step_s": None, "low_s": None, "high_s": None, "ratio": None, "needed": None}
@@ -82,7 +82,7 @@ def _against_model(found: AgainstModel) -> dict[str, Any]:
     }
 
 
-def question_body(answer: DesignAnswer) -> dict[str, Any]:
+def question_body(answer: DesignAnswer) -> JsonDict:
     asked = answer.question
     return {
         "models": [
@@ -107,7 +107,7 @@ def question_body(answer: DesignAnswer) -> dict[str, Any]:
     }
 
 
-def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False) -> dict[str, Any]:
+def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False) -> JsonDict:
     """An evaluated point: what it is, what it costs, how each model runs on it. ``whole``: with stages and parts."""
     point = ranked.evaluation.point
     details = {model.name: model_detail(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
@@ -124,16 +124,16 @@ def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False
     return body
 
 
-def architecture_body(ranked: Ranked) -> dict[str, Any]:
+def architecture_body(ranked: Ranked) -> JsonDict:
     """The accelerator's fields in SI units; ``hbm_bytes`` is the memory of the point."""
     point = ranked.evaluation.point
-    fields: Mapping[str, Any] = accelerator_fields(point.accelerator)
+    fields: JsonMap = accelerator_fields(point.accelerator)
     kept = {name: plain(value) for name, value in fields.items() if name not in LEFT_OUT}
     stacks = max(int(point.accelerator.num_stacks), 1)
     return {**kept, "hbm_bytes": point.hbm_bytes, "stack_bytes": point.hbm_bytes / stacks}
 
 
-def plan_body(detail: ModelDetail, *, whole: bool) -> dict[str, Any]:
+def plan_body(detail: ModelDetail, *, whole: bool) -> JsonDict:
     """How one model runs: degrees, predicted step with its 80% interval, where it goes, stages."""
     outcome = detail.outcome
     body = {
@@ -152,13 +152,13 @@ def plan_body(detail: ModelDetail, *, whole: bool) -> dict[str, Any]:
     return body
 
 
-def _layer(layer: Any) -> dict[str, Any]:
+def _layer(layer: Any) -> JsonDict:
     """One kind of layer: scheduled seconds both ways, the proved least of each, and the interval of their sum."""
     low_s, high_s = interval_s(layer.forward_s + layer.backward_s)
     return {**record(layer), "low_s": low_s, "high_s": high_s, "source": SOURCE.value}
 
 
-def baseline_body(question: DesignQuestion, baseline: Baseline) -> dict[str, Any]:
+def baseline_body(question: DesignQuestion, baseline: Baseline) -> JsonDict:
     """Another way to choose, and what it reaches by the same cost model."""
     ranked = baseline.ranked
     return {
@@ -170,11 +170,11 @@ def baseline_body(question: DesignQuestion, baseline: Baseline) -> dict[str, Any
     }
 
 
-def reason_body(reason: Reason, text: str) -> dict[str, Any]:
+def reason_body(reason: Reason, text: str) -> JsonDict:
     """Why the best is faster than the TPUv4-like point: the factors, what is left with one part of it, and in words."""
     factors = {"factor": reason.factor, "placement_factor": reason.placement, "chip_factor": reason.chip}
     return {"model": reason.model, **factors, "left": dict(reason.left), "text": text}
 
 
-def progress_body(progress: Progress) -> dict[str, Any]:
+def progress_body(progress: Progress) -> JsonDict:
     return {**picked(progress, "evaluated", "bound", "incumbent", "phase"), "wall_s": progress.seconds}

@@ -26,7 +26,7 @@ from sartor.report.words import printable
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.result import Mode, ScheduleResult
 from sartor.step.simulation import PipelineTimes, simulate
-from sartor.units import format_seconds, format_share
+from sartor.units import JsonDict, format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]
 
@@ -49,13 +49,13 @@ class CoreBars:
     end_s: Numbers
 
 
-def design_points(answer: DesignAnswer) -> dict[str, Any]:
+def design_points(answer: DesignAnswer) -> JsonDict:
     """Records by figure name, in reading order; empty without a best point."""
     best, asked = answer.best, answer.question
     if best is None:
         return {}
     details = _details(asked, best)
-    found: dict[str, Any] = {
+    found: JsonDict = {
         "convergence": convergence(answer),
         "points": design_cloud(answer),
         "shapes": None if answer.shapes is None else regret_points(answer.shapes),

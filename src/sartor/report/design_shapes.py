@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,12 @@ from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
-from sartor.report.frame import FILE, Frame, altair, finish, hover, names_axis, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, names_axis, rows_chart
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.table_estimate import plain_table, section_title
 from sartor.report.words import printable
-from sartor.units import format_share
+from sartor.units import JsonDict, format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class RegretMatrix:
     reached: npt.NDArray[np.float64]
 
 
-def shapes_body(found: ShapeDesign) -> dict[str, Any]:
+def shapes_body(found: ShapeDesign) -> JsonDict:
     """The ``shapes`` object of the JSON: variants, chips, throughput and regret of each pair."""
     index, most = found.best
     robust, worst = found.fleet_shape
@@ -78,7 +77,7 @@ def shapes_body(found: ShapeDesign) -> dict[str, Any]:
     }
 
 
-def _variant(found: ShapeDesign, i: int) -> dict[str, Any]:
+def _variant(found: ShapeDesign, i: int) -> JsonDict:
     variant, result = found.variants[i], found.results[i]
     return {
         "name": variant.name,
@@ -146,7 +145,7 @@ def regret_points(found: ShapeDesign) -> RegretMatrix:
     )
 
 
-def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Any:
+def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
     """Cells by shape and chip; darker cells lose more throughput."""
     alt, theme = altair(), frame.theme
     rows = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from sartor.report.frame import FILE, Frame, altair, finish, hover, legend, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, legend, rows_chart
+from sartor.units import JsonMap
 
 
-def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = FILE) -> Any:
+def draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Chart:
     """Predicted over measured time, log-log; the line is where both agree. Rows: gpu, measured_s, predicted_s."""
     alt = altair()
     theme = frame.theme
@@ -34,7 +34,7 @@ def draw_scatter(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = F
     return finish(alt, chart, title, frame, height=420)
 
 
-def draw_error_by_size(title: str, rows: Sequence[Mapping[str, Any]], frame: Frame = FILE) -> Any:
+def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Chart:
     """Median and 90th percentile of the error against each size, a line per size (m, n, k, ...).
 
     Rows: axis, size, targets, median_error, p90_error, bias.

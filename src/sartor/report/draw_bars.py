@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.report.frame import (
     FILE,
+    Chart,
     Frame,
     altair,
     bar_height,
@@ -24,7 +23,7 @@ from sartor.report.frame import (
 from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Published
 
 
-def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
+def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
     """Stacked bars, longest operator first; the line at the end is the 80% interval of the total."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(np.max(points.high_s, initial=0.0)))
@@ -84,7 +83,7 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Any:
     )
 
 
-def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
+def draw_gains(points: Gains, frame: Frame = FILE) -> Chart:
     """One bar per finding: predicted share of the step that its fix saves."""
     alt = altair()
     theme = frame.theme
@@ -117,7 +116,7 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Any:
     return finish(alt, bars, points.title, frame, height=rows_height(len(labels)))
 
 
-def draw_published(points: Published, frame: Frame = FILE) -> Any:
+def draw_published(points: Published, frame: Frame = FILE) -> Chart:
     """Predicted values (discs, with 80% interval) and published ones (diamonds), one line per case."""
     alt = altair()
     theme = frame.theme

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
-from typing import Any
 
-from sartor.report.frame import FILE, Frame, altair, colour, finish, rows_chart
+from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, rows_chart
 from sartor.report.search_points import DesignCloud
+from sartor.units import JsonDict
 
 HEIGHT = 320
 WIDTH = 640
@@ -16,11 +16,11 @@ KINDS = {"best": "best", "front": "front", "evaluated": "evaluated", "baseline":
 LETTER, LINE, MARK = 6.0, 14.0, 7.0
 """A label's letter and line, and half a mark [px]."""
 
-Row = dict[str, Any]
+Row = JsonDict
 Box = tuple[float, float, float, float]
 
 
-def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
+def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
     """An axis of the front (area unless others were asked for) against the objective, by kind of point; where a front
     has a second axis, its discs are sized by it."""
     alt, theme = altair(), frame.theme
@@ -44,7 +44,7 @@ def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Any:
     used = [kind for kind in KINDS if kind in points.kind]
     legend = colour(alt, "what", [KINDS[kind] for kind in used], [paint[kind] for kind in used])
 
-    def marked(kind: str) -> Any:
+    def marked(kind: str) -> Chart:
         chart = rows_chart(alt, [row for row in rows if row["kind"] == kind])
         chart = chart.mark_point(filled=True, **looks[kind]).encode(x=x, y=y, tooltip=tips, color=legend)
         return chart.encode(size=_sizes(alt, points)) if kind == "front" and len(points.axes) > 1 else chart
@@ -69,14 +69,14 @@ def _axes(points: DesignCloud) -> list[tuple[str, str]]:
     ]
 
 
-def _sizes(alt: Any, points: DesignCloud) -> Any:
+def _sizes(alt: Altair, points: DesignCloud) -> Chart:
     """Discs of a front are as large as its second axis is long; colours of a page are names and have no in-between."""
     title = f"size in the front: {points.axes[1]}"
     shown = alt.Legend(orient="top", title=title, titleFontWeight="normal", titleLimit=400, tickCount=3)
     return alt.Size("shade:Q", scale=alt.Scale(zero=False, range=[30, 260]), legend=shown)
 
 
-def _names(alt: Any, rows: list[Row], align: str, ink: str, x: Any, y: Any) -> Any:
+def _names(alt: Altair, rows: list[Row], align: str, ink: str, x: Chart, y: Chart) -> Chart:
     room = alt.condition("width > 480", alt.value(1), alt.value(0))
     text = rows_chart(alt, rows).mark_text(align=align, dx=-9 if align == "right" else 9, fontSize=11, color=ink)
     return text.encode(x=x, y=y, text="words:N", opacity=room)

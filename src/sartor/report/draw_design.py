@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.die_points import FloorPlan
-from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
+from sartor.report.frame import FILE, Chart, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
 from sartor.report.palette import Theme
 from sartor.report.search_points import Convergence
+from sartor.units import JsonDict
 
 SIDE = 260
 """Height of the floor plan [px]."""
@@ -17,7 +16,7 @@ WIDEST = 2.7
 """Its width over its height, about: squares look square."""
 
 
-def draw_convergence(points: Convergence, frame: Frame = FILE) -> Any:
+def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
     """What no point exceeds, falling; the best point so far, rising."""
     alt, theme = altair(), frame.theme
     words = ["no point can exceed", "best so far"]
@@ -50,7 +49,7 @@ def _paint(theme: Theme) -> dict[str, str]:
     return dict(zip(AREA_WORDS.values(), [*order, theme.muted, theme.line], strict=True))
 
 
-def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Any:
+def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
     """Rectangles of each part's area; dies stand side by side at one scale."""
     alt, theme = altair(), frame.theme
     rows = [
@@ -87,12 +86,12 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Any:
     return finish(alt, alt.layer(boxes, sizes, names), points.title, frame, height=SIDE)
 
 
-def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Any:
+def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
     """Operators on cores in time; colour tells how an operator was split."""
     alt, theme = altair(), frame.theme
     end = float(points.end_s.max()) if len(points.end_s) else 1.0
     unit, scale = time_unit(end)
-    rows: list[dict[str, Any]] = [
+    rows: list[JsonDict] = [
         {"line": line, "operator": op, "mode": mode, "start": a * scale, "end": b * scale, "took": (b - a) * scale,
          "middle": (a + b) / 2 * scale}
         for line, op, mode, a, b in zip(

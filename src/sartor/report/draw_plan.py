@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.report.frame import (
     FILE,
+    Altair,
+    Chart,
     Frame,
     altair,
     bar_height,
@@ -29,7 +29,7 @@ LABELLED = 260
 """Most tasks that are labelled with their microbatch."""
 
 
-def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Any:
+def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Chart:
     """Stacked bars, the best plan first; the line is the 80% interval of the step."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.high_s.max()))
@@ -73,7 +73,7 @@ def _colours(theme: Theme, count: int) -> list[str]:
     return [*order, *([theme.muted] * count)][:count]
 
 
-def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Any:
+def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
     """Stacked bars, one per stage (or run of equal stages), and the limit of a device."""
     alt = altair()
     theme = frame.theme
@@ -106,7 +106,7 @@ def _memory_colours(theme: Theme, names: tuple[str, ...]) -> list[str]:
     return [by_name[name] for name in names]
 
 
-def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> Any:
+def _limit(alt: Altair, limit_bytes: float, theme: Theme, *, across: str = "x") -> Chart:
     """A dashed line at the limit of a device."""
     rows = [{"limit": limit_bytes / GIB, "what": "usable memory of a device"}]
     at = alt.X("limit:Q") if across == "x" else alt.Y("limit:Q")
@@ -115,7 +115,7 @@ def _limit(alt: Any, limit_bytes: float, theme: Theme, *, across: str = "x") -> 
     return rule.encode(**{across: at}, tooltip=tips)
 
 
-def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
+def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Chart:
     """A waterfall: each part starts at the sum of those before it."""
     alt = altair()
     theme = frame.theme
@@ -158,7 +158,7 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Any:
     )
 
 
-def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
+def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
     """Step time against memory, with Pareto front, best plan and memory limit."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.step_s.max()))
@@ -206,7 +206,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Any:
     return finish(alt, alt.layer(*layers), points.title, frame, height=320)
 
 
-def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
+def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
     """Stages as rows, tasks as boxes with their microbatch."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.end_s.max()))
@@ -247,7 +247,7 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
             ("took:Q", f"takes [{unit}]", ".3g"),
         ),
     )
-    chart: Any = boxes
+    chart: Chart = boxes
     if len(rows) <= LABELLED:
         work = [row for row in rows if row["what"] in ("forward", "backward", "weight gradient")]
         chart = boxes + rows_chart(alt, work).mark_text(fontSize=9, color=theme.surface).encode(
@@ -256,7 +256,7 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Any:
     return finish(alt, chart, points.title, frame, height=max(height * points.num_stages, 60))
 
 
-def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Any:
+def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Chart:
     """Memory over the step, and the limit of a device."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(max(float(t[-1]) for t in points.times_s))

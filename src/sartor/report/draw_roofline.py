@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, log_axis, rows_chart
+from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, log_axis, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Roofline
-from sartor.units import TERA
+from sartor.units import TERA, JsonDict
 
 TOP = 6
 """Operators that get a colour of their own."""
 
 
-def draw_roofline(points: Roofline, frame: Frame = FILE) -> Any:
+def draw_roofline(points: Roofline, frame: Frame = FILE) -> Chart:
     """Log-log: bandwidth slope and compute ceiling, the ridge, GEMMs now (discs) and after (open diamonds)."""
     alt = altair()
     plot = _Plot.of(alt, points, frame)
@@ -29,18 +28,18 @@ def draw_roofline(points: Roofline, frame: Frame = FILE) -> Any:
 class _Plot:
     """What every layer is drawn with: the device in TFLOP/s and TB/s, the two axes and where they begin and end."""
 
-    alt: Any
+    alt: Altair
     theme: Theme
     points: Roofline
     peak: float
     bandwidth: float
     x_span: tuple[float, float]
     y_low: float
-    x: Any
-    y: Any
+    x: Chart
+    y: Chart
 
     @classmethod
-    def of(cls, alt: Any, points: Roofline, frame: Frame) -> _Plot:
+    def of(cls, alt: Altair, points: Roofline, frame: Frame) -> _Plot:
         peak, bandwidth = points.peak_flops_per_s / TERA, points.hbm_bytes_per_s / TERA
         ridge, rate = points.ridge_flops_per_byte, points.achieved_flops_per_s / TERA
         x_low, x_high = _decade_span([*points.intensity_flops_per_byte.tolist(), ridge], low=0.6, high=2.0)
@@ -61,24 +60,24 @@ class _Plot:
         )
 
 
-def _log(alt: Any, channel: Any, field: str, title: str, domain: tuple[float, float], axis: Any) -> Any:
+def _log(alt: Altair, channel: Chart, field: str, title: str, domain: tuple[float, float], axis: Chart) -> Chart:
     return channel(field, scale=alt.Scale(type="log", domain=list(domain), nice=False), title=title, axis=axis)
 
 
-def _roof(plot: _Plot) -> Any:
+def _roof(plot: _Plot) -> Chart:
     low, high = plot.x_span
     corners = [(low, low * plot.bandwidth), (plot.points.ridge_flops_per_byte, plot.peak), (high, plot.peak)]
     rows = [{"intensity": intensity, "rate": rate} for intensity, rate in corners]
     return rows_chart(plot.alt, rows).mark_line(color=plot.theme.muted, strokeWidth=2).encode(x=plot.x, y=plot.y)
 
 
-def _ridge(plot: _Plot) -> Any:
+def _ridge(plot: _Plot) -> Chart:
     row = {"intensity": plot.points.ridge_flops_per_byte, "rate": plot.y_low, "top": plot.peak}
     rule = rows_chart(plot.alt, [row]).mark_rule(color=plot.theme.muted, strokeDash=[3, 4])
     return rule.encode(x=plot.x, y=plot.y, y2="top:Q")
 
 
-def _notes(plot: _Plot) -> Iterator[Any]:
+def _notes(plot: _Plot) -> Iterator[Chart]:
     """The peak, the ridge and the bandwidth in words; the last where there is room."""
     ridge, peak, bandwidth = plot.points.ridge_flops_per_byte, plot.peak, plot.bandwidth
     middle = float(np.sqrt(plot.x_span[0] * ridge))
@@ -95,7 +94,7 @@ def _notes(plot: _Plot) -> Iterator[Any]:
         yield mark.encode(x=plot.x, y=plot.y, text="text:N")
 
 
-def _products(plot: _Plot) -> list[Any]:
+def _products(plot: _Plot) -> list[Chart]:
     """A disc a product; an open diamond for one of the shape that is proposed."""
     alt, rows, groups = plot.alt, _rows(plot), _top_names(plot.points, TOP)
     domain = [*groups, "other"] if any(row["group"] == "other" for row in rows) else groups
@@ -123,7 +122,7 @@ def _products(plot: _Plot) -> list[Any]:
     return layers
 
 
-def _rows(plot: _Plot) -> list[dict[str, Any]]:
+def _rows(plot: _Plot) -> list[JsonDict]:
     points, groups = plot.points, _top_names(plot.points, TOP)
     columns = (points.intensity_flops_per_byte, points.achieved_flops_per_s / TERA, points.share, points.after)
     return [

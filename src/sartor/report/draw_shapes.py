@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from sartor.report.frame import FILE, Frame, altair, colour, finish, hover, rows_chart
+from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Pareto, Sawtooth
+from sartor.units import JsonDict
 
 
-def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
+def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     """FLOP rate against one field: the model's value now, and after the change, stand on the curve."""
     alt = altair()
     theme = frame.theme
@@ -62,7 +61,7 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Any:
     return finish(alt, alt.layer(*layers), points.title, frame, height=260)
 
 
-def _label_side(position: float, place: int, of: int) -> dict[str, Any]:
+def _label_side(position: float, place: int, of: int) -> JsonDict:
     """Where a marked value's label stands at the top of its rule: away from its neighbour's and inside the plot."""
     outward_left = place == 0 if of > 1 else position > 0.5
     if of > 1 and outward_left and position < 0.22:
@@ -72,7 +71,7 @@ def _label_side(position: float, place: int, of: int) -> dict[str, Any]:
     return {"align": "right", "dx": -7} if outward_left else {"align": "left", "dx": 7}
 
 
-def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
+def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
     """Speedup against change in parameters; colour counts the fields changed; the best and the smallest edit named."""
     alt = altair()
     rows = _candidate_rows(points)
@@ -95,7 +94,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Any:
     return finish(alt, alt.layer(*layers), points.title, frame, height=320)
 
 
-def _candidate_rows(points: Pareto) -> list[dict[str, Any]]:
+def _candidate_rows(points: Pareto) -> list[JsonDict]:
     columns = (points.params_change, points.speedup, points.low, points.high, points.num_changed, points.on_front)
     return [
         {
@@ -118,7 +117,7 @@ def _params_span(points: Pareto) -> tuple[float, float]:
     return float(np.min(changes)), float(np.max(changes))
 
 
-def _candidate_axes(alt: Any, points: Pareto) -> tuple[Any, Any]:
+def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
     """Wide enough for every candidate, today's shape and the intervals of those that are named."""
     least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
@@ -141,7 +140,7 @@ def _candidate_axes(alt: Any, points: Pareto) -> tuple[Any, Any]:
     return x, y
 
 
-def _today(alt: Any, theme: Theme, x: Any, y: Any) -> list[Any]:
+def _today(alt: Altair, theme: Theme, x: Chart, y: Chart) -> list[Chart]:
     """A rule at a speedup of 1, a cross where the shape stands, and its word."""
     today = rows_chart(alt, [{"params": 0.0, "speedup": 1.0, "text": "today"}])
     text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11)
@@ -152,7 +151,7 @@ def _today(alt: Any, theme: Theme, x: Any, y: Any) -> list[Any]:
     ]
 
 
-def _dots(alt: Any, theme: Theme, points: Pareto, rows: list[dict[str, Any]]) -> Any:
+def _dots(alt: Altair, theme: Theme, points: Pareto, rows: list[JsonDict]) -> Chart:
     """Every candidate, those with most fields changed behind the others."""
     largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
     domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
@@ -167,8 +166,8 @@ def _dots(alt: Any, theme: Theme, points: Pareto, rows: list[dict[str, Any]]) ->
 
 
 def _named_layers(
-    alt: Any, theme: Theme, row: dict[str, Any], dy: int, middle: float, x: Any, y: Any, tips: list[Any]
-) -> list[Any]:
+    alt: Altair, theme: Theme, row: JsonDict, dy: int, middle: float, x: Chart, y: Chart, tips: list[Chart]
+) -> list[Chart]:
     """One candidate's word, interval and ring."""
     spot = rows_chart(alt, [row])
     side = {"align": "left", "dx": 11} if row["params"] <= middle else {"align": "right", "dx": -11}

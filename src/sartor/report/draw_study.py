@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from sartor.report.frame import FILE, Frame, altair, finish, hover, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, rows_chart
 from sartor.report.words import printable
+from sartor.units import JsonDict, JsonMap
 
 WORDS = ("measured", "predicted")
 
 
-def draw_study(body: Mapping[str, Any], device: str, frame: Frame = FILE) -> Any:
+def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
     """Speedups of a study's arms; ``body`` is the ``study`` object of the JSON. Arms on an axis of sizes are joined by
     lines, named ones stand as points; groups stand one above the other."""
     alt = altair()
@@ -43,7 +41,7 @@ def draw_study(body: Mapping[str, Any], device: str, frame: Frame = FILE) -> Any
     return finish(alt, chart, title, frame, height=300 if len(groups) == 1 else 130)
 
 
-def study_rows(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def study_rows(body: JsonMap) -> list[JsonDict]:
     """Two rows an arm, predicted and measured; arms that were not timed are left out."""
     found = []
     for arm in body["arms"]:

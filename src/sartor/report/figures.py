@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from sartor.report.files import write_atomic
 from sartor.report.points import Gains, Pareto, operator_times, roofline_points
 from sartor.report.sweep import sawtooth_points
 from sartor.report.words import change_text, printable, short_change, speedup_text
-from sartor.units import format_share
+from sartor.units import JsonDict, JsonMap, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from sartor.shapes.search import Candidate, ShapeSearch
 
 
-def advice_points(advice: Advice) -> dict[str, Any]:
+def advice_points(advice: Advice) -> JsonDict:
     """Records by figure name; empty figures are left out."""
     after = None if advice.after is None else advice.after.estimate
     matters, width = sawtooth_points(advice)
-    found: dict[str, Any] = {
+    found: JsonDict = {
         "time_by_operator": operator_times(advice.base.estimate),
         "roofline": roofline_points(advice.base.estimate, after),
         "findings": gains_points(advice.findings),
@@ -97,7 +97,7 @@ def _column(candidates: Sequence[Any], name: str) -> Any:
     return np.asarray([float(getattr(c, name)) for c in candidates])
 
 
-def export_pngs(records: Mapping[str, Any], folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
+def export_pngs(records: JsonMap, folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
     """Every record as ``folder/NAME.png``, drawn without a browser; each file whole or not at all.
 
     Raises ``MissingExtraError`` without the extra ``report``, ``InputError`` if the folder cannot be written.

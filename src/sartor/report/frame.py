@@ -9,12 +9,14 @@ import json
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from sartor.errors import MissingExtraError
 from sartor.report.palette import CSS, DARK, LIGHT, Theme
+from sartor.units import JsonDict
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 
@@ -36,17 +38,23 @@ FILE = Frame()
 FILE_DARK = Frame(theme=DARK)
 
 
-def to_png(chart: Any, *, scale: float = 2.0) -> bytes:
+Altair: TypeAlias = ModuleType
+"""Loaded when a figure is drawn, and not installed everywhere."""
+Chart: TypeAlias = Any
+"""A chart, layer, axis or encoding of it: Altair's own types are too many unions to be named."""
+
+
+def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
     """The chart as PNG bytes, without a browser."""
     return bytes(vl_convert().vegalite_to_png(json.dumps(chart.to_dict()), scale=scale))
 
 
-def to_svg(chart: Any) -> str:
+def to_svg(chart: Chart) -> str:
     """The chart as an SVG document, without a browser."""
     return str(vl_convert().vegalite_to_svg(json.dumps(chart.to_dict())))
 
 
-def altair() -> Any:
+def altair() -> Altair:
     try:
         import altair
     except ImportError as error:
@@ -54,7 +62,7 @@ def altair() -> Any:
     return altair
 
 
-def vl_convert() -> Any:
+def vl_convert() -> ModuleType:
     try:
         import vl_convert
     except ImportError as error:
@@ -62,11 +70,11 @@ def vl_convert() -> Any:
     return vl_convert
 
 
-def rows_chart(alt: Any, rows: list[dict[str, Any]]) -> Any:
+def rows_chart(alt: Altair, rows: list[JsonDict]) -> Chart:
     return alt.Chart(alt.Data(values=rows))
 
 
-def hover(alt: Any, *fields: str | tuple[Any, ...]) -> list[Any]:
+def hover(alt: Altair, *fields: str | tuple[Any, ...]) -> list[Chart]:
     """Tooltips from fields: ``"plan:N"``, ``("time:Q", title)`` or ``("time:Q", title or None, format)``."""
     made = []
     for each in fields:
@@ -76,7 +84,7 @@ def hover(alt: Any, *fields: str | tuple[Any, ...]) -> list[Any]:
     return made
 
 
-def interval(alt: Any, rows: list[dict[str, Any]], y: Any, theme: Theme, tips: list[Any]) -> Any:
+def interval(alt: Altair, rows: list[JsonDict], y: Chart, theme: Theme, tips: list[Chart]) -> Chart:
     """A thin rule from low to high with end ticks."""
     base = rows_chart(alt, rows).encode(y=y, tooltip=tips)
     rule = base.mark_rule(color=theme.ink, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
@@ -84,7 +92,7 @@ def interval(alt: Any, rows: list[dict[str, Any]], y: Any, theme: Theme, tips: l
     return alt.layer(rule, *ends)
 
 
-def colour(alt: Any, field: str, domain: list[str], colours: list[str]) -> Any:
+def colour(alt: Altair, field: str, domain: list[str], colours: list[str]) -> Chart:
     lines = int(np.ceil(sum(LETTER * len(name) + SYMBOL for name in domain) / ROW))
     shown = legend(alt, int(np.ceil(len(domain) / lines))) if len(domain) > 1 else None
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain, range=colours), legend=shown)
@@ -94,17 +102,17 @@ LETTER, SYMBOL, ROW = 5.6, 24.0, 720.0
 """Of a legend in 11-point Helvetica: mean width of a letter, of a symbol with its gaps, of what a plot has room for."""
 
 
-def legend(alt: Any, entries: int) -> Any:
+def legend(alt: Altair, entries: int) -> Chart:
     """Above the plot, in as many columns as there is room for."""
     narrow = alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
     return alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
 
 
-def names_axis(alt: Any) -> Any:
+def names_axis(alt: Altair) -> Chart:
     return alt.Axis(labelLimit=alt.ExprRef(expr="width < 330 ? 150 : 240"), ticks=False, domain=False, labelPadding=8)
 
 
-def log_axis(alt: Any, low: float, high: float, form: str = "~s") -> Any:
+def log_axis(alt: Altair, low: float, high: float, form: str = "~s") -> Chart:
     """Ticks at 1, 2 and 5 of every decade."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
@@ -136,7 +144,7 @@ def time_unit(largest_s: float) -> tuple[str, float]:
     return "us", 1e6
 
 
-def finish(alt: Any, chart: Any, title: str, frame: Frame, *, height: int) -> Any:
+def finish(alt: Altair, chart: Chart, title: str, frame: Frame, *, height: int) -> Chart:
     """Size, title and look: the same for every figure."""
     theme = frame.theme
     chart = chart.properties(width=frame.width, height=height)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -13,6 +12,7 @@ from sartor.errors import InputError
 from sartor.report.files import write_atomic
 from sartor.report.frame import (
     FILE,
+    Chart,
     Frame,
     altair,
     colour,
@@ -26,6 +26,7 @@ from sartor.report.frame import (
 from sartor.report.words import printable
 from sartor.schedule.problem import OperatorId
 from sartor.schedule.result import Mode, ScheduleResult
+from sartor.units import JsonDict
 
 COLUMNS = 84
 """Characters of the time axis; with core names a line fits in 100 columns."""
@@ -108,10 +109,10 @@ def _cells(bar: Bar, room: int) -> str:
     return mark + (f"{bar.name:{fill}^{inside}}" if len(bar.name) <= inside else fill * inside)
 
 
-def draw_gantt(points: Gantt, frame: Frame = FILE) -> Any:
+def draw_gantt(points: Gantt, frame: Frame = FILE) -> Chart:
     """Bars by core, coloured by mode (altair, extra ``report``)."""
     alt, theme = altair(), frame.theme
-    rows: list[dict[str, Any]] = [
+    rows: list[JsonDict] = [
         {
             "operator": bar.name,
             "core": bar.core,

@@ -32,12 +32,12 @@ class Grid:
 
     caption: str
     columns: tuple[GridColumn, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
     bars: tuple[float, ...] = ()
     marked: int = -1
 
 
-def grid_of(caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tuple[Any, ...]], **more: Any) -> Grid:
+def grid_of(caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tuple[object, ...]], **more: Any) -> Grid:
     """A grid whose first column given as a word holds names and the others numbers."""
     made = [c if isinstance(c, GridColumn) else GridColumn(head=c, number=i > 0) for i, c in enumerate(columns)]
     return Grid(caption=caption, columns=tuple(made), rows=tuple(rows), **more)

@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from sartor.report.grid import Grid, GridColumn
 from sartor.report.words import printable
@@ -18,12 +17,12 @@ class Markup(str):
     __slots__ = ()
 
 
-def text(value: Any) -> Markup:
+def text(value: object) -> Markup:
     """A value as it may stand in HTML: escaped, and without control or invisible characters."""
     return value if isinstance(value, Markup) else Markup(html.escape(printable(str(value)), quote=True))
 
 
-def element(name: str, *children: Any, **attributes: Any) -> Markup:
+def element(name: str, *children: object, **attributes: object) -> Markup:
     """``element("p", "a < b", class_="note")`` -> ``<p class="note">a &lt; b</p>``."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
@@ -33,12 +32,14 @@ def element(name: str, *children: Any, **attributes: Any) -> Markup:
     return Markup(f"<{name}{given}>{''.join(text(child) for child in children)}</{name}>")
 
 
-def join(parts: Iterable[Any], between: str = "") -> Markup:
+def join(parts: Iterable[object], between: str = "") -> Markup:
     """Pieces one after the other; strings among them are escaped."""
     return Markup(text(between).join(text(part) for part in parts))
 
 
-def table(columns: Sequence[GridColumn], rows: Iterable[Sequence[Any]], *, caption: str, highlight: int = -1) -> Markup:
+def table(
+    columns: Sequence[GridColumn], rows: Iterable[Sequence[object]], *, caption: str, highlight: int = -1
+) -> Markup:
     """A table whose head stays in sight and which scrolls inside its own box where it is wider than the page."""
     head = element(
         "tr",
@@ -58,12 +59,12 @@ def grid_table(grid: Grid) -> Markup:
     return table(grid.columns, grid.rows, caption=grid.caption, highlight=grid.marked)
 
 
-def _cell(column: GridColumn, value: Any, position: int) -> Markup:
+def _cell(column: GridColumn, value: object, position: int) -> Markup:
     kind = "number" if column.number else None
     return element("th", value, scope="row") if position == 0 else element("td", value, class_=kind)
 
 
-def json_block(identifier: str, value: Any) -> Markup:
+def json_block(identifier: str, value: object) -> Markup:
     """Data inside a page: JSON that cannot close its own element."""
     body = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     safe = body.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,7 +18,7 @@ from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
 from sartor.step.waterfall import StageMemory
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import JsonDict, format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import LaunchAnswer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
 
 
-def launch_body(answer: LaunchAnswer) -> dict[str, Any]:
+def launch_body(answer: LaunchAnswer) -> JsonDict:
     """``plan --launch``: the launch, its predicted step, findings (most severe first), and the best plan."""
     best = answer.search.best if answer.search else None
     return {
@@ -59,7 +59,7 @@ def launch_body(answer: LaunchAnswer) -> dict[str, Any]:
     }
 
 
-def stage_body(stage: StageMemory) -> dict[str, Any]:
+def stage_body(stage: StageMemory) -> JsonDict:
     """One pipeline rank's memory, part by part."""
     return {
         "stage": stage.stage,
@@ -160,7 +160,7 @@ def gain_text(finding: PlanFinding) -> str:
     return f"{printable(fix)}: {', '.join(parts)}" if parts else printable(fix)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

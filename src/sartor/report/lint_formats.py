@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sartor import __version__
@@ -20,7 +20,7 @@ from sartor.report.words import printable
 from sartor.rules import rule as rules
 from sartor.rules.catalog import find_rule
 from sartor.rules.rule import Finding, Grade, Rule
-from sartor.units import format_seconds, format_share
+from sartor.units import JsonDict, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -80,7 +80,7 @@ def _lines(findings: Iterable[Finding]) -> Iterable[tuple[str, str]]:
 
 LEAST_SHOWN = 5e-5
 """Least share of the step that is not rounded to 0.0%."""
-_INDENT: dict[str, Any] = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
+_INDENT: JsonDict = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
 
 
 def _gain(finding: Finding) -> str:
@@ -130,7 +130,7 @@ def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def _sarif_rule(rule: Rule) -> dict[str, Any]:
+def _sarif_rule(rule: Rule) -> JsonDict:
     page = rule.page.strip()
     return {
         "id": rule.name,
@@ -143,7 +143,7 @@ def _sarif_rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> dict[str, Any]:
+def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDict:
     message = finding.message + (f"; fix: {_fix(finding)} saves {_gain(finding)}" if finding.fix else "")
     return {
         "ruleId": finding.rule,
@@ -156,10 +156,10 @@ def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> dict[st
     }
 
 
-def _location(finding: Finding, source: _Source) -> dict[str, Any]:
+def _location(finding: Finding, source: _Source) -> JsonDict:
     if source.uri is None:
         return {"logicalLocations": [{"name": source.name, "fullyQualifiedName": f"{source.name}.{finding.field}"}]}
-    physical: dict[str, Any] = {"artifactLocation": {"uri": source.uri}}
+    physical: JsonDict = {"artifactLocation": {"uri": source.uri}}
     line = source.line_of(finding.field)
     return {"physicalLocation": physical | ({"region": {"startLine": line}} if line else {})}
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 
 from sartor.report.words import printable
-from sartor.units import format_seconds
+from sartor.units import JsonMap, format_seconds
 
 MOST_ROWS = 40
 
 
-def measured_view(body: Mapping[str, Any]) -> Group:
+def measured_view(body: JsonMap) -> Group:
     """Device, counts, skipped cases, and comparisons if the suite has them."""
     device = body["device"]
     software = f"torch {device['torch']}, driver {device['driver'] or 'unknown'}"
@@ -35,7 +34,7 @@ def measured_view(body: Mapping[str, Any]) -> Group:
     return Group(*lines)
 
 
-def compared_table(body: Mapping[str, Any]) -> Table:
+def compared_table(body: JsonMap) -> Table:
     """Predicted and measured times, longest first."""
     every = body["errors"]["all"]
     title = f"Mean error of predictions: {every['mape']:.0%} over {every['cases']} cases"
@@ -58,14 +57,14 @@ def compared_table(body: Mapping[str, Any]) -> Table:
     return table
 
 
-def label(row: Mapping[str, Any]) -> str:
+def label(row: JsonMap) -> str:
     """A case in a few words: its name, or table and sizes."""
     first = str(row.get("name") or row.get("model") or row.get("op") or row["table"])
     sizes = [str(row[name]) for name in ("m", "n", "k", "rows", "cols", "heads", "seq_q", "seq_kv") if name in row]
     return f"{first} {' x '.join(sizes)} {row.get('layout', '')}".strip()
 
 
-def study_view(body: Mapping[str, Any]) -> Group:
+def study_view(body: JsonMap) -> Group:
     """A case study: predicted and measured times of its arms."""
     study = body["study"]
     table = Table(title=printable(study["question"]), title_justify="left")
@@ -91,7 +90,7 @@ def study_view(body: Mapping[str, Any]) -> Group:
     return Group(*lines)
 
 
-def parity_view(body: Mapping[str, Any]) -> Group:
+def parity_view(body: JsonMap) -> Group:
     """Loss of two shapes by seed, the difference with its interval, and the difference at equal time."""
     parity = body["parity"]
     table = Table(title="Loss on held-out text [nats per byte]", title_justify="left")

@@ -6,7 +6,6 @@ the browser from fetching anything. The same answer gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from sartor.report.page_sections import arrows, bullets, figure, findings_sectio
 from sartor.report.palette import DARK, LIGHT, css_variables
 from sartor.report.verdict import verdict_parts
 from sartor.report.words import speedup_text, workload_text
-from sartor.units import format_count, format_seconds, format_share
+from sartor.units import JsonMap, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -44,7 +43,7 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
     return whole_page(f"{title}: sartor advise", (_header(advice, title), main, footer(date)), records)
 
 
-def whole_page(title: str, body: tuple[Markup, ...], records: Mapping[str, Any]) -> str:
+def whole_page(title: str, body: tuple[Markup, ...], records: JsonMap) -> str:
     """One offline page: ``body``, the specifications of its figures, the libraries that draw them, and styles."""
     specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
     inner = join(
@@ -108,7 +107,7 @@ def _params(reading: Any) -> str:
     return f"{format_count(total)} parameters, {format_count(active)} active"
 
 
-def _sections(advice: Advice, records: Mapping[str, Any]) -> list[Markup]:
+def _sections(advice: Advice, records: JsonMap) -> list[Markup]:
     return [
         element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)), class_="verdict"),
         _numbers(advice),
@@ -127,16 +126,16 @@ def _sections(advice: Advice, records: Mapping[str, Any]) -> list[Markup]:
 
 def _numbers(advice: Advice) -> Markup:
     """The four key figures."""
-    estimate, search = advice.base.estimate, advice.search
+    base, search = advice.base, advice.search
     grades = [finding.grade.value for finding in advice.findings]
     counted = ", ".join(f"{grades.count(g)} {g}" for g in ("error", "warn", "info") if g in grades) or "none"
-    step = f"80%: {format_seconds(float(estimate.low_s))} to {format_seconds(float(estimate.high_s))}"
+    step = f"80%: {format_seconds(float(base.low_s))} to {format_seconds(float(base.high_s))}"
     cards = [
-        ("Step time", format_seconds(float(estimate.time_s)), step),
+        ("Step time", format_seconds(float(base.time_s)), step),
         (
             "Share of dense peak (MFU)",
-            format_share(float(estimate.mfu)),
-            f"{format_count(float(estimate.tokens_per_s))} tokens per second",
+            format_share(float(base.mfu)),
+            f"{format_count(float(base.tokens_per_s))} tokens per second",
         ),
         ("Findings", str(len(grades)), counted),
     ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
@@ -25,7 +22,7 @@ from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
-from sartor.units import format_seconds, format_share
+from sartor.units import JsonMap, format_seconds, format_share
 
 LINKS = (("search", "Search"), ("others", "Alternatives"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),
          ("pipeline", "Pipeline"), ("reading", "How to read this"))  # fmt: skip
@@ -64,7 +61,7 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
     return whole_page(f"{title.partition(':')[0]}: sartor design", (header, main, footer(date)), records)
 
 
-def _sections(answer: DesignAnswer, records: Mapping[str, Any]) -> list[Markup]:
+def _sections(answer: DesignAnswer, records: JsonMap) -> list[Markup]:
     best = answer.best
     assert best is not None
     asked = answer.question

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.report.html import Markup, element, join
+from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -72,7 +73,7 @@ FIT_KEYS = ("rows", "mape", "median", "p90", "bias")
 """Error statistics of a fit: rows, mean, median, 90th percentile and bias."""
 
 
-def _fit_words(entry: Mapping[str, Any]) -> str:
+def _fit_words(entry: JsonMap) -> str:
     """A calibration's source, date and held-out errors."""
     plain = [f"{key} {value}" for key, value in entry.items() if not isinstance(value, Mapping)]
     fits = {key: value for key, value in entry.items() if isinstance(value, Mapping)}

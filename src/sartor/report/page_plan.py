@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.report.html import Markup, element, grid_table
 from sartor.report.page import cards_list, footer, whole_page
@@ -13,7 +12,7 @@ from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, st
 from sartor.report.plan_points import plan_points
 from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words
 from sartor.step.footprint import usable_bytes
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import JsonMap, format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
@@ -53,7 +52,7 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
     return whole_page(f"{title.partition(': ')[0]}: sartor plan", (header, main, footer(date)), records)
 
 
-def _sections(answer: PlanAnswer, records: Mapping[str, Any]) -> list[Markup]:
+def _sections(answer: PlanAnswer, records: JsonMap) -> list[Markup]:
     assert answer.best is not None
     fall = "Parts add up from top to bottom; the dashed line is the memory a process can use."
     return [

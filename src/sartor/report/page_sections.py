@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.cost.price import Estimate
 from sartor.operators import kind_name
@@ -23,7 +23,7 @@ from sartor.report.words import (
     sure_text,
     tile_text,
 )
-from sartor.units import format_seconds, format_share
+from sartor.units import JsonMap, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sartor.shapes.quality import Quality
 
 
-def figure(records: Mapping[str, Any], name: str, note: str = "") -> Markup:
+def figure(records: JsonMap, name: str, note: str = "") -> Markup:
     if name not in records:
         return Markup("")
     caption = element("figcaption", arrows(records[name].title), element("small", note) if note else "")
@@ -40,7 +40,7 @@ def figure(records: Mapping[str, Any], name: str, note: str = "") -> Markup:
     return element("figure", caption, element("div", id=f"figure-{name}", class_="plot"), fallback)
 
 
-def findings_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
+def findings_section(advice: Advice, records: JsonMap) -> Markup:
     heading = element("h2", "Findings, and what each costs", id="findings")
     if not advice.findings:
         return join([heading, element("p", "No findings on this device.")])
@@ -83,7 +83,7 @@ def _saves(finding: Finding) -> str:
     return f" saves {format_seconds(finding.gain_s)}{interval} for the same work; {finding.source.value}"
 
 
-def shapes_section(advice: Advice, records: Mapping[str, Any]) -> Markup:
+def shapes_section(advice: Advice, records: JsonMap) -> Markup:
     search = advice.search
     parts = [element("h2", "Faster shapes of the same size", id="shapes")]
     parts.append(
@@ -226,7 +226,7 @@ def operators(estimate: Estimate) -> Markup:
             )
         )
     step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
-    return table(columns, rows, caption=f"One step: {step}; {estimate.source.value}")
+    return table(columns, rows, caption=f"One microbatch, or one pass of inference: {step}; {estimate.source.value}")
 
 
 def bullets(title: str, lines: Sequence[str]) -> Markup:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from sartor.placement.plan import Placement, Plan, Stage
 from sartor.report.words import printable
-from sartor.units import format_seconds
+from sartor.units import JsonDict, format_seconds
 
 PICTURE = 78
 """Width of the pipeline picture in characters."""
@@ -18,7 +16,7 @@ SHADES = "█▓"
 """Fill characters of alternate stages."""
 
 
-def placement_body(found: Placement) -> dict[str, Any]:
+def placement_body(found: Placement) -> JsonDict:
     """``place``: status, plan, the expert's time, the tightest constraint; ``solve_s`` is wall-clock time."""
     plan, tightest = found.plan, found.tightest
     return {

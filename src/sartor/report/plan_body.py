@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
 from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
+from sartor.units import JsonDict
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
 TIME = (
@@ -25,7 +24,7 @@ TIME = (
 )
 
 
-def plan_body(answer: PlanAnswer) -> dict[str, Any]:
+def plan_body(answer: PlanAnswer) -> JsonDict:
     """``plan``: the best plan with what its step and memory are made of, the next best, and what was struck out."""
     found, source = answer.search, answer.source.value
     best = (
@@ -58,7 +57,7 @@ def plan_body(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def model_body(answer: PlanAnswer) -> dict[str, Any]:
+def model_body(answer: PlanAnswer) -> JsonDict:
     reading = answer.reading
     return {
         "name": reading.shape.name,
@@ -68,7 +67,7 @@ def model_body(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def cluster_body(cluster: Cluster, num_devices: int) -> dict[str, Any]:
+def cluster_body(cluster: Cluster, num_devices: int) -> JsonDict:
     """A cluster, the number of its devices in use, and its further pools."""
     counts = devices_of_pools(cluster.pools, num_devices)
     others = [_pool_body(pool, n) for pool, n in zip(cluster.others, counts[1:], strict=True)]
@@ -79,7 +78,7 @@ def cluster_body(cluster: Cluster, num_devices: int) -> dict[str, Any]:
     }
 
 
-def _pool_body(pool: Cluster, num_devices: int) -> dict[str, Any]:
+def _pool_body(pool: Cluster, num_devices: int) -> JsonDict:
     """One pool of a cluster, and the number of its devices in use."""
     return {
         "name": pool.name,
@@ -91,7 +90,7 @@ def _pool_body(pool: Cluster, num_devices: int) -> dict[str, Any]:
     }
 
 
-def job_body(answer: PlanAnswer) -> dict[str, Any]:
+def job_body(answer: PlanAnswer) -> JsonDict:
     job = answer.job
     return {
         "global_batch_size": job.global_batch_size,
@@ -106,7 +105,7 @@ def job_body(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def priced_body(priced: PricedPlan, source: str = "analytic") -> dict[str, Any]:
+def priced_body(priced: PricedPlan, source: str = "analytic") -> JsonDict:
     """One plan: its degrees, predicted step with interval, throughput, memory and time part by part.
 
     The parts of ``memory`` add up to ``peak_bytes`` (``reserved_bytes``: the allocator's gaps, CUDA context and
@@ -130,7 +129,7 @@ def priced_body(priced: PricedPlan, source: str = "analytic") -> dict[str, Any]:
     }
 
 
-def degrees(plan: TrainingPlan) -> dict[str, Any]:
+def degrees(plan: TrainingPlan) -> JsonDict:
     """The fields of a plan in the contract's words."""
     dims = plan.dims
     return {
@@ -156,7 +155,7 @@ def degrees(plan: TrainingPlan) -> dict[str, Any]:
 NO_STEP = {"step_s": None, "low_s": None, "high_s": None, "mfu": None}
 
 
-def search_body(search: PlanSearch) -> dict[str, Any]:
+def search_body(search: PlanSearch) -> JsonDict:
     """One number of devices: its best plan, in short."""
     found = search.best
     return {
@@ -168,7 +167,7 @@ def search_body(search: PlanSearch) -> dict[str, Any]:
     }
 
 
-def tightest_body(tightest: Tightest) -> dict[str, Any]:
+def tightest_body(tightest: Tightest) -> JsonDict:
     lean = tightest.leanest
     return {
         **picked(tightest, "message", "stage", "over_bytes"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,13 +9,13 @@ from rich.text import Text
 from sartor.report.gantt import gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
 from sartor.schedule.result import Mode, ScheduleResult
-from sartor.units import format_share
+from sartor.units import JsonDict, format_share
 
 MAX_ROWS = 60
 """Operators listed below the picture; the JSON has all of them."""
 
 
-def schedule_body(result: ScheduleResult) -> dict[str, Any]:
+def schedule_body(result: ScheduleResult) -> JsonDict:
     """``schedule``: the schedule by start, cores by kind as indexes from 0; ``solve_s`` is wall-clock time."""
     return {
         "status": result.status.value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.report.points import Sawtooth
 from sartor.shapes.sweep import sweep
-from sartor.units import format_share
+from sartor.step.running import InRun
+from sartor.units import JsonMap, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -40,10 +41,10 @@ def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
     field, after = _what_matters(advice)
     own = question.workload.shape.fields()
     width = next((name for name in WIDTHS if name in own and name != field), "")
-    first = sweep_field(*ask, field, after=after) if field else None
+    first = sweep_field(*ask, field, after=after, run=advice.base.run) if field else None
     if field in WIDTHS or not width:
         return first, None
-    return first, sweep_field(*ask, width, after=_new_value(advice, width))
+    return first, sweep_field(*ask, width, after=_new_value(advice, width), run=advice.base.run)
 
 
 def _what_matters(advice: Advice) -> tuple[str, int | None]:
@@ -51,7 +52,7 @@ def _what_matters(advice: Advice) -> tuple[str, int | None]:
     finding's field, else a width; and its new value."""
     own = advice.base.question.workload.shape.fields()
     first = advice.search.smallest_edit
-    changed: Mapping[str, Any] = {} if first is None else first.changed
+    changed: JsonMap = {} if first is None else first.changed
     costly = sorted(advice.findings, key=lambda f: -(f.gain_fraction or 0.0))
     broken = [f for f in costly if f.field in PREFERRED and f.field in own]
     for field in (*(f.field for f in broken), *PREFERRED):
@@ -76,15 +77,19 @@ def sweep_field(
     *,
     values: Iterable[int] | None = None,
     after: int | None = None,
+    run: InRun | None = None,
 ) -> Sawtooth | None:
-    """The step for each of ``values`` of ``field`` (default: around the model's own), other fields unchanged.
+    """A microbatch (of ``run``, in training) or a pass of inference for each of ``values`` of ``field`` (default: near
+    the model's own), other fields unchanged.
 
     Derived sizes follow the field (``shapes.sweep``). Invalid values are left out; None if fewer than three remain.
     Raises ``InputError`` for an unknown field.
     """
     now = int(workload.shape.fields().get(field, 1))
     wanted = _values(workload.shape, field, now, after) if values is None else np.unique(np.asarray([*values]))
-    found = sweep(workload, [gpu], dims, field=field, values=wanted)
+    known = {gpu.name: run.calibration} if run else None
+    kernels = run.kernels if run else None
+    found = sweep(workload, [gpu], dims, field=field, values=wanted, calibrations=known, kernels=kernels)
     time_s = found.time_s[gpu.name]
     runs = np.isfinite(time_s)
     if runs.sum() < 3:

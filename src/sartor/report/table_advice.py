@@ -38,7 +38,7 @@ def advice_view(advice: Advice) -> RenderableType:
         Text(verdict(advice)),
         section_title("Where the time goes"),
         times_table(operator_times(advice.base.estimate, small=0.02)),
-        totals_line(advice.base.estimate),
+        totals_line(advice.base),
         section_title("Findings, and what each costs"),
         findings_view(advice.findings),
         section_title("Faster shapes of the same size"),

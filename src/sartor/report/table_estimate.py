@@ -18,6 +18,7 @@ from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
 from sartor.operators import Operator, Pass, kind_name
 from sartor.report.grid import share_bar
+from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
     efficiency,
@@ -30,7 +31,7 @@ from sartor.report.words import (
     tile_text,
     workload_text,
 )
-from sartor.units import format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import ModelEstimate
@@ -40,7 +41,6 @@ PASS_WORDS = {
     Pass.DGRAD: "dgrad",
     Pass.WGRAD: "wgrad",
     Pass.BACKWARD: "bwd",
-    Pass.OPTIMIZER: "optim",
 }
 
 
@@ -49,10 +49,21 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
     question = answer.question
     return Group(
         heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
+        *_what_is_listed(answer),
         operators_table(answer.estimate),
-        totals_line(answer.estimate),
+        totals_line(answer),
         *notes("Assumed", question.assumptions),
     )
+
+
+def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
+    """Of training the operators are those of one microbatch."""
+    priced = answer.priced
+    if priced is None:
+        return []
+    where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
+    words = f"One of {int(priced.plan.num_microbatches)} microbatches{where}, forward and backward"
+    return [Text(f"{words}: {format_seconds(float(answer.estimate.time_s))}", style="dim")]
 
 
 def heading(model: str, gpu: str, workload: Workload) -> RenderableType:
@@ -158,17 +169,26 @@ def times_table(times: OperatorTimes) -> Table:
     return table
 
 
-def totals_line(estimate: Estimate) -> RenderableType:
-    """One paragraph: step time with interval, throughput, MFU, FLOPs and the source of the numbers."""
-    text = Text("Step time ", style="bold")
-    text.append(interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s)), style="bold")
+def totals_line(answer: ModelEstimate) -> RenderableType:
+    """One paragraph: the step or pass with its interval, throughput, utilisation, memory and where the numbers come
+    from."""
+    estimate, priced = answer.estimate, answer.priced
+    word = "Time" if priced is None else "Step time"
+    text = Text(f"{word} ", style="bold")
+    text.append(interval_text(float(answer.time_s), float(answer.low_s), float(answer.high_s)), style="bold")
     text.append(
-        f"; {format_count(float(estimate.tokens_per_s))} tokens/s; {format_share(float(estimate.mfu))} of dense peak "
-        f"(MFU); {flops_text(float(estimate.matmul_flops))} in matrix multiplications; {estimate.source.value}"
+        f"; {format_count(float(answer.tokens_per_s))} tokens/s; {format_share(float(answer.mfu))} of dense peak (MFU)"
     )
+    if priced is not None:
+        text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
+    text.append(f"; {flops_text(float(estimate.matmul_flops))} in the matrix multiplications above")
+    text.append(f"; {estimate.source.value}")
     moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
     if abs(moved) >= SMALL_SHARE:
         text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")
+    if priced is not None:
+        parts = ", ".join(f"{words} {format_seconds(seconds)}" for words, seconds in step_parts(priced) if seconds > 0)
+        text.append(f". The step: {plan_words(priced.plan)}; {parts}")
     return Padding(text, (1, 0, 0, 0), expand=False)
 
 

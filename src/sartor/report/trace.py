@@ -6,9 +6,10 @@ Source of the format: "Trace Event Format" (Google, linked from ui.perfetto.dev'
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Span:
     start: float
     duration: float
     category: str = ""
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: JsonMap = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def trace_json(
     counters: Iterable[Counter] = (),
     *,
     us_per_unit: float = 1.0,
-    about: Mapping[str, Any] | None = None,
+    about: JsonMap | None = None,
 ) -> bytes:
     """The trace of some spans and counters; processes and tracks are listed in the order they first appear.
 
@@ -53,7 +54,7 @@ def trace_json(
     spans = list(spans)
     processes = {name: k for k, name in enumerate(dict.fromkeys(span.process for span in spans), start=1)}
     tracks = {key: k for k, key in enumerate(dict.fromkeys((span.process, span.track) for span in spans), start=1)}
-    events: list[dict[str, Any]] = []
+    events: list[JsonDict] = []
     for name, pid in processes.items():
         events += _named("process", pid, 0, name)
     for (process, track), tid in tracks.items():
@@ -87,7 +88,7 @@ def trace_json(
     return (json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=True) + "\n").encode()
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> list[dict[str, Any]]:
+def _named(what: str, pid: int, tid: int, name: str) -> list[JsonDict]:
     """The name of a process or a thread, and its place in the list."""
     where = {"ph": "M", "pid": pid, "tid": tid}
     order = tid if what == "thread" else pid

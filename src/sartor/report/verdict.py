@@ -36,16 +36,16 @@ def verdict_parts(advice: Advice) -> tuple[str, str, str]:
 
 def where_time_goes(advice: Advice) -> str:
     """The step time and the operators that take it."""
-    estimate, question = advice.base.estimate, advice.base.question
-    times = operator_times(estimate)
-    step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
+    base, question = advice.base, advice.base.question
+    times = operator_times(base.estimate)
+    step = interval_text(float(base.time_s), float(base.low_s), float(base.high_s))
     model = printable(question.reading.shape.name or "The model")
     word = {"train": "A training step", "prefill": "Prefill", "decode": "One decoding step"}[
         question.workload.phase.value
     ]
     return (
         f"{word} of {model} on {printable(question.gpu.name)} takes {step} and reaches "
-        f"{format_share(float(estimate.mfu))} of the dense peak (MFU). {_shares(times)}"
+        f"{format_share(float(base.mfu))} of the dense peak (MFU). {_shares(times)}"
     )
 
 
@@ -59,7 +59,7 @@ def _shares(times: OperatorTimes) -> str:
             times.time_s[:, 5].sum(),
         )
     )
-    parts = [f"GEMMs take {format_share(gemm)} of the time"]
+    parts = [f"GEMMs take {format_share(gemm)} of the operators' time"]
     parts += [f"attention {format_share(attention)}"] if attention > 0 else []
     parts += [f"memory-bound kernels {format_share(memory)}"] if memory > 0 else []
     parts += [f"collectives {format_share(network)}"] if network > 0 else []

@@ -65,7 +65,7 @@ def efficiency(operator: Operator, cost: Cost) -> float | None:
     return None if tile is None or wave is None else float(tile) * float(wave)
 
 
-def change_text(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def change_text(changed: Mapping[str, tuple[object, object]]) -> str:
     """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``. Key/value heads that follow are left out."""
     follows = changed.get("num_kv_heads") == changed.get("num_heads")
     parts = [
@@ -90,7 +90,7 @@ _SHORT = {
 }
 
 
-def short_change(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def short_change(changed: Mapping[str, tuple[object, object]]) -> str:
     """A change for a table cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension)."""
     rest = dict(changed)
     if "num_heads" in rest and "head_dim" in rest:
@@ -107,7 +107,7 @@ def signed_share(share: float, digits: int = 1) -> str:
     return text[1:] if float(text[:-1]) == 0 else text
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return str(int(value)) if hasattr(value, "__index__") and not isinstance(value, bool) else str(value)
 
 

@@ -21,7 +21,7 @@ from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
-from sartor.operators import OperatorGraph, Pass
+from sartor.operators import OperatorGraph
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
 
@@ -49,11 +49,6 @@ class _Choice:
     fix: Fix
     offer: Offer
     reference: float = 1.0
-
-    @property
-    def saved(self) -> float:
-        """As a share of the baseline's time."""
-        return self.reference - self.offer.relative
 
 
 _NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0))
@@ -112,7 +107,7 @@ def _changes(context: Context, fixes: list[Fix]) -> list[_Change]:
     columns = {name: np.array([fix[name] for fix in fixes]) for name in fixes[0]}
     try:
         workload, split, of_shape = changed(context.workload, context.priced_dims, columns)
-        graph = lower(workload, split)
+        graph = lower(workload, split, context.kernels)
     except InputError:
         return [] if len(fixes) == 1 else [change for fix in fixes for change in _changes(context, [fix])]
     return [_Change(fixes=tuple(fixes), workload=workload, dims=split, of_shape=bool(of_shape), graph=graph)]
@@ -120,7 +115,7 @@ def _changes(context: Context, fixes: list[Fix]) -> list[_Change]:
 
 def _whole(context: Context, shape: TransformerShape) -> _Change:
     workload, dims = replace(context.workload, shape=shape), context.priced_dims
-    return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims))
+    return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims, context.kernels))
 
 
 def _by_fix(change: _Change, priced: tuple[Any, Any]) -> dict[Key, Offer]:
@@ -152,18 +147,11 @@ def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, A
 
 def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any]:
     before, dims = context.baseline, change.dims
-    # The optimizer runs once per step, so a larger microbatch does not make it cheaper per token.
-    once_s = _optimizer_s(after) * (after.graph.tokens / before.graph.tokens - 1.0)
-    time = _per_token(after, after.time_s + once_s, dims) / _per_token(before, before.time_s, context.priced_dims)
+    time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
     less_work = np.maximum(1.0, 1.0 / work) if change.of_shape else 1.0
     compared = compare(before, after)
     return time * less_work, compared.high / compared.speedup
-
-
-def _optimizer_s(of: Estimate) -> Any:
-    pairs = zip(of.graph.operators, of.costs, strict=True)
-    return sum((cost.time_s * op.count for op, cost in pairs if op.pass_ is Pass.OPTIMIZER), 0.0)
 
 
 def _per_token(of: Estimate, amount: Any, dims: ParallelDims) -> Any:
@@ -211,8 +199,15 @@ def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[s
 
 
 def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice) -> Finding | None:
-    step_s = float(context.baseline.time_s)
-    fraction = max(0.0, choice.saved / choice.reference)
+    busy_s = whole_s = float(context.baseline.time_s) * choice.reference
+    if context.run is not None:
+        busy_s, whole_s = context.run.whole.busy_s, context.run.whole.step_s
+
+    def gained_s(relative: float) -> float:
+        return busy_s * (1.0 - relative / choice.reference)
+
+    gain_s = max(0.0, gained_s(choice.offer.relative))
+    fraction = gain_s / whole_s
     if suspicion.advisory and fraction < LEAST_GAIN:
         return None
     demoted = fraction < LEAST_GAIN and not suspicion.blocking
@@ -224,11 +219,11 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         operator=suspicion.operator,
         field=suspicion.field,
         value=suspicion.value,
-        gain_s=max(0.0, step_s * choice.saved),
+        gain_s=gain_s,
         gain_fraction=fraction,
         fix=dict(choice.fix),
-        gain_low_s=step_s * (choice.reference - choice.offer.relative * choice.offer.spread),
-        gain_high_s=step_s * (choice.reference - choice.offer.relative / choice.offer.spread),
+        gain_low_s=gained_s(choice.offer.relative * choice.offer.spread),
+        gain_high_s=gained_s(choice.offer.relative / choice.offer.spread),
         source=context.baseline.source,
     )
     if suspicion.blocking:

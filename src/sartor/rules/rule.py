@@ -20,10 +20,12 @@ from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.operators import DType, Role
+from sartor.step.running import InRun
 
 Fix: TypeAlias = Mapping[str, int]
 """New values by field: an ``EDITABLE`` field of the shape, or one of ``WORKLOAD_FIELDS`` and ``DIMS_FIELDS``."""
@@ -59,6 +61,8 @@ class Context:
     baseline: Estimate
     calibration: Calibration | None = None
     """None: the catalogue's calibration of the device."""
+    run: InRun | None = None
+    """Of training: the run that the workload is a microbatch of."""
     runs_at: ParallelDims | None = None
     """The split of the baseline: ``dims``, or the nearest smaller split that the model can run with."""
 
@@ -70,6 +74,7 @@ class Context:
         dims: ParallelDims | None = None,
         calibration: Calibration | None = None,
         *,
+        run: InRun | None = None,
         sigma_factor: float = 1.0,
     ) -> Context:
         """The context of a scalar workload, with its predicted baseline.
@@ -77,15 +82,24 @@ class Context:
         A model that does not split over ``tp`` or ``ep`` is not refused: rules report it, and the other findings are
         priced at the largest split that works.
         """
-        asked, known = dims or ParallelDims(), calibration or load_calibration(gpu)
-        runs_at = next((split for split in _relaxed(asked) if feasible(workload.shape, split)), ParallelDims())
-        baseline = price(lower(workload, runs_at), gpu, known, sigma_factor=sigma_factor)
-        return cls(workload=workload, gpu=gpu, dims=asked, baseline=baseline, calibration=known, runs_at=runs_at)
+        asked = dims or ParallelDims()
+        known = run.calibration if run else calibration or load_calibration(gpu)
+        runs_at = largest_split(workload.shape, asked)
+        graph = lower(workload, runs_at, run.kernels if run else None)
+        baseline = price(graph, gpu, known, sigma_factor=sigma_factor)
+        return cls(
+            workload=workload, gpu=gpu, dims=asked, baseline=baseline, calibration=known, run=run, runs_at=runs_at
+        )
 
     @property
     def priced_dims(self) -> ParallelDims:
         """The split that the baseline and all fixes are priced at."""
         return self.runs_at or self.dims
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """Of the trainer that runs the model."""
+        return self.run.kernels if self.run else None
 
     @property
     def shape(self) -> TransformerShape:
@@ -108,6 +122,11 @@ class Context:
     def operator(self, *roles: Role) -> str:
         """Name of the baseline's first operator of one of these roles; "" if none."""
         return next((op.name for op in self.baseline.graph.operators if op.role in roles), "")
+
+
+def largest_split(shape: TransformerShape, asked: ParallelDims) -> ParallelDims:
+    """The split asked for, or the largest that divides it at which the model can run."""
+    return next((split for split in _relaxed(asked) if feasible(shape, split)), ParallelDims())
 
 
 def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
@@ -144,7 +163,8 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A suspicion with its price. ``gain_s`` is the time the fix saves per execution of the workload, at equal work.
+    """A suspicion with its price. ``gain_s`` is the time the fix saves of a training step, or of one pass of inference,
+    at equal work, ``gain_fraction`` its share of that.
 
     Equal work: a fix that computes less gets no credit for that, and one that computes more is charged for it; a change
     of batch is compared per token, a change of tp per device. ``gain_s`` is None if the baseline cannot run.

@@ -9,7 +9,7 @@ This module has no cost formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import Phase, Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.shapes.space import Points
+from sartor.step.running import InRun
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,26 +37,30 @@ class Evaluator:
     calibrations: Mapping[str, Calibration]
     sigma_factor: float = 1.0
     """Widens intervals: a configuration read with assumptions."""
+    runs: Mapping[str, InRun] = field(default_factory=dict)
+    """By name of the GPU, the run that trains the baseline there; absent: times are those of a microbatch alone."""
 
     def graph(self, workload: Workload) -> OperatorGraph:
         """The operators of a workload whose shape may hold arrays."""
-        return lower(workload, self.dims)
+        kernels = next((run.kernels for run in self.runs.values()), None)
+        return lower(workload, self.dims, kernels if workload.phase is Phase.TRAIN else None)
 
-    def price(self, graph: OperatorGraph, gpu: Gpu) -> Estimate:
+    def price(self, graph: OperatorGraph, gpu: Gpu, phase: Phase) -> Estimate:
         """Times and intervals of a graph on a device."""
-        known = self.calibrations.get(gpu.name)
+        run = self.runs.get(gpu.name) if phase is Phase.TRAIN else None
+        known = run.calibration if run else self.calibrations.get(gpu.name)
         return price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
 
     def one(self, workload: Workload, gpu: Gpu) -> Estimate:
         """A single shape, without the grid."""
-        return self.price(self.graph(workload), gpu)
+        return self.price(self.graph(workload), gpu, workload.phase)
 
     def times(self, points: Points, workload: Workload, gpus: tuple[Gpu, ...]) -> tuple[FloatArray, ...]:
         """Predicted seconds of ``workload`` with the shape of every point [N], on every device."""
         space = points.space
         graph = self.graph(replace(workload, shape=edit(space.shape, **space.grid())))
         groups, at_points = _grouped(graph, points)
-        return tuple(self._sum(groups, at_points, points, gpu) for gpu in gpus)
+        return tuple(self._sum(groups, at_points, points, gpu, workload.phase) for gpu in gpus)
 
     def _sum(
         self,
@@ -63,13 +68,14 @@ class Evaluator:
         at_points: list[Operator],
         points: Points,
         gpu: Gpu,
+        phase: Phase,
     ) -> FloatArray:
         total = np.zeros(points.size)
         for operators in groups.values():
-            grid = self.price(OperatorGraph(operators=tuple(operators)), gpu).time_s
+            grid = self.price(OperatorGraph(operators=tuple(operators)), gpu, phase).time_s
             total += look_up(grid, points.index)
         if at_points:
-            total += self.price(OperatorGraph(operators=tuple(at_points)), gpu).time_s
+            total += self.price(OperatorGraph(operators=tuple(at_points)), gpu, phase).time_s
         return total
 
 
@@ -78,7 +84,7 @@ def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...]
     groups: dict[tuple[int, ...], list[Operator]] = {}
     at_points: list[Operator] = []
     for op in graph.operators:
-        shape = np.broadcast_shapes(*(np.shape(getattr(op, field.name)) for field in fields(op)))
+        shape = np.broadcast_shapes(*(np.shape(getattr(op, each.name)) for each in fields(op)))
         if np.prod(shape, dtype=np.float64) > max(points.size, 1):
             at_points.append(map_sizes(op, lambda size: look_up(size, points.index)))
         else:
@@ -88,7 +94,7 @@ def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...]
 
 def map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
     """The operator with every array among its fields replaced."""
-    values = {field.name: getattr(op, field.name) for field in fields(op)}
+    values = {each.name: getattr(op, each.name) for each in fields(op)}
     return replace(op, **{name: change(v) for name, v in values.items() if isinstance(v, np.ndarray)})
 
 

@@ -19,6 +19,9 @@ from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.quality import QualityGuard, quality_of
 from sartor.shapes.result import Candidate, FrontPoint, SingleEdit
 from sartor.shapes.space import Points
+from sartor.step.results import WholeStep
+from sartor.step.running import InRun
+from sartor.units import Floats
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -53,12 +56,24 @@ def price(
     own = points.space.baseline
     is_own = np.all([values == own[name] for name, values in points.fields().items()], axis=0)
     baseline = int(np.flatnonzero(is_own)[0])
+    if Phase.TRAIN in by_phase:
+        by_phase[Phase.TRAIN] = _of_steps(by_phase[Phase.TRAIN], baseline, gpus, evaluator.runs)
     by_gpu = by_phase[objective]
     return Prices(
         by_gpu=by_gpu,
         by_phase={phase: times[0] for phase, times in by_phase.items()},
         baseline=baseline,
         score=np.round(by_gpu[0] / by_gpu[0][baseline], 10),
+    )
+
+
+def _of_steps(
+    times: tuple[FloatArray, ...], baseline: int, gpus: tuple[Gpu, ...], runs: Mapping[str, InRun]
+) -> tuple[FloatArray, ...]:
+    """Seconds of a microbatch as seconds of the training step it is part of, on the devices whose step is known."""
+    return tuple(
+        np.asarray(runs[gpu.name].whole.after(each / each[baseline])) if gpu.name in runs else each
+        for gpu, each in zip(gpus, times, strict=False)
     )
 
 
@@ -106,7 +121,11 @@ class Priced:
         shape = edit(self.workload.shape, **{name: new for name, (_, new) in self.changed(i).items()})
         fields = {name: int(value) for name, value in shape.fields().items()}
         priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
-        gain = compare(self.baseline, priced)
+        gain, times = compare(self.baseline, priced), (priced.time_s, priced.low_s, priced.high_s)
+        gains = [float(each) for each in (gain.speedup, gain.low, gain.high)]
+        if self.whole is not None:
+            times = self._of_step(self.whole, float(priced.time_s / self.baseline.time_s))
+            gains = [self.whole.speedup(each) for each in gains]
         num_params = int(count_params(shape).total)
         return Candidate(
             shape=shape,
@@ -116,17 +135,28 @@ class Priced:
             num_params=num_params,
             params_change=self.params_change(i),
             flops_change=float(priced.matmul_flops / self.baseline.matmul_flops - 1),
-            time_s=float(priced.time_s),
-            low_s=float(priced.low_s),
-            high_s=float(priced.high_s),
-            speedup=float(gain.speedup),
-            speedup_low=float(gain.low),
-            speedup_high=float(gain.high),
+            time_s=float(times[0]),
+            low_s=float(times[1]),
+            high_s=float(times[2]),
+            speedup=gains[0],
+            speedup_low=gains[1],
+            speedup_high=gains[2],
             confidence=float(gain.probability),
             phase_s=self.phase_s(i),
             per_gpu=self.per_gpu(i),
             quality=quality_of(self.guard, fields, own, num_params),
         )
+
+    @property
+    def whole(self) -> WholeStep | None:
+        """The baseline's training step on the first GPU, where that is the objective and known."""
+        run = self.evaluator.runs.get(self.gpus[0].name)
+        return run.whole if run and self.workload.phase is Phase.TRAIN else None
+
+    def _of_step(self, whole: WholeStep, ratio: float) -> tuple[Floats, Floats, Floats]:
+        """Seconds of the step with their interval, which is as wide as the baseline's."""
+        time_s = whole.after(ratio)
+        return time_s, time_s * whole.low_s / whole.step_s, time_s * whole.high_s / whole.step_s
 
     def front_point(self, i: int) -> FrontPoint:
         """A point in a few numbers."""

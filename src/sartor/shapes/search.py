@@ -27,6 +27,7 @@ from sartor.shapes.quality import QualityGuard
 from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
 from sartor.shapes.space import Space, same_size
 from sartor.shapes.stability import stability
+from sartor.step.running import InRun
 
 __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]
 
@@ -47,14 +48,16 @@ def search_shapes(
     calibrations: Mapping[str, Calibration] | None = None,
     sigma_factor: float = 1.0,
     space: Space | None = None,
+    runs: Mapping[str, InRun] | None = None,
 ) -> ShapeSearch:
     """Find shapes of the same size as ``workload.shape`` that take less time.
 
     Exact within the grid: every combination of the space's values whose parameters are within ``params_tolerance`` (a
     share) is priced, for the ``objective`` (default: the workload's phase) on every GPU. ``freeze`` names fields that
     stay; ``guard`` bounds what matters for quality; ``calibrations`` are by GPU name (default: looked up);
-    ``sigma_factor`` widens intervals; ``space`` replaces the default grid. The same input gives the same output.
-    Raises ``InputError``.
+    ``sigma_factor`` widens intervals; ``space`` replaces the default grid; ``runs`` are by GPU name the
+    training runs that a microbatch is part of: seconds are then those of their steps. The same input gives the same
+    output. Raises ``InputError``.
 
     Examples
     --------
@@ -69,7 +72,7 @@ def search_shapes(
     objective = objective or workload.phase
     devices, phases = _distinct(gpus), _phases(workload, objective)
     asked = phases[objective]
-    evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor)
+    evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {})
     space = space or build_space(asked, dims, guard, freeze, grain=grain_of(devices))
     points = same_size(space, dims, params_tolerance, guard)
     priced = Priced(

@@ -17,6 +17,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.lower import feasible, lower
+from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.operators import OperatorGraph
@@ -58,6 +59,7 @@ def sweep(
     field: str,
     values: Sequence[int] | npt.NDArray[np.int64],
     calibrations: Mapping[str, Calibration] | None = None,
+    kernels: Kernels | None = None,
 ) -> Sweep:
     """Times of a workload for every one of ``values`` of one field of its shape, or of the workload itself.
 
@@ -65,7 +67,7 @@ def sweep(
     without a valid one are infeasible); key/value heads of a multi-head model stay equal to its heads. Raises
     ``InputError`` for an unknown field.
     """
-    return price_sweeps([lay(workload, dims, field=field, values=values)], gpus, calibrations)[0]
+    return price_sweeps([lay(workload, dims, field=field, values=values, kernels=kernels)], gpus, calibrations)[0]
 
 
 def lay(
@@ -74,6 +76,7 @@ def lay(
     *,
     field: str,
     values: Sequence[int] | npt.NDArray[np.int64],
+    kernels: Kernels | None = None,
 ) -> Laid:
     """A sweep before pricing; arguments as in ``sweep``. Raises ``InputError``."""
     numbers = np.asarray(values, dtype=np.int64)
@@ -87,7 +90,7 @@ def lay(
         values=numbers,
         possible=possible & np.asarray(feasible(varied.shape, split)),
         workload=varied,
-        graph=lower(varied, split),
+        graph=lower(varied, split, kernels),
     )
 
 

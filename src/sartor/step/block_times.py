@@ -73,7 +73,6 @@ def row_times(
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))
-        graph = replace(graph, operators=tuple(op for op in graph.operators if op.pass_ is not Pass.OPTIMIZER))
         costs = price(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
         for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
             for name, value in _times(priced, dims, job.context_parallel).items():

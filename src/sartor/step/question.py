@@ -53,7 +53,7 @@ def training_job(
     )
     if not routing_skew >= 1.0:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
-    padded, pad_notes = _padded(shape, trainer)
+    padded = padded_shape(shape, trainer)
     job = TrainingJob(
         shape=padded,
         seq_len=length,
@@ -65,7 +65,12 @@ def training_job(
         routing_skew=float(routing_skew),
         trainer=trainer,
     )
-    return job, (*seq_len_notes(seq_len, length, shape), *recipe_notes, *pad_notes, *_job_notes(job))
+    return job, (
+        *seq_len_notes(seq_len, length, shape),
+        *recipe_notes,
+        *_padding(shape, padded, trainer),
+        *_job_notes(job),
+    )
 
 
 def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:
@@ -98,13 +103,15 @@ def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
     return Recipe.MXFP8 if scale_blocks else Recipe.FP8_DELAYED
 
 
-def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape, tuple[str, ...]]:
+def padded_shape(shape: TransformerShape, trainer: Trainer) -> TransformerShape:
     """The vocabulary as the trainer has it: Megatron's pads it, others take it as it is."""
-    vocab = int(shape.vocab_size)
-    padded = int(padded_vocab(shape, trainer))
-    if padded == vocab:
-        return shape, ()
-    return replace(shape, vocab_size=padded), (f"vocabulary of {vocab} padded to {padded}, as {trainer.name} does",)
+    return replace(shape, vocab_size=int(padded_vocab(shape, trainer)))
+
+
+def _padding(shape: TransformerShape, padded: TransformerShape, trainer: Trainer) -> tuple[str, ...]:
+    if padded.vocab_size == shape.vocab_size:
+        return ()
+    return (f"vocabulary of {shape.vocab_size} padded to {padded.vocab_size}, as {trainer.name} does",)
 
 
 def _job_notes(job: TrainingJob) -> tuple[str, ...]:

@@ -48,6 +48,29 @@ class BlockTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStep:
+    """A step as those see it who change a shape: the part that its operators take, and the rest that stays.
+
+    What a change of the operators does to the step follows at once for a million shapes; the rest (gradient traffic
+    that is seen, optimizer, start-up) is taken as it is, which shapes of equal size leave it.
+    """
+
+    busy_s: float
+    """Of the step: seconds that grow with the operators of a microbatch, and the bubble with them."""
+    step_s: float
+    low_s: float
+    high_s: float
+
+    def after(self, ratio: Floats) -> Floats:
+        """Seconds of the step when a microbatch's operators take ``ratio`` times as long."""
+        return self.step_s + (ratio - 1.0) * self.busy_s
+
+    def speedup(self, of_operators: float) -> float:
+        """Of the step, when that of the operators is given."""
+        return self.step_s / float(self.after(1.0 / of_operators))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
     """A step's predicted seconds and what they are made of; the parts add up to ``step_s``."""
 

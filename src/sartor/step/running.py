@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import PowerCoefficients
+from sartor.model.lower.kernels import Kernels
 from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.results import WholeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InRun:
+    """A device at work in a training run: its kernels as they run there, the trainer's habits, and the step that a
+    microbatch is part of."""
+
+    calibration: Calibration
+    kernels: Kernels
+    whole: WholeStep
 
 
 def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calibration:

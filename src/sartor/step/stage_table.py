@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.price import Estimate, total_s
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
@@ -33,6 +34,31 @@ class StageRow:
     workspace_bytes: float
     device_bytes: float
     limit_bytes: float
+
+
+def of_slowest_stage(
+    found: Estimate,
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+) -> Estimate:
+    """Of a single plan's priced operators those of the pipeline rank that is busy longest."""
+    if int(plan.dims.pp) == 1:
+        return found
+    kinds = blocks(job.shape)
+    held = stage_counts(job.shape, int(plan.dims.pp), int(plan.virtual_stages), plan.stage_layers).sum(axis=1)
+    (weights,) = block_loads(job, plan, cluster, calibration)
+    loads = [float(weights.of(each, stage)) for stage, each in enumerate(held)]
+    shares = [n / int(kind.count) for n, kind in zip(held[int(np.argmax(loads))].tolist(), kinds, strict=True)]
+    mine = [
+        (replace(op, count=op.count * share), cost)
+        for op, cost in zip(found.graph.operators, found.costs, strict=True)
+        if (share := shares[op.block])
+    ]
+    operators, costs = tuple(op for op, _ in mine), tuple(cost for _, cost in mine)
+    graph = replace(found.graph, operators=operators, edges=())
+    return replace(found, graph=graph, costs=costs, time_s=total_s(operators, costs))
 
 
 def stage_table(

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sartor import api
 from sartor.errors import InputError
 from sartor.report import contract
+from sartor.units import JsonMap
 from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
+from sartor.web.parameters import SPREAD
 from sartor.web.reply import Reply, answered, compact
 from sartor.web.routes import SHELVES
 from sartor.web.uploads import plain_name
 
-Body = Mapping[str, Any]
+Body = JsonMap
 
 MOST_CANDIDATES = 200
 """Largest ``top`` over HTTP: a page of a few hundred kB."""
 
 
 def estimate(body: Body) -> Reply:
-    found = api.estimate(model_of(body), device_of(body), **question_of(body))
+    spread = {field.name: body[field.name] for field in SPREAD}
+    if spread["cluster"] is not None:
+        spread["cluster"] = plain_name("cluster", spread["cluster"])
+    found = api.estimate(model_of(body), device_of(body), **{**question_of(body), **spread})
     return answered("estimate", contract.estimate_body(found))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
+from sartor.units import JsonDict
 from sartor.web.fields import Field
 from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route
 
-EXAMPLES: dict[str, Any] = {
+EXAMPLES: JsonDict = {
     "estimate": {"model": "llama-3.1-8b", "gpu": "h100", "phase": "decode", "context_len": 8192},
     "gemm": {"m": 4096, "n": 4096, "k": 4096, "gpu": "a100"},
     "lint": {"model": "pythia-2.8b", "gpu": "a100"},

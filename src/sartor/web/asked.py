@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
@@ -14,6 +13,7 @@ from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
+from sartor.units import JsonDict, JsonMap
 from sartor.web.uploads import own_cluster, own_gpu, plain_name
 
 WORDS = (
@@ -32,12 +32,12 @@ WORDS = (
 """Fields passed to ``api.ask`` unchanged."""
 
 
-def body_of(data: bytes) -> dict[str, Any]:
+def body_of(data: bytes) -> JsonDict:
     """The JSON object of a request: bounded in depth, no key twice, no NaN. Raises ``InputError``."""
     return parse_config(data, name="request")
 
 
-def model_of(body: Mapping[str, Any]) -> ModelReading:
+def model_of(body: JsonMap) -> ModelReading:
     """The model of ``model`` (a zoo name) or ``config`` (an object, or its text). Raises ``InputError``."""
     name, config = body.get("model"), body.get("config")
     if name is not None and config is not None:
@@ -51,45 +51,45 @@ def model_of(body: Mapping[str, Any]) -> ModelReading:
     )
 
 
-def _uploaded(config: Any, name: str) -> ModelReading:
+def _uploaded(config: object, name: str) -> ModelReading:
     if isinstance(config, dict):
         return read_model(config, name=name)
     try:
-        data = config.encode()
+        data = str(config).encode()
     except UnicodeEncodeError:
         raise InputError("config", "text", "must be text in UTF-8") from None
     return read_model(parse_config(data), name=name)
 
 
-def gpu_of(name: Any) -> Gpu:
+def gpu_of(name: object) -> Gpu:
     """The GPU or accelerator of a catalogue name. Raises ``InputError``."""
     return load_device(plain_name("gpu", name))
 
 
-def device_of(body: Mapping[str, Any]) -> Gpu:
+def device_of(body: JsonMap) -> Gpu:
     """The device of ``gpu_toml`` (a datasheet's text) or ``gpu`` (a catalogue name). Raises ``InputError``."""
     text = body.get("gpu_toml")
     return gpu_of(body["gpu"]) if text is None else own_gpu(text)
 
 
-def devices_of(body: Mapping[str, Any]) -> list[Gpu]:
+def devices_of(body: JsonMap) -> list[Gpu]:
     """The devices of ``gpus``; the one of ``gpu_toml`` goes by its own name there. Raises ``InputError``."""
     own = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
     names = body["gpus"] or [own.name if own else "h100"]
     return [own if own and name == own.name else gpu_of(name) for name in names]
 
 
-def cluster_of(body: Mapping[str, Any]) -> Cluster:
+def cluster_of(body: JsonMap) -> Cluster:
     """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name). Raises ``InputError``."""
     text = body.get("cluster_toml")
     return load_cluster(plain_name("cluster", body["cluster"])) if text is None else own_cluster(text)
 
 
-def question_of(body: Mapping[str, Any]) -> dict[str, Any]:
+def question_of(body: JsonMap) -> JsonDict:
     """Keyword arguments of ``api.ask``."""
     return {word: body[word] for word in WORDS if word in body}
 
 
-def names_of(field: str, values: Sequence[Any] | None) -> tuple[str, ...]:
+def names_of(field: str, values: Sequence[object] | None) -> tuple[str, ...]:
     """A list of words as a tuple; empty if not given."""
     return tuple(str(value) for value in values or ())

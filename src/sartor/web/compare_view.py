@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sartor import api
 from sartor.answers import ModelEstimate
 from sartor.cost.compare import compare
@@ -12,10 +9,11 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.report import contract
 from sartor.report.contract import plain
+from sartor.units import JsonDict, JsonMap
 from sartor.web.asked import devices_of, model_of, question_of
 
 
-def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
+def compare_body(body: JsonMap) -> JsonDict:
     """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
 
     Errors are shared: a family of operators is off in both times alike, so the comparison of two shapes is more certain
@@ -30,7 +28,7 @@ def compare_body(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(entry: Mapping[str, Any], at: int) -> tuple[str, dict[str, Any]]:
+def _named(entry: JsonMap, at: int) -> tuple[str, JsonDict]:
     for key in entry:
         if key not in ("name", "set"):
             raise InputError(f"shapes[{at}].{key}"[:60], entry[key], "is not a field of a shape", "name, set")
@@ -40,7 +38,7 @@ def _named(entry: Mapping[str, Any], at: int) -> tuple[str, dict[str, Any]]:
     return name[:80], sets
 
 
-def _sizes(body: Mapping[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
+def _sizes(body: JsonMap, sets: JsonDict) -> JsonDict:
     reading = api.read(model_of(body), sets)
     return {
         "num_params": plain(reading.num_params),
@@ -48,29 +46,31 @@ def _sizes(body: Mapping[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on(body: Mapping[str, Any], gpu: Gpu, shapes: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _on(body: JsonMap, gpu: Gpu, shapes: list[tuple[str, JsonDict]]) -> JsonDict:
     """One device: totals of every shape, and all pairs."""
     words = question_of(body)
     answers = [_estimated(body, gpu, {**words, "set": sets}) for _, sets in shapes]
-    first = answers[0].estimate
+    first = answers[0]
     return {
         "gpu": gpu.name,
         "dtype": answers[0].question.workload.dtype.value,
-        "totals": [{**contract.totals_body(each), **_against(first, each.estimate)} for each in answers],
+        "totals": [{**contract.totals_body(each), **_against(first, each)} for each in answers],
         "beats": [[_beats(row, column) for column in answers] for row in answers],
     }
 
 
-def _estimated(body: Mapping[str, Any], gpu: Gpu, words: dict[str, Any]) -> ModelEstimate:
+def _estimated(body: JsonMap, gpu: Gpu, words: JsonDict) -> ModelEstimate:
     return api.estimate(model_of(body), gpu, **words)
 
 
-def _against(before: Any, after: Any) -> dict[str, Any]:
-    gain = compare(before, after)
+def _against(before: ModelEstimate, after: ModelEstimate) -> JsonDict:
+    """How much faster the step or pass is; the interval is as wide as that of the operators'."""
+    gain = compare(before.estimate, after.estimate)
+    speedup = before.time_s / after.time_s
     return {
-        "speedup": plain(gain.speedup),
-        "speedup_low": plain(gain.low),
-        "speedup_high": plain(gain.high),
+        "speedup": plain(speedup),
+        "speedup_low": plain(speedup * gain.low / gain.speedup),
+        "speedup_high": plain(speedup * gain.high / gain.speedup),
     }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params
@@ -14,6 +12,7 @@ from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
 from sartor.report.lint_formats import CONFIG_KEYS
+from sartor.units import JsonDict, JsonMap
 from sartor.web.asked import model_of
 
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -47,7 +46,7 @@ GPT2_KEYS = {
 }
 
 
-def written_config(body: Mapping[str, Any]) -> bytes:
+def written_config(body: JsonMap) -> bytes:
     """The bytes of a config.json with the requested shape. Raises ``InputError`` if no such file exists."""
     reading = model_of(body)
     changes = body["set"] or {}
@@ -59,11 +58,11 @@ def written_config(body: Mapping[str, Any]) -> bytes:
     return _bytes(_changed(parsed, reading.shape, wanted) if changes else parsed)
 
 
-def _bytes(config: Mapping[str, Any]) -> bytes:
+def _bytes(config: JsonMap) -> bytes:
     return (json.dumps(config, indent=2, ensure_ascii=True) + "\n").encode()
 
 
-def _changed(config: Mapping[str, Any], old: TransformerShape, new: TransformerShape) -> dict[str, Any]:
+def _changed(config: JsonMap, old: TransformerShape, new: TransformerShape) -> JsonDict:
     """The file with every changed size; read back and compared."""
     out = copy.deepcopy(dict(config))
     section = next((out[name] for name in INNER if isinstance(out.get(name), dict)), out)
@@ -81,7 +80,7 @@ def _changed(config: Mapping[str, Any], old: TransformerShape, new: TransformerS
     return out
 
 
-def _write(section: dict[str, Any], field: str, value: int) -> None:
+def _write(section: JsonDict, field: str, value: int) -> None:
     """The value under the file's key for the field, if it has one."""
     for key in CONFIG_KEYS.get(field, ()):
         if isinstance(section.get(key), int) and _is_own(field, key):
@@ -95,14 +94,14 @@ def _is_own(field: str, key: str) -> bool:
     return key not in follows.get(field, ()) and key != "multi_query"
 
 
-def _reads_as(config: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+def _reads_as(config: JsonMap, fields: JsonMap) -> bool:
     try:
         return dict(read_model(copy.deepcopy(dict(config))).shape.fields()) == dict(fields)
     except InputError:
         return False
 
 
-def _of_zoo(shape: TransformerShape, name: str) -> dict[str, Any]:
+def _of_zoo(shape: TransformerShape, name: str) -> JsonDict:
     """A config.json for a zoo model, of the first published class that matches it exactly.
 
     All sizes and the parameter count are compared, so a class with one more bias or norm does not match.
@@ -115,7 +114,7 @@ def _of_zoo(shape: TransformerShape, name: str) -> dict[str, Any]:
     raise InputError("model", name, must, ", ".join(CLASSES))
 
 
-def _sizes(shape: TransformerShape, model_type: str) -> dict[str, Any]:
+def _sizes(shape: TransformerShape, model_type: str) -> JsonDict:
     """The sizes of a shape under the keys of a class."""
     fields = {field: int(value) for field, value in shape.fields().items()}
     experts = "num_experts" in fields
@@ -144,7 +143,7 @@ def _sizes(shape: TransformerShape, model_type: str) -> dict[str, Any]:
     return values
 
 
-def _same_model(config: Mapping[str, Any], shape: TransformerShape) -> bool:
+def _same_model(config: JsonMap, shape: TransformerShape) -> bool:
     """Whether the file has the model's sizes and number of parameters."""
     try:
         reading = read_model(dict(config))

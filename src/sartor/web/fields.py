@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +23,17 @@ class Field:
     name: str
     about: str
     kinds: tuple[str, ...]
-    default: Any = None
-    example: Any = None
+    default: object = None
+    example: object = None
     words: tuple[str, ...] = ()
     required: bool = False
     items: str = ""
     most: int = 0
     least: int | None = None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonDict:
         """The field in JSON Schema 2020-12, as OpenAPI 3.1 embeds it."""
-        found: dict[str, Any] = {"description": self.about}
+        found: JsonDict = {"description": self.about}
         kinds = [*self.kinds]
         if not self.required:
             kinds.append("null")
@@ -77,7 +78,7 @@ def listed(items: str, name: str, about: str, **more: Any) -> Field:
     return Field(name=name, about=about, kinds=("array",), items=items, **more)
 
 
-def checked(fields: Sequence[Field], body: Mapping[str, Any]) -> dict[str, Any]:
+def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
     """The request's values, with defaults for missing ones. Raises ``InputError``.
 
     Unknown fields are rejected with the nearest known one; null means "not given".
@@ -90,7 +91,7 @@ def checked(fields: Sequence[Field], body: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: _value(field, body.get(field.name)) for field in fields}
 
 
-def _value(field: Field, value: Any) -> Any:
+def _value(field: Field, value: object) -> object:
     if value is None:
         if field.required:
             raise InputError(field.name, "not given", "must be given", _shown(field.example))
@@ -99,10 +100,10 @@ def _value(field: Field, value: Any) -> Any:
         raise InputError(field.name, value, f"must be {_kinds(field.kinds)}", _shown(field.example))
     if isinstance(value, list):
         _check_list(field, value)
-    return float(value) if field.kinds == ("number",) else value
+    return float(value) if isinstance(value, int | float) and field.kinds == ("number",) else value
 
 
-def _check_list(field: Field, values: list[Any]) -> None:
+def _check_list(field: Field, values: list[object]) -> None:
     if field.most and not 1 <= len(values) <= field.most:
         raise InputError(field.name, f"{len(values)} entries", f"must be a list of 1 to {field.most}")
     for value in values:
@@ -110,7 +111,7 @@ def _check_list(field: Field, values: list[Any]) -> None:
             raise InputError(field.name, value, f"must be a list of which each is {_kinds((field.items,))}")
 
 
-def _is(kind: str, value: Any) -> bool:
+def _is(kind: str, value: object) -> bool:
     if kind == "integer":
         return isinstance(value, int) and not isinstance(value, bool)
     if kind == "number":
@@ -139,5 +140,5 @@ def _kinds(kinds: Sequence[str]) -> str:
     return " or ".join(_KINDS[kind] for kind in kinds)
 
 
-def _shown(example: Any) -> str:
+def _shown(example: object) -> str:
     return "" if example is None else str(example)

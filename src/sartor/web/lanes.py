@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.units import JsonMap
 from sartor.web.reply import Reply, refused
 
 DEAD = (asyncio.IncompleteReadError, ConnectionError, ValueError)
@@ -51,7 +52,7 @@ class Worker:
             start_new_session=True,  # Ctrl-C is for the server, which ends its workers itself
         )
 
-    async def ask(self, header: Mapping[str, Any], body: bytes) -> Reply:
+    async def ask(self, header: JsonMap, body: bytes) -> Reply:
         """Send a request and wait for its answer; raises one of ``DEAD`` if the process died."""
         if self.process is None or self.process.returncode is not None:
             await self.start()
@@ -101,7 +102,7 @@ class Lane:
     async def stop(self) -> None:
         await asyncio.gather(*(worker.stop() for worker in self.workers))
 
-    async def do(self, header: Mapping[str, Any], body: bytes, gone: Awaitable[Any]) -> Reply | None:
+    async def do(self, header: JsonMap, body: bytes, gone: Awaitable[Any]) -> Reply | None:
         """The answer to a request; None if the client has ``gone`` (then work on it stops)."""
         if self.full:
             return busy()
@@ -129,9 +130,7 @@ class Lane:
             self.waiting -= 1
             free.cancel()
 
-    async def _with(
-        self, worker: Worker, header: Mapping[str, Any], body: bytes, left: asyncio.Future[Any]
-    ) -> Reply | None:
+    async def _with(self, worker: Worker, header: JsonMap, body: bytes, left: asyncio.Future[Any]) -> Reply | None:
         asking = asyncio.ensure_future(worker.ask(header, body))
         clean = False
         try:

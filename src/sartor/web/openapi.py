@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from sartor import __version__
+from sartor.units import JsonDict
 from sartor.web.routes import ROUTES, SHELVES, Route
 
 REFUSALS = {
@@ -15,7 +15,7 @@ REFUSALS = {
 }
 
 
-def openapi() -> dict[str, Any]:
+def openapi() -> JsonDict:
     """The document; the same program gives the same one."""
     return {
         "openapi": "3.1.0",
@@ -35,15 +35,15 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _paths() -> dict[str, Any]:
-    paths: dict[str, Any] = {"/health": {"get": _health()}}
+def _paths() -> JsonDict:
+    paths: JsonDict = {"/health": {"get": _health()}}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return paths
 
 
-def _operation(route: Route) -> dict[str, Any]:
-    found: dict[str, Any] = {"operationId": route.name, "summary": route.summary}
+def _operation(route: Route) -> JsonDict:
+    found: JsonDict = {"operationId": route.name, "summary": route.summary}
     if route.about:
         found["description"] = route.about
     if names := re.findall(r"{(\w+)}", route.path):
@@ -56,16 +56,16 @@ def _operation(route: Route) -> dict[str, Any]:
     return found
 
 
-def _taken(route: Route) -> dict[str, Any]:
+def _taken(route: Route) -> JsonDict:
     if route.takes != "application/json":
         return {"schema": {"type": "string", "contentMediaType": "application/vnd.sqlite3"}}
     return {"schema": request_schema(route)}
 
 
-def request_schema(route: Route) -> dict[str, Any]:
+def request_schema(route: Route) -> JsonDict:
     """The body of a POST in JSON Schema."""
     required = [field.name for field in route.fields if field.required]
-    found: dict[str, Any] = {
+    found: JsonDict = {
         "type": "object",
         "properties": {field.name: field.schema() for field in route.fields},
         "additionalProperties": False,
@@ -73,27 +73,27 @@ def request_schema(route: Route) -> dict[str, Any]:
     return {**found, "required": required} if required else found
 
 
-def _answer(route: Route) -> dict[str, Any]:
+def _answer(route: Route) -> JsonDict:
     if not route.schema:
         return {"type": "string" if route.media.startswith("text") else "object"}
     named = {"schema": {"const": f"sartor/{route.schema}/1"}, "version": {"type": "string"}}
-    keys: dict[str, Any] = {key: {} for key in route.keys}
+    keys: JsonDict = {key: {} for key in route.keys}
     return {"type": "object", "properties": {**named, **keys}, "required": [*named, *keys]}
 
 
-def _parameter(name: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string", "enum": [*SHELVES]} if name == "what" else {"type": "string"}
+def _parameter(name: str) -> JsonDict:
+    schema: JsonDict = {"type": "string", "enum": [*SHELVES]} if name == "what" else {"type": "string"}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _refusal(text: str) -> dict[str, Any]:
+def _refusal(text: str) -> JsonDict:
     return {
         "description": text,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
 
 
-def _error() -> dict[str, Any]:
+def _error() -> JsonDict:
     text = {"type": "string"}
     error = {"message": text, "field": text, "value": text, "must": text, "nearest": {"type": ["string", "null"]}}
     return {
@@ -107,7 +107,7 @@ def _error() -> dict[str, Any]:
     }
 
 
-def _health() -> dict[str, Any]:
+def _health() -> JsonDict:
     schema = {"type": "object", "required": ["status", "version"], "properties": {"status": {"const": "ok"}}}
     return {
         "operationId": "health",

@@ -27,10 +27,10 @@ CLUSTER_TOML = word(
 CALIBRATION = word("calibration", "Text of a calibration file from `sartor calibrate`; applies to the first GPU.")
 GPUS = listed("string", "gpus", "GPUs; the first one is estimated in detail.", most=8, example=["h100", "a100"])
 PHASE = word("phase", "Training step, prefill or decode.", default="train", words=("train", "prefill", "decode"))
-SEQ_LEN = whole("seq_len", "Tokens per sequence. Default: 2048, or the model's maximum if that is shorter.", least=1)
-CONTEXT_LEN = whole("context_len", "Tokens already in the KV cache. Default: 2048 for decode, else 0.", least=0)
+SEQ_LEN = whole("seq_len", "Tokens per sequence. Default: 4096, or the model's maximum if that is shorter.", least=1)
+CONTEXT_LEN = whole("context_len", "Tokens already in the KV cache. Default: 4096 for decode, else 0.", least=0)
 MICROBATCH = whole(
-    "microbatch_size", "Sequences per microbatch. Default: 4 for train, 1 for prefill, 8 for decode.", least=1
+    "microbatch_size", "Sequences per microbatch. Default: 8192 tokens in train, 1 for prefill, 8 for decode.", least=1
 )
 TP = whole("tp", "Tensor-parallel size.", default=1, least=1)
 PP = whole("pp", "Pipeline-parallel size.", default=1, least=1)
@@ -46,6 +46,18 @@ ATTENTION = word(
 SET = table("set", 'Shape fields to change, for example {"num_heads": 32}.', example={"num_heads": 32})
 ASKED = (MODEL, CONFIG, NAME)
 QUESTION = (*ASKED, GPU, GPU_TOML, PHASE, SEQ_LEN, MICROBATCH, CONTEXT_LEN, TP, DTYPE, ATTENTION, CALIBRATION, SET)
+SPREAD = (
+    whole("num_devices", "Devices of the whole plan, in training; with `global_batch_size`.", least=1, example=64),
+    whole("global_batch_size", "Sequences per step over all devices.", least=1, example=512),
+    PP,
+    EP,
+    whole("cp", "Context-parallel size.", default=1, least=1),
+    whole("zero_stage", "ZeRO stage: 0 to 3. Default: 1.", least=0),
+    whole("virtual_stages", "Interleaved chunks per pipeline stage. Default: 1.", least=1),
+    word("recompute", "What is recomputed in backward. Default: none.", words=("none", "selective", "full")),
+    word("cluster", "Catalogue name. Default: the usual cluster of the GPU.", example="dgx-h100"),
+    word("framework", "Training framework. Default: megatron.", example="torchtitan"),
+)
 ALLOW = listed("string", "allow", "Rules to skip, by name or code.", most=64)
 TOLERANCE = number("params_tolerance", "Largest allowed change of the parameter count (0.01 is 1%).", default=0.01)
 FREEZE = listed("string", "freeze", "Fields that must not change.", most=16)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 from sartor import api
 from sartor.answers import PlanAnswer
 from sartor.errors import InputError
 from sartor.report.contract import plain, record
+from sartor.units import JsonDict, JsonMap
 from sartor.web.asked import cluster_of, model_of
 from sartor.web.uploads import question_key
 
@@ -22,7 +22,7 @@ MOST_POINTS = 2000
 """Most plans in the scatter figure; slower ones are left out."""
 
 
-def planned(body: Mapping[str, Any]) -> PlanAnswer:
+def planned(body: JsonMap) -> PlanAnswer:
     """The answer of ``api.plan`` to a request. Raises ``InputError``."""
     asked = {name: value for name, value in body.items() if name != "trainer"}
     key = json.dumps(question_key(asked), sort_keys=True)
@@ -37,7 +37,7 @@ def planned(body: Mapping[str, Any]) -> PlanAnswer:
 _REMEMBERED: OrderedDict[str, PlanAnswer] = OrderedDict()
 
 
-def _plan(body: Mapping[str, Any]) -> PlanAnswer:
+def _plan(body: JsonMap) -> PlanAnswer:
     from sartor.cli.plan import parse_count
 
     if body["global_batch_size"] is None:
@@ -58,7 +58,7 @@ def _plan(body: Mapping[str, Any]) -> PlanAnswer:
     )
 
 
-def _fix(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _fix(given: JsonMap | None) -> JsonDict:
     """Fixed axes as words, as on the command line."""
     out = {}
     for name, value in (given or {}).items():
@@ -68,7 +68,7 @@ def _fix(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return out
 
 
-def figures_body(answer: PlanAnswer) -> dict[str, Any]:
+def figures_body(answer: PlanAnswer) -> JsonDict:
     """The figures' records by name; empty if no plan fits."""
     from sartor.report.plan_points import PlanCloud, plan_points
     from sartor.report.plan_words import headline, plan_words
@@ -126,7 +126,7 @@ def _with_best(cloud: Any, answer: PlanAnswer) -> Any:
     )
 
 
-def launch_body(answer: PlanAnswer, trainer: str) -> dict[str, Any]:
+def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
     """The launch files of the best plan for a trainer. Raises ``InputError``."""
     made, _ = api.launch(answer, trainer)
     return {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.units import JsonDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +19,14 @@ class Reply:
     retry_s: int = 0
 
 
-def answered(schema: str, body: dict[str, Any]) -> Reply:
+def answered(schema: str, body: JsonDict) -> Reply:
     """The contract's envelope, as ``--json`` writes it: the same answer gives the same bytes."""
     from sartor.cli.common import to_json
 
     return Reply(body=to_json(schema, body).encode())
 
 
-def compact(schema: str, body: dict[str, Any]) -> Reply:
+def compact(schema: str, body: JsonDict) -> Reply:
     """The same without white space, for what a page asks for at every turn of a knob: ten times quicker to write."""
     from sartor import __version__
 

@@ -19,6 +19,7 @@ from sartor.web.parameters import (
     PP,
     QUESTION,
     SET,
+    SPREAD,
 )
 
 QUICK, SLOW = "quick", "slow"
@@ -55,8 +56,8 @@ ROUTES = (
     Route(
         name="estimate",
         path="/api/estimate",
-        summary="Where the time goes: every operator on one device, with its interval.",
-        fields=(*QUESTION, PP, EP),
+        summary="Where the time goes: every operator on one device, and the training step of the whole plan.",
+        fields=(*QUESTION, *SPREAD),
         schema="estimate",
         keys=("model", "workload", "operators", "totals"),
     ),

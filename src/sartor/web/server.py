@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
+from sartor.units import JsonDict
 from sartor.web.settings import Settings
 
 MOST_CONNECTIONS = 256
@@ -58,7 +58,7 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
     Server(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
 
 
-_LIMITS: dict[str, Any] = {
+_LIMITS: JsonDict = {
     "ws": "none",
     "loop": "asyncio",
     "lifespan": "on",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor import api
-from sartor.answers import Lint, ModelEstimate, Question
+from sartor.answers import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -20,10 +20,10 @@ from sartor.model.reading import ModelReading
 from sartor.report import contract
 from sartor.report.contract import plain, record
 from sartor.report.points import roofline_points
-from sartor.rules.lint import run_rules
-from sartor.rules.rule import Context
+from sartor.rules.rule import largest_split
 from sartor.shapes.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
-from sartor.units import largest_power_of_two_dividing
+from sartor.step.running import InRun
+from sartor.units import JsonDict, JsonMap, largest_power_of_two_dividing
 from sartor.web.asked import device_of, model_of, question_of
 from sartor.web.uploads import question_key
 
@@ -46,15 +46,12 @@ NEARLY = 0.8
 """The nearest value with this share of the best saving on its side is offered."""
 
 
-def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
+def shape_body(body: JsonMap) -> JsonDict:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
     reading, gpu, words = model_of(body), device_of(body), question_of(body)
     asked = api.ask(reading, gpu, **words)
-    context = Context.of(
-        asked.workload, asked.gpu, asked.dims, asked.calibration, sigma_factor=asked.reading.interval_factor
-    )
-    checked = Lint(base=_answer(asked, context), findings=run_rules(context))
-    found, runs = checked.base, context.runs_at == asked.dims
+    checked = api.lint_question(asked)
+    found, runs = checked.base, largest_split(asked.workload.shape, asked.dims) == asked.dims
     return {
         "model": contract.model_body(found),
         "workload": contract.workload_body(found),
@@ -63,21 +60,17 @@ def shape_body(body: Mapping[str, Any]) -> dict[str, Any]:
         "runs": runs,
         "operators": contract.estimate_body(found)["operators"],
         "findings": contract.lint_body(checked)["findings"],
-        "sweeps": sweeps_of(asked, body["around"] or {}),
+        "sweeps": sweeps_of(asked, body["around"] or {}, found.run),
         "roofline": record(roofline_points(found.estimate)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
 
 
-def _answer(asked: Question, context: Context) -> ModelEstimate:
-    return ModelEstimate(question=asked, graph=context.baseline.graph, estimate=context.baseline)
-
-
-_BASELINES: OrderedDict[str, dict[str, Any]] = OrderedDict()
+_BASELINES: OrderedDict[str, JsonDict] = OrderedDict()
 """Cache of recent requests: a drag sends the same model many times."""
 
 
-def _baseline(body: Mapping[str, Any], reading: ModelReading, gpu: Gpu, words: dict[str, Any]) -> dict[str, Any] | None:
+def _baseline(body: JsonMap, reading: ModelReading, gpu: Gpu, words: JsonDict) -> JsonDict | None:
     """The model before its sizes were changed; None if that does not split over the devices."""
     key = json.dumps({**question_key(body), "set": None, "around": None}, sort_keys=True)
     if key not in _BASELINES:
@@ -90,11 +83,11 @@ def _baseline(body: Mapping[str, Any], reading: ModelReading, gpu: Gpu, words: d
     return _BASELINES[key]
 
 
-def _unchanged(answer: ModelEstimate) -> dict[str, Any]:
+def _unchanged(answer: ModelEstimate) -> JsonDict:
     return {**contract.totals_body(answer), **_sizes(answer)}
 
 
-def _sizes(answer: Any) -> dict[str, Any]:
+def _sizes(answer: Any) -> JsonDict:
     reading = answer.question.reading
     return {
         "num_params": plain(reading.num_params),
@@ -103,37 +96,49 @@ def _sizes(answer: Any) -> dict[str, Any]:
     }
 
 
-def sweeps_of(asked: Question, around: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A sweep of every field of the shape that can be swept, in the shape's order: priced in one pass."""
+def sweeps_of(asked: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
+    """A sweep of every field of the shape that can be swept, in the shape's order: priced in one pass. Of training the
+    seconds are those of a microbatch in ``run``."""
     fields = asked.workload.shape.fields()
     for name, value in around.items():
         if name not in fields or not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"around.{name}"[:60], value, "must be a size of this model and a whole number")
-    laid = [one for field in fields if (one := _laid(asked, field, around.get(field)))]
-    return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked))]
+    laid = [one for field in fields if (one := _laid(asked, field, around.get(field), run))]
+    return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked, run))]
 
 
-def _laid(asked: Question, field: str, around: Any) -> Laid | None:
+def _laid(asked: Question, field: str, around: Any, run: InRun | None) -> Laid | None:
+    kernels = run.kernels if run else None
     try:
-        return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around))
+        return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around), kernels=kernels)
     except (InputError, OverflowError):
         return None  # held by the model's structure (head dimension of latent attention), or beyond counting: no slider
 
 
-def sweep_answer(body: Mapping[str, Any]) -> dict[str, Any]:
+def sweep_answer(body: JsonMap) -> JsonDict:
     """The answer of POST /api/sweep. Raises ``InputError``."""
     asked = api.ask(model_of(body), device_of(body), **question_of(body))
     field, values = body["field"], body["values"]
     wanted = _values(asked, field, None) if values is None else _given(field, values)
-    found = sweep(asked.workload, [asked.gpu], asked.dims, field=field, values=wanted, calibrations=_known(asked))
+    run = api.answer_question(asked).run
+    found = sweep(
+        asked.workload,
+        [asked.gpu],
+        asked.dims,
+        field=field,
+        values=wanted,
+        calibrations=_known(asked, run),
+        kernels=run.kernels if run else None,
+    )
     return _sweep_body(asked, found)
 
 
-def _known(asked: Question) -> dict[str, Calibration]:
-    return {asked.gpu.name: asked.calibration} if asked.calibration else {}
+def _known(asked: Question, run: InRun | None) -> dict[str, Calibration]:
+    known = run.calibration if run else asked.calibration
+    return {asked.gpu.name: known} if known else {}
 
 
-def _sweep_body(asked: Question, found: Sweep) -> dict[str, Any]:
+def _sweep_body(asked: Question, found: Sweep) -> JsonDict:
     """One field's sweep: arrays by value, None for invalid values, and the nearest better values."""
     time_s = found.time_s[asked.gpu.name]
     return {
@@ -189,7 +194,7 @@ def _span(field: str, centre: int) -> tuple[int, int]:
     return max(1, int(centre * (1 - REACH))), int(centre * (1 + REACH)) + 8
 
 
-def _within(field: str, own: Mapping[str, Any], low: int, high: int) -> tuple[int, int]:
+def _within(field: str, own: JsonMap, low: int, high: int) -> tuple[int, int]:
     """No more experts per token than experts."""
     if field == "num_experts":
         return max(low, int(own["experts_per_token"])), high
@@ -204,7 +209,7 @@ def _step(width: int) -> int:
     return step
 
 
-def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
+def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
     """The nearest value below and above that is faster at equal work, with its own time.
 
     Work is the GEMM FLOPs or the parameters, whichever changes the comparison less: a smaller model is not better just
@@ -241,7 +246,7 @@ def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: 
     return int(good[np.argmin(far[good])])
 
 
-def _offer(found: Sweep, time_s: Any, saving: Any, at: int, here: int) -> dict[str, Any]:
+def _offer(found: Sweep, time_s: Any, saving: Any, at: int, here: int) -> JsonDict:
     return {
         "value": int(found.values[at]),
         "saving": float(f"{saving[at]:.6g}"),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,14 @@ from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
 from sartor.pareto import is_pareto
 from sartor.report.contract import plain
+from sartor.units import JsonDict, JsonMap
 
 MOST_POINTS = 3000
 MOST_STEPS = 600
 """Most points and steps drawn: the best points, and evenly spaced steps."""
 
 
-def uploaded_body(data: bytes) -> dict[str, Any]:
+def uploaded_body(data: bytes) -> JsonDict:
     """The contents of a study file's bytes. Raises ``InputError`` if they are not a study.
 
     They are written to a temporary folder while they are read.
@@ -37,14 +37,14 @@ def uploaded_body(data: bytes) -> dict[str, Any]:
             raise InputError("study", "the file sent", f"is not a valid study ({type(slip).__name__})") from None
 
 
-def watched_body(path: str | None) -> dict[str, Any]:
+def watched_body(path: str | None) -> JsonDict:
     """The current contents of the study named on the command line. Raises ``InputError``."""
     if path is None:
         raise InputError("study", "none", "no study to show: start with `sartor serve --study FILE`, or load a file")
     return study_body(read_study(path))
 
 
-def study_body(study: StudyRecord) -> dict[str, Any]:
+def study_body(study: StudyRecord) -> JsonDict:
     """The answer of ``/api/study``: see ``routes``."""
     points = sorted((p for p in study.points if p.objective > 0), key=lambda p: -p.objective)[:MOST_POINTS]
     best = study.incumbent
@@ -70,7 +70,7 @@ def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
     return None if best is None or bound is None else max(bound / best.objective - 1.0, 0.0)
 
 
-def _question(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _question(asked: JsonMap) -> JsonDict:
     """The question, in one line."""
     models = [{"name": str(m.get("name")), "seq_len": m.get("seq_len")} for m in asked.get("models", ())]
     names = ("num_devices", "global_batch_size", "objective", "mean", "budgets", "tolerance")
@@ -83,7 +83,7 @@ def _question(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _points(points: Sequence[StudyPoint]) -> dict[str, Any]:
+def _points(points: Sequence[StudyPoint]) -> JsonDict:
     """Evaluated points column by column, best first, with those on the front of objective, area and power."""
     table = np.array([[-p.objective, p.area_mm2, p.power_w] for p in points]).reshape(-1, 3)
     front = is_pareto(table) if len(points) else np.zeros(0, dtype=bool)
@@ -97,14 +97,14 @@ def _points(points: Sequence[StudyPoint]) -> dict[str, Any]:
     }
 
 
-def _label(a: Mapping[str, Any]) -> str:
+def _label(a: JsonMap) -> str:
     """``8 x 256x128, 128 x 128 lanes, 32 MiB``."""
     cores = f"{a.get('num_tensor_cores')} x {a.get('array_rows')}x{a.get('array_cols')}"
     buffer = float(a.get("global_buffer_bytes") or 0) / 2**20
     return f"{cores}, {a.get('num_vector_cores')} x {a.get('vector_lanes')} lanes, {buffer:g} MiB"
 
 
-def _convergence(study: StudyRecord) -> dict[str, Any]:
+def _convergence(study: StudyRecord) -> JsonDict:
     """Bound and incumbent over time; None while a bound is unknown."""
     steps = study.history
     every = max(-(-len(steps) // MOST_STEPS), 1)
@@ -113,7 +113,7 @@ def _convergence(study: StudyRecord) -> dict[str, Any]:
     return {name: [plain(getattr(step, name)) for step in chosen] for name in names}
 
 
-def _best(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
+def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
     """The winner's sizes, and its parts, plans and schedules if the study's question can be read back."""
     from sartor.web.study_winner import winner_body
 
@@ -129,7 +129,7 @@ def _best(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
     return {**found, "detail": winner_body(study, best)}
 
 
-def _outcome(outcome: ModelOutcome) -> dict[str, Any]:
+def _outcome(outcome: ModelOutcome) -> JsonDict:
     plan = outcome.plan
     return {
         "name": outcome.name,

@@ -18,15 +18,16 @@ from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.memory import Memory
 from sartor.report.contract import plain, record
 from sartor.report.design_points import layer_bars, pipeline_bars
+from sartor.units import JsonDict, JsonMap
 
 Key = tuple[str, int, float]
-_LAST: dict[Key, dict[str, Any]] = {}
+_LAST: dict[Key, JsonDict] = {}
 """Cache of the last winner, since a watched study is requested repeatedly."""
 MOST_MODELS = 3
 """Most models whose schedules are drawn."""
 
 
-def winner_body(study: StudyRecord, best: StudyPoint) -> dict[str, Any] | None:
+def winner_body(study: StudyRecord, best: StudyPoint) -> JsonDict | None:
     """Parts of the die and of power, steps by part, schedules and pipelines; None where the question cannot be
     read back (a study of another version)."""
     key = (study.fingerprint, best.candidate, best.hbm_bytes)
@@ -40,7 +41,7 @@ def winner_body(study: StudyRecord, best: StudyPoint) -> dict[str, Any] | None:
     return _LAST[key]
 
 
-def _detail(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
+def _detail(study: StudyRecord, best: StudyPoint) -> JsonDict:
     question = question_of(study.question)
     accelerator = accelerator_of(best.architecture)
     point = Point(index=best.candidate, accelerator=accelerator, hbm_bytes=best.hbm_bytes, options=())
@@ -65,7 +66,7 @@ def _detail(study: StudyRecord, best: StudyPoint) -> dict[str, Any]:
     }
 
 
-def _model(detail: Any) -> dict[str, Any]:
+def _model(detail: Any) -> JsonDict:
     outcome = detail.outcome
     return {
         "name": outcome.name,
@@ -80,14 +81,14 @@ def _model(detail: Any) -> dict[str, Any]:
     }
 
 
-def accelerator_of(table: Mapping[str, Any]) -> Accelerator:
+def accelerator_of(table: JsonMap) -> Accelerator:
     """The accelerator written in a study."""
     known = {each.name for each in dataclasses.fields(Accelerator)}
-    fields: dict[str, Any] = {name: value for name, value in table.items() if name in known}
+    fields: JsonDict = {name: value for name, value in table.items() if name in known}
     return Accelerator(**{**fields, "memory": Memory(table["memory"]), "dataflow": Dataflow(table["dataflow"])})
 
 
-def question_of(table: Mapping[str, Any]) -> DesignQuestion:
+def question_of(table: JsonMap) -> DesignQuestion:
     """The question written in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
     known = {each.name for each in dataclasses.fields(DesignQuestion)}
     found = revived(DesignQuestion, {name: value for name, value in table.items() if name in known or name == "is"})

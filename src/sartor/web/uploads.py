@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table
 from sartor.hardware.device import device_from
 from sartor.hardware.gpu import Gpu
+from sartor.units import JsonDict, JsonMap
 
 
 def own_gpu(text: str) -> Gpu:
@@ -36,7 +36,7 @@ def own_cluster(text: str) -> Cluster:
     return cluster_from_table(table, "own")
 
 
-def plain_name(field: str, name: Any) -> str:
+def plain_name(field: str, name: object) -> str:
     """A catalogue name; anything that looks like a path is rejected, since no file is read over HTTP."""
     if not isinstance(name, str):
         raise InputError(field, name, "must be a word")
@@ -45,7 +45,7 @@ def plain_name(field: str, name: Any) -> str:
     return name
 
 
-def _table(field: str, text: str) -> dict[str, Any]:
+def _table(field: str, text: str) -> JsonDict:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -54,7 +54,7 @@ def _table(field: str, text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def calibration_at_hand(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def calibration_at_hand(body: JsonMap) -> Iterator[JsonMap]:
     """The request with its calibration's text in a temporary file, as the API takes it.
 
     The file name is a hash of the text, so that caches distinguish calibrations (``question_key``). Messages mention
@@ -86,7 +86,7 @@ def _of_the_text(error: InputError, path: str) -> InputError:
     return InputError(error.field, value, error.must.replace(f"in {path}", "in it"), error.nearest)
 
 
-def question_key(body: Mapping[str, Any]) -> dict[str, Any]:
+def question_key(body: JsonMap) -> JsonDict:
     """The cache key of a request: its calibration by name, in any folder."""
     calibration = body.get("calibration")
     return {**body, "calibration": calibration.name} if isinstance(calibration, Path) else dict(body)

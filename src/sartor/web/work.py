@@ -11,9 +11,10 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sartor.errors import InputError, InternalError
+from sartor.units import JsonMap
 from sartor.web.reply import Reply, refused
 
 REMEMBERED = 64
@@ -57,7 +58,7 @@ class Answerer:
         self.study = study
         self.kept: OrderedDict[tuple[str, bytes], Reply] = OrderedDict()
 
-    def __call__(self, header: Mapping[str, Any], body: bytes) -> Reply:
+    def __call__(self, header: JsonMap, body: bytes) -> Reply:
         key = (json.dumps([header["route"], header.get("path", {})]), body)
         if key in self.kept:
             self.kept.move_to_end(key)
@@ -104,7 +105,7 @@ class Answerer:
             return answered("study", study_view.uploaded_body(body))
         if name == "watched":
             return answered("study", study_view.watched_body(self.study))
-        handler: Callable[[Mapping[str, Any]], Reply] = getattr(answers, name)
+        handler: Callable[[JsonMap], Reply] = getattr(answers, name)
         if route.method == "GET":
             return handler(path)
         with calibration_at_hand(checked(route.fields, body_of(body))) as asked:

@@ -24,14 +24,18 @@ from sartor.operators import Operator, OperatorGraph, Part, Role
 from sartor.units import Ints
 
 
-def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels | None = None) -> OperatorGraph:
-    """Everything that one device of a tensor-parallel group runs for a workload: forward and, in training, backward and
-    the optimizer step, in execution order within a layer.
+def lower(
+    workload: Workload, dims: ParallelDims | None = None, kernels: Kernels | None = None, *, optimizer: bool = False
+) -> OperatorGraph:
+    """Everything that one device of a tensor-parallel group runs for a microbatch: forward and, in training, backward,
+    in execution order within a layer.
 
-    Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch (optimizer rows:
-    once per step). ``role`` and ``block`` say what it does and which of `blocks` it belongs to. Names are unique within
-    a graph and, if there are several kinds of layers, have a prefix (``moe.router``). Vision towers are left out: the
-    workload is text. ``pp`` and ``dp`` change nothing here. ``kernels`` describes the trainer's kernels.
+    Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch. ``role`` and
+    ``block`` say what it does and which of `blocks` it belongs to. Names are unique within a graph and, if there are
+    several kinds of layers, have a prefix (``moe.router``). Vision towers are left out: the workload is text. ``pp``
+    and ``dp`` change nothing here. ``kernels`` describes the trainer's kernels. With ``optimizer`` Adam's step on every
+    parameter of the device follows, as in a run of one microbatch on one device; what a plan steps, and how often, is
+    computed in ``step``.
 
     Raises ``InputError`` when a single (not array) size does not divide by ``tp`` or ``ep``; for arrays see
     ``feasible``.
@@ -46,12 +50,12 @@ def lower(workload: Workload, dims: ParallelDims | None = None, kernels: Kernels
     shape = workload.shape
     check_sizes(workload, dims)
     if shape.traced is not None:
-        return lower_traced(shape.traced, workload, dims)
+        return lower_traced(shape.traced, workload, dims, optimizer=optimizer)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
     main = sites[-1]
     whole = chain(*(_stack(site, shape) for site in sites), *_after_layers(main, shape))
-    steps = _optimizer(sites, shape) if main.setting.training else ()
+    steps = _optimizer(sites, shape) if optimizer and main.setting.training else ()
     return OperatorGraph(
         operators=unique((*laid_out(whole.forward), *laid_out(whole.backward), *steps)), tokens=workload.tokens
     )

@@ -67,7 +67,7 @@ def linear_group(
         rows = setting.batch * first.rows
     elif rows is None:
         rows = setting.outer_tokens if first.split is Split.REPLICATED else setting.tokens
-    if isinstance(rows, int) and rows == 0:
+    if any(isinstance(each, int) and each == 0 for each in (first.rows, rows)):
         return Piece()
     d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
     dtype = setting.wide if role is Role.ROUTER else setting.dtype

@@ -33,8 +33,11 @@ from sartor.operators import (
 from sartor.units import Ints
 
 
-def lower_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> OperatorGraph:
-    """Operators of a traced model on one device: forward and, in training, the traced backward and an Adam step.
+def lower_traced(
+    traced: TracedModel, workload: Workload, dims: ParallelDims, *, optimizer: bool = False
+) -> OperatorGraph:
+    """Operators of a traced model on one device: forward and, in training, the traced backward; ``optimizer`` as in
+    ``lower``.
 
     Raises ``InputError`` for a phase, sequence length, dtype or parallelism that was not traced.
     """
@@ -47,7 +50,7 @@ def lower_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) ->
         for op, call in zip(traced.graph.operators, traced.calls, strict=True)
         if training or op.pass_ is Pass.FORWARD
     ]
-    steps = optimizer_steps(traced) if training else ()
+    steps = optimizer_steps(traced) if optimizer and training else ()
     return OperatorGraph(operators=(*operators, *steps), edges=_edges(traced, training), tokens=workload.tokens)
 
 

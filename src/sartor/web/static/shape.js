@@ -217,7 +217,7 @@ export function shapeView({ banner, status }) {
 
   function drawOperators() {
     const rows = answer.operators.map((op) => ({ ...op, total: op.count * op.time_s })).sort((a, b) => b.total - a.total);
-    const all = answer.totals.time_s, shown = rows.slice(0, ROWS), rest = rows.slice(ROWS);
+    const all = answer.totals.microbatch_s, shown = rows.slice(0, ROWS), rest = rows.slice(ROWS);
     const most = shown[0]?.total ?? 1;
     put(operators,
       legend(Object.entries(BOUND).map(([word, colour]) => [word, colour])),

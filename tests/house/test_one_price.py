@@ -1,0 +1,160 @@
+"""One job under one plan has one price, wherever it is asked: estimate, plan, the lint of a launch, and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sartor import api
+from sartor.answers import ModelEstimate, PlanAnswer
+from sartor.errors import InputError
+from sartor.launch.files import save_files
+from sartor.plans.search import HeldPlan
+from sartor.report.contract import estimate_body
+from sartor.report.plan_body import priced_body
+from sartor.web.work import Answerer
+
+CLUSTERS = {"dgx-h100": "h100_sxm", "dgx-a100": "a100_sxm", "pcie-8x-l40s": "l40s"}
+MODELS = ("gpt2", "pythia-70m", "pythia-410m", "qwen2.5-0.5b")
+STEP = (
+    "step_s",
+    "low_s",
+    "high_s",
+    "mfu",
+    "peak_bytes",
+    "memory",
+    "time",
+    "tokens_per_s_per_device",
+    "num_microbatches",
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """A small model's training on up to 32 devices, every degree a power of two, as words of the command line."""
+    tp, pp, cp, dp = (2 ** draw(st.integers(0, most)) for most in (1, 2, 1, 2))
+    microbatch, turns = 2 ** draw(st.integers(0, 2)), draw(st.integers(1, 3))
+    return {
+        "model": draw(st.sampled_from(MODELS)),
+        "cluster": draw(st.sampled_from(tuple(CLUSTERS))),
+        "num_devices": tp * pp * cp * dp,
+        "global_batch_size": dp * microbatch * turns * pp,
+        "microbatch_size": microbatch,
+        "seq_len": 512,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "zero_stage": draw(st.sampled_from((None, 0, 1, 2, 3))),
+        "virtual_stages": draw(st.sampled_from((None, 2))),
+        "recompute": draw(st.sampled_from((None, "none", "full"))),
+    }
+
+
+def asked(job: dict[str, Any]) -> tuple[ModelEstimate, HeldPlan]:
+    """The estimate of a job; plans that cannot be are another test's."""
+    words = dict(job)
+    try:
+        found = api.estimate(words.pop("model"), CLUSTERS[job["cluster"]], **words)
+    except InputError:
+        assume(False)
+    assert found.question.held is not None
+    return found, found.question.held
+
+
+def planned(job: dict[str, Any], held: HeldPlan) -> PlanAnswer:
+    words = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len")}
+    return api.plan(job["model"], job["cluster"], **words, fix=held.axes)
+
+
+@settings(max_examples=12, deadline=None)
+@given(jobs())
+def test_estimate_is_plan_with_the_same_plan_fixed(job: dict[str, Any]) -> None:
+    found, held = asked(job)
+    best = planned(job, held).best
+    totals = estimate_body(found)["totals"]
+    if best is None:
+        assert not totals["fits"]
+        return
+    assert totals["fits"]
+    assert {key: totals[key] for key in STEP} == {key: priced_body(best)[key] for key in STEP}
+    assert totals["time_s"] == totals["step_s"]
+
+
+@settings(max_examples=4, deadline=None)
+@given(jobs())
+def test_a_launch_that_is_written_and_read_has_the_same_price(tmp_path_factory: Any, job: dict[str, Any]) -> None:
+    found, held = asked(job)
+    answer = planned(job, held)
+    assume(answer.best is not None)
+    try:
+        files, written = api.launch(answer, "megatron")
+    except InputError:
+        assume(False)
+    assume(written == answer.best)
+    folder: Path = tmp_path_factory.mktemp("launch")
+    save_files(files, folder)
+    read = api.lint_launch(folder, job["cluster"], search=False)
+    assert read.priced.step_s == found.time_s
+    assert read.priced.footprint.device_bytes == found.priced.peak_bytes  # type: ignore[union-attr]
+
+
+@settings(max_examples=4, deadline=None)
+@given(jobs())
+def test_the_page_answers_what_the_command_line_does(job: dict[str, Any]) -> None:
+    found, _ = asked(job)
+    given_words = {name: value for name, value in job.items() if value is not None}
+    reply = Answerer().fresh("estimate", {}, json.dumps({**given_words, "gpu": CLUSTERS[job["cluster"]]}).encode())
+    assert reply.status == 200
+    assert json.loads(reply.body)["totals"] == json.loads(json.dumps(estimate_body(found)["totals"]))
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "mi300x", "tpu_v5p"])
+def test_without_a_plan_training_is_one_device_of_a_usual_run(gpu: str) -> None:
+    found = api.estimate("llama-3.1-8b", gpu)
+    held = found.question.held
+    assert held is not None
+    assert found.priced is not None
+    assert (held.axes["dp"], held.axes["zero_stage"]) == (64, 1)
+    assert any("64 replicas" in note and "ZeRO 1" in note for note in found.question.assumptions)
+    assert float(found.priced.step.optimizer_s) < 0.02 * float(found.time_s)
+    assert found.mfu == found.priced.step.mfu
+
+
+def test_what_a_finding_costs_is_a_share_of_the_time_that_estimate_tells() -> None:
+    step_s = api.estimate("gpt2", "h100").time_s
+    checked = api.lint("gpt2", "h100")
+    assert checked.base.time_s == step_s
+    for finding in checked.findings:
+        if finding.gain_s is not None and finding.gain_fraction is not None:
+            assert finding.gain_s == pytest.approx(finding.gain_fraction * step_s)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "devices": ({"num_devices": 64, "global_batch_size": 512, "tp": 6}, "num_devices"),
+    "batch": ({"num_devices": 64, "global_batch_size": 100}, "global_batch_size"),
+    "microbatch": ({"num_devices": 64, "global_batch_size": 512, "microbatch_size": 3}, "global_batch_size"),
+    "no devices": ({"global_batch_size": 512}, "num_devices"),
+    "no batch": ({"num_devices": 64}, "global_batch_size"),
+    "stages of nothing": ({"pp": 4}, "pp"),
+    "no experts": ({"num_devices": 64, "global_batch_size": 512, "ep": 8}, "ep"),
+    "heads": ({"num_devices": 64, "global_batch_size": 512, "tp": 64}, "num_heads"),
+    "another device": ({"gpu": "a100", "cluster": "dgx-h100"}, "gpu"),
+    "inference": ({"phase": "decode", "num_devices": 8}, "num_devices"),
+    "zero": ({"num_devices": 64, "global_batch_size": 512, "zero_stage": 5}, "zero_stage"),
+    "recompute": ({"recompute": "some"}, "recompute"),
+    "stages": ({"num_devices": 64, "global_batch_size": 512, "pp": 64}, "plan"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
+    words, field = REFUSED[case]
+    with pytest.raises(InputError) as error:
+        api.estimate("llama-3.1-8b", **words)
+    assert error.value.field == field
+    assert "\n" not in str(error.value)
