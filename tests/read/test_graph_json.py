@@ -107,7 +107,7 @@ def test_a_design_takes_its_layers_from_the_graph_and_leaves_them_whole() -> Non
     from sartor.designs.parts import Split, model_parts
 
     (model,), notes = design_models([traced_shape(read_graph(GRAPH))], 4)
-    assert notes == ("tiny_llama: seq_len=128 (not given)",)
+    assert notes == ("tiny_llama: seq_len=128 (default)",)
     parts = model_parts(model, Split(microbatch_size=1, width=1), 16)
     assert parts is not None
     names = [op.name for op in parts.parts[1].forward.operators]

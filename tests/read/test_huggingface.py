@@ -130,7 +130,7 @@ def test_a_state_space_model_of_unknown_type_is_refused_rather_than_guessed() ->
 
 def test_a_default_that_is_taken_is_said() -> None:
     reading = read_model({k: v for k, v in LLAMA.items() if k not in ("num_key_value_heads", "tie_word_embeddings")})
-    assert any("tie_word_embeddings is not in the file: false" in s for s in reading.assumptions)
+    assert any("tie_word_embeddings is not in the file; assumed false" in s for s in reading.assumptions)
     assert reading.exact
 
 
@@ -146,7 +146,7 @@ def test_a_null_is_not_a_missing_field(shared_dir: Path) -> None:
     del config["q_lora_rank"]
     absent = read_model(config)
     assert count_params(absent.shape).total != with_null
-    assert any("q_lora_rank is not in the file: 1536" in s for s in absent.assumptions)
+    assert any("q_lora_rank is not in the file; assumed 1536" in s for s in absent.assumptions)
 
 
 def test_heads_follow_the_class_in_architectures() -> None:

@@ -250,7 +250,7 @@ def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bo
             *asked.reading.assumptions,
             *asked.reading.notes,
             *dtype_notes,
-            *(f"{name}={taken} (not given)" for name, given, taken in sizes if given is None),
+            *(f"{name}={taken} (default)" for name, given, taken in sizes if given is None),
             *lengths,
             *_weights_note(workload, dims, asked.gpu, asked.reading),
             *((EAGER,) if eager else ()),

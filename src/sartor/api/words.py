@@ -74,7 +74,7 @@ def size_of(field: str, value: Any, default: int, *, least: int = 1) -> int:
 def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
     """The dtype asked for, if the device has it; bf16 (or fp16 on devices before bf16) when nobody asks."""
     if dtype is None:
-        return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (not given)",)
+        return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (default)",)
     wanted: DType = word_of(
         DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
     )

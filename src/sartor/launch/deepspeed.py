@@ -203,10 +203,10 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
         return total // (micro * steps), micro, steps
     if not dp:
         dp = 1
-        fields.assumptions.append("the number of devices is not in the file: dp=1 taken; give --num-devices")
+        fields.assumptions.append("the number of devices is not in the file: dp=1 assumed; set --num-devices")
     if micro is None:
         micro = 1 if not total else max(total // (dp * (steps or 1)), 1)
-        fields.assumptions.append(f"train_micro_batch_size_per_gpu={micro} (not given)")
+        fields.assumptions.append(f"train_micro_batch_size_per_gpu={micro} (default)")
     if steps is None:
         steps = 1 if not total else max(total // (dp * micro), 1)
     if total and total != dp * micro * steps:

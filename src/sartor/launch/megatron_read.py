@@ -83,7 +83,7 @@ def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int,
     devices = num_devices or command.num_devices
     if not devices:
         least = max(ep // cp, 1)
-        flags.assumptions.append(f"the number of devices is not in the file: {model * least} taken, dp={least}")
+        flags.assumptions.append(f"the number of devices is not in the file: {model * least} assumed (dp={least})")
         return least
     if devices % model:
         below = devices // model * model
@@ -97,7 +97,7 @@ def _batch(flags: Flags, dp: int) -> tuple[int, int]:
     microbatch = flags.size("--micro-batch-size")
     if microbatch is None:
         microbatch = 1
-        flags.assumptions.append("--micro-batch-size=1 (not given)")
+        flags.assumptions.append("--micro-batch-size=1 (default)")
     total = flags.size("--global-batch-size")
     if total is None:
         total = microbatch * dp

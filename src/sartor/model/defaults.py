@@ -25,6 +25,6 @@ def usual_seq_len(shape: TransformerShape) -> int:
 def seq_len_notes(given: int | None, seq_len: int, shape: TransformerShape) -> tuple[str, ...]:
     """The note on a sequence length that was assumed or exceeds the model's maximum."""
     if given is None:
-        return (f"seq_len={seq_len} (not given)",)
+        return (f"seq_len={seq_len} (default)",)
     beyond = shape.max_positions and seq_len > shape.max_positions
     return (f"seq_len={seq_len} is beyond the model's {shape.max_positions}",) if beyond else ()

@@ -186,7 +186,7 @@ class Fields:
         said = inner.get("model_type")
         kind = said if isinstance(said, str) and said else model_type or self.defaults.nested.get(name, "")
         if value is None:
-            self.ledger.assume(f"{self.path}{name} is not in the file: the published defaults of {kind} are taken")
+            self.ledger.assume(f"{self.path}{name} is not in the file; assumed the defaults of {kind}")
         self.ledger.parts.append(kind)
         return Fields(inner, kind, f"{self.path}{name}.", self.ledger, self.architecture)
 
@@ -251,5 +251,5 @@ class Fields:
     def _default_sentence(self, name: str, value: object) -> str:
         shown = str(value).lower() if isinstance(value, bool) else value
         known = self.defaults.values.get(name) is not None or name in self.defaults.values
-        behind = f"the published default of {self.model_type}" if known else "as usual"
-        return f"{self.path}{name} is not in the file: {shown}, {behind}"
+        behind = f"default of {self.model_type}" if known else "the usual value"
+        return f"{self.path}{name} is not in the file; assumed {shown} ({behind})"

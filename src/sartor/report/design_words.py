@@ -141,17 +141,17 @@ def step_parts(time: StepTime) -> list[tuple[str, float]]:
 
 
 def front_text(answer: DesignAnswer) -> str:
-    """What the points of the front are."""
+    """The heading of the front."""
     front = answer.proved_front
     if front is None:
-        return "Evaluated points no other evaluated point beats in objective, area and power at once"
+        return "Pareto front of objective, area and power (evaluated points)"
     names = " and ".join(FRONT_WORDS[axis] for axis in front.axes)
     if not front.num_budgets:
-        within = f", but for {format_share(front.tolerance)} of the objective" if front.tolerance > 1e-9 else ""
+        within = f" by more than {format_share(front.tolerance)}" if front.tolerance > 1e-9 else ""
         kind = "Proved over the whole space" if front.proved else "Best found over the whole space"
         return f"{kind}: no point beats these in objective, {names}{within}"
     kind = "Proved best" if front.proved else "Best found"
-    return f"{kind} under each of {front.num_budgets} budgets on {names}, and evaluated points that none of them beats"
+    return f"{kind} under each of {front.num_budgets} budgets on {names}, and other undominated points"
 
 
 FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}

@@ -79,7 +79,7 @@ def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float) -> st
     gemm, other = shares[:3].sum(), shares[4]
     longest = format_share(time_s[0].sum() / step_s)
     return (
-        f"{names[0]} takes {longest} of {format_seconds(step_s)}; "
+        f"{names[0]} takes {longest} of the step of {format_seconds(step_s)}; "
         f"all GEMMs {format_share(gemm)}, attention {format_share(shares[3])}, memory-bound {format_share(other)}"
     )
 

@@ -97,7 +97,7 @@ CRITERIA: tuple[Criterion, ...] = (
         factors=lambda g: _factor(1 + g.aspect, g.width),
         published=(19.0, 205.0),
         source="Kaplan et al. 2020 sec. 3.1: a 40-fold aspect ratio costs under 3% loss; Levine et al. 2020 "
-        f"(arXiv 2006.12467): too deep for its width is the costlier side; range: {_ZOO}",
+        f"(arXiv 2006.12467): too much depth for the width costs more than too little; range: {_ZOO}",
     ),
     Criterion(
         name="num_heads",
@@ -132,8 +132,7 @@ CRITERIA: tuple[Criterion, ...] = (
         quantity=lambda f: 1.0 * f["num_layers"] * f["num_kv_heads"] * f["head_dim"],
         factors=lambda g: (1 - min(g.kv_width * g.width, 0.9), math.inf),
         published=None,
-        source="No controlled study at fixed size; a smaller cache is a smaller memory, so the guard lets it shrink "
-        "little",
+        source="No controlled study at fixed size; the guard allows only a small decrease",
     ),
     Criterion(
         name="attention_width_over_hidden",

@@ -80,7 +80,7 @@ def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, 
         recipe = next((r for r in own if all(supports(r, gpu) for gpu in gpus)), own[0])
         for gpu in gpus:
             check_recipe(recipe, gpu)
-        return recipe, (f"dtype={recipe.value} (not given)",)
+        return recipe, (f"dtype={recipe.value} (default)",)
     names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpus).value, "fp4": "nvfp4"}
     word = dtype.strip().lower().replace("-", "_")
     recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
