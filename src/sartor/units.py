@@ -15,6 +15,9 @@ import numpy.typing as npt
 Ints: TypeAlias = int | npt.NDArray[Any]
 Floats: TypeAlias = float | npt.NDArray[Any]
 Bools: TypeAlias = bool | npt.NDArray[Any]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 JsonDict: TypeAlias = dict[str, Any]
 """A JSON object or TOML table that is being written."""
 JsonMap: TypeAlias = Mapping[str, Any]

@@ -25,11 +25,12 @@ from sartor.model.training import (
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.footprint import every_stage, fits, footprint
-from sartor.step.in_flight import in_flight
+from sartor.step.kept_bytes import in_flight
 from sartor.step.results import Footprint
-from sartor.step.simulation import PipelineTimes, most_in_flight, simulate
+from sartor.step.simulation import PipelineTimes, simulate
 from sartor.step.states import dense_states
 from sartor.step.trainers import TRAINERS
+from step.in_flight import most_in_flight
 
 CLUSTER = load_cluster("dgx-h100", 512)
 FIELDS = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes", "allocated_bytes")

@@ -13,8 +13,9 @@ from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
 from sartor.step.pipeline import PipelineWork, pipeline_time
-from sartor.step.simulation import PipelineTimes, makespan_s, most_in_flight, simulate
+from sartor.step.simulation import PipelineTimes, makespan_s, simulate
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows
+from step.in_flight import most_in_flight
 
 ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = PipelineSchedule
 

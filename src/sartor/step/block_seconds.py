@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.model.training import Trainer
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import BlockTimes
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

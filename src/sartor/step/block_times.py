@@ -39,9 +39,9 @@ from sartor.operators import (
     Role,
 )
 from sartor.step.chip_blocks import chip_row_times
+from sartor.step.distinct import BlockRows, block_rows
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
-from sartor.step.rows import BlockRows, block_rows
 
 Array = npt.NDArray[np.float64]
 

@@ -21,9 +21,9 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob
 from sartor.operators import Attention, OperatorGraph, Pass
 from sartor.schedule.makespan import in_turn_s, known_makespan_s
+from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of
 from sartor.step.results import BlockTimes
-from sartor.step.rows import BlockRows
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted): that of a datasheet alone, as no chip of the template was measured."""

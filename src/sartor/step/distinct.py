@@ -1,14 +1,16 @@
-"""Distinct combinations of columns: what a million plans share is computed once and handed out by index."""
+"""Distinct combinations of columns, and of what decides how long a block takes: what a million plans share is computed
+once and handed out by index."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from sartor.model.training import TrainingPlan
+from sartor.units import BoolArray, IntArray
 
 TABLE = 1 << 22
 """Largest value looked up in a table; beyond it (no degree of parallelism is) values are sorted."""
@@ -61,3 +63,36 @@ def side_by_side(arrays: Sequence[Any]) -> Any:
         out[: len(each), start : start + each.shape[1]] = each
         start += each.shape[1]
     return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRows:
+    """Distinct (tp, cp, ep, microbatch_size, sequence_parallel), one array each, and which of them every plan has.
+
+    ``index`` has the shape these fields of the plan broadcast to, () for a single plan.
+    """
+
+    tp: IntArray
+    cp: IntArray
+    ep: IntArray
+    microbatch_size: IntArray
+    sequence_parallel: BoolArray
+    index: IntArray
+
+    @property
+    def size(self) -> int:
+        return self.tp.size
+
+
+def block_rows(plan: TrainingPlan) -> BlockRows:
+    """The distinct rows of a plan's arrays, in ascending order.
+
+    Without tensor parallelism there is nothing for sequence parallelism to split: such plans share a row.
+    """
+    dims = plan.dims
+    sequence = np.asarray(dims.sequence_parallel, dtype=bool) | (np.asarray(dims.tp) == 1)
+    columns = np.broadcast_arrays(dims.tp, dims.cp, dims.ep, plan.microbatch_size, sequence)
+    (tp, cp, ep, microbatch, sequence), index = distinct_rows(columns)
+    return BlockRows(
+        tp=tp, cp=cp, ep=ep, microbatch_size=microbatch, sequence_parallel=sequence.astype(bool), index=index
+    )

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
@@ -15,12 +14,9 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
-from sartor.step.memory_coefficients import USABLE_SHARE
 from sartor.step.results import Footprint
-from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes
-from sartor.units import Bools
-
-IntArray = npt.NDArray[np.int64]
+from sartor.step.stage_bytes import USABLE_SHARE, StageBytes, devices_of, reserved_bytes, stage_bytes
+from sartor.units import BoolArray, Bools, FloatArray, IntArray
 
 CHUNK = 8192
 """Plans summed up at once: their arrays stay in a core's cache."""
@@ -196,7 +192,7 @@ class _Tables:
     held: HeldBytes
     device: IntArray
     """[devices, pipelines]: their ranks."""
-    real: npt.NDArray[np.bool_]
+    real: BoolArray
     """[devices, kept rows]: whether the pipeline has so many distinct ranks."""
     pipeline: IntArray
     kept_at: IntArray
@@ -220,7 +216,7 @@ class _Tables:
         """States and buffers; a rank that is not there is never the fullest."""
         return np.where(self.real, self.kept.moving, -np.inf), self.held.states + self.held.buckets
 
-    def fullest(self, plans: slice) -> npt.NDArray[np.float64]:
+    def fullest(self, plans: slice) -> FloatArray:
         """Rows of `_PARTS` of the device with most bytes, for some plans."""
         k, h, held = self.kept_at[plans], self.held_at[plans], self.held
         base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
@@ -258,7 +254,7 @@ class _Tables:
         return (*states, self.passing[1], held.step_peak, held.buckets)
 
 
-def _largest(values: npt.NDArray[np.float64]) -> IntArray:
+def _largest(values: FloatArray) -> IntArray:
     """Which row is largest, the first of equal ones; rows are few."""
     most, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
     for r in range(1, len(values)):

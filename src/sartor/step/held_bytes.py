@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import Block, BlockKind, blocks
@@ -14,38 +14,48 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.blocks import BlockParams, block_params
 from sartor.step.distinct import distinct_rows
-from sartor.step.memory_coefficients import (
-    COMMUNICATOR_BYTES,
-    CONTEXT_BYTES,
-    OTHER_CONTEXT_BYTES,
-    TPU_CONTEXT_BYTES,
-)
 from sartor.step.states import dense_states, expert_states, weight_bytes
+from sartor.units import FloatArray, IntArray
 
-Bytes = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+CONTEXT_BYTES: Mapping[str, float] = {
+    "volta": 0.6e9,
+    "turing": 0.5e9,
+    "ampere": 0.9e9,
+    "ada": 0.6e9,
+    "hopper": 1.1e9,
+    "blackwell": 1.3e9,
+}
+"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN loaded, by generation (recalled: nvidia-smi over
+``torch.cuda.memory_reserved`` of a fresh process that has run a matrix product, CUDA 11-12)."""
+
+OTHER_CONTEXT_BYTES = 0.8e9
+"""Of GPUs not listed (ROCm: recalled)."""
+TPU_CONTEXT_BYTES = 0.3e9
+"""Reserved by the TPU runtime (recalled)."""
+COMMUNICATOR_BYTES = 0.3e9
+"""NCCL's channels and buffers for one group of devices (recalled: 16-24 channels of 4-10 MiB per peer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
     """Bytes [devices, plans]."""
 
-    weights: Bytes
-    narrow_weights: Bytes
-    grads: Bytes
-    optimizer: Bytes
-    step_peak: Bytes
+    weights: FloatArray
+    narrow_weights: FloatArray
+    grads: FloatArray
+    optimizer: FloatArray
+    step_peak: FloatArray
     """What the optimizer's step needs beside states and buffers, when no activations are kept."""
-    gathered: Bytes
+    gathered: FloatArray
     """Whole weights and gradients of layers that ZeRO 3 shards."""
-    placeholders: Bytes
+    placeholders: FloatArray
     """Stand-ins for weight gradients that were added to the main gradient."""
-    buckets: Bytes
-    context: Bytes
+    buckets: FloatArray
+    context: FloatArray
     """CUDA context, libraries and NCCL: outside the framework's allocator."""
 
     @property
-    def states(self) -> Bytes:
+    def states(self) -> FloatArray:
         return self.weights + self.narrow_weights + self.grads + self.optimizer
 
 
@@ -113,7 +123,7 @@ def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Any, A
     return layers, outer, experts
 
 
-def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> Bytes:
+def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> FloatArray:
     """Parameters of the largest kind of layer on every device, all its experts or one."""
     best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
     for i, (block, own) in enumerate(params):
@@ -127,7 +137,7 @@ def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_exper
     return best
 
 
-def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> Bytes:
+def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
     """ZeRO 3: whole weights of the layers at work, a layer's whole gradients in 16 bits and, while they are reduced, in
     the reduction's type, and tables of embedding and head, which stay gathered."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
@@ -143,7 +153,7 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArr
     return np.where(is_3, whole, 0.0)
 
 
-def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> Bytes:
+def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
     layer = _largest(params, plan, held, single_expert=True)
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 

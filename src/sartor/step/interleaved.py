@@ -10,12 +10,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.step.orders import warmup_chunks
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import BoolArray, FloatArray, IntArray
 
 
 class LongestPaths(NamedTuple):
@@ -51,7 +48,7 @@ def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: i
     return LongestPaths(makespan_s=final.max(axis=0), tasks=passed.reshape(count, 2, pp, virtual))
 
 
-def _backwards(of: _Tasks, last: IntArray, waited: npt.NDArray[np.bool_], kinds: int) -> IntArray:
+def _backwards(of: _Tasks, last: IntArray, waited: BoolArray, kinds: int) -> IntArray:
     """Kinds of task on the path that ends in ``last`` [n], counted."""
     columns = np.arange(last.size)
     passed = np.zeros((last.size, kinds), dtype=np.int64)

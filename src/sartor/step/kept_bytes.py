@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import Block, BlockKind, blocks
@@ -15,30 +14,31 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import block_params
 from sartor.step.distinct import distinct_rows
-from sartor.step.in_flight import in_flight
 from sartor.step.lockstep import block_stash, boundary_bytes
-from sartor.step.memory_coefficients import OTHER_WORKSPACE_BYTES, WORKSPACE_BYTES
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
-from sartor.units import ceil_div
+from sartor.units import FloatArray, IntArray, ceil_div
 
-Bytes = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
+"""cuBLAS workspaces held in the allocator: 32 MiB for PyTorch and as much for Transformer Engine from Hopper on
+(recalled)."""
+OTHER_WORKSPACE_BYTES = 13e6
+"""8.1 MiB of PyTorch's cuBLAS and 4 MiB of Transformer Engine's, before Hopper (recalled)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBytes:
     """Bytes [devices, plans]."""
 
-    layers_kept: Bytes
+    layers_kept: FloatArray
     """Activations of layers, all microbatches in flight."""
-    head_kept: Bytes
+    head_kept: FloatArray
     """Of the final norm and the loss."""
-    layer_peak: Bytes
+    layer_peak: FloatArray
     """Backward of the fullest layer, with what is computed again for it, less what the loss has freed by then."""
-    head_peak: Bytes
+    head_peak: FloatArray
     """Logits and their gradients, beyond what of them is kept."""
-    moving: Bytes
+    moving: FloatArray
     """Transfers between stages, the head's input gathered over tensor ranks, workspaces of libraries."""
 
 
@@ -121,12 +121,14 @@ def _kept_in_lockstep(
     activations = summed(held, each)
     entering = np.where(device == 0, 0.0, 1.0)[:, None] * boundary_bytes(job, of.rows)
     stash = np.where(np.equal(plan.recompute, Recompute.FULL), entering, activations)
-    kept: Bytes = activations + (pp - 1 - device)[:, None] * stash
+    kept: FloatArray = activations + (pp - 1 - device)[:, None] * stash
     nothing = np.zeros_like(kept)
     return KeptBytes(layers_kept=kept, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
 
 
-def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Any) -> tuple[Bytes, Bytes]:
+def _layers(
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Any
+) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
     share = _recomputed_share(plan, of, counts)
@@ -146,10 +148,10 @@ def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArr
     return kept, peak
 
 
-def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Any) -> Bytes:
+def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Any) -> FloatArray:
     """What a chunk sent on, held until its gradient comes back: of all chunks but the model's last."""
     sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
-    held: Bytes = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
+    held: FloatArray = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
     return held
 
 
@@ -163,7 +165,7 @@ def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> A
 
 def _head(
     job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Any
-) -> tuple[Bytes, Bytes, Bytes]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and what of the kept ones is
     free when the last layer's backward begins: one microbatch's."""
     losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=1)[:, None]
@@ -180,11 +182,32 @@ def _head(
     return losses * kept * last, np.minimum(losses, 1) * peak, losses * kept * np.minimum(last, 1)
 
 
-def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray) -> Bytes:
+def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray) -> FloatArray:
     """An activation and a gradient on their way between stages; the head's input gathered over tensor ranks; cuBLAS."""
     rows, h = of.rows, job.shape.hidden_size
     between = 2 * rows.outer * h * rows.wide if pp > 1 else 0.0
     head = np.minimum(held[:, [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=1), 1)[:, None]
     gathered = head * rows.gathered * h * rows.wide
-    own: Bytes = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
+    own: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
     return own
+
+
+def in_flight(schedule: Any, device: Any, pp: int, virtual: int, microbatches: Any) -> Any:
+    """Microbatches whose forward has begun and whose backward (with a zero bubble: weight gradient) has not ended, on
+    rank ``device`` when it holds most: broadcast of the arguments' arrays with a last axis of ``virtual`` chunks.
+
+    1F1B fills the pipeline: rank d holds pp - d (Narayanan et al. 2021, sec. 2.2); interleaved it has begun
+    2 (pp - d - 1) + (v - 1) pp + 1 passes through a chunk. ZB-H1 keeps back as many weight gradients as a rank has
+    devices before it, so every rank holds pp. GPipe holds all.
+    """
+    m = np.asarray(microbatches)[..., None]
+    d = np.asarray(device)[..., None]
+    kind = np.asarray(schedule)[..., None]
+    if virtual == 1:
+        steady = np.minimum(m, pp - d)
+        whole = np.where(kind == PipelineSchedule.ZERO_BUBBLE, np.minimum(m, pp), steady)
+        return np.where(kind == PipelineSchedule.GPIPE, m, whole)
+    begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * pp + 1, m * virtual)
+    rounds, rest = begun // (pp * virtual), begun % (pp * virtual)
+    of_chunk = rounds * pp + np.clip(rest - np.arange(virtual) * pp, 0, pp)
+    return np.where(kind == PipelineSchedule.GPIPE, m, of_chunk)

@@ -14,17 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.model.blocks import Block, BlockKind
 from sartor.model.training import Recompute, TrainingJob
 from sartor.step.activations import Rows, layer_activations
+from sartor.units import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from sartor.step.stage_seconds import StageSeconds
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 WIDTH_BYTES = 2.0
 """Of a weight, a gradient and an activation as they are multiplied and sent."""

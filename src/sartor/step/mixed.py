@@ -23,9 +23,7 @@ from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange
 from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows
 from sartor.step.tables import PlanTables
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import FloatArray, IntArray
 
 
 def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:

@@ -17,9 +17,7 @@ import numpy.typing as npt
 
 from sartor.model.training import PipelineSchedule
 from sartor.step.stages import StageRows, summed
-from sartor.units import Floats, Ints
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from sartor.model.training import PipelineSchedule
 from sartor.step.orders import Task, Work, device_order
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +117,3 @@ def _transfer(task: Task, device: int, end: float, pp: int, virtual: int, times:
 
 def makespan_s(events: list[Event]) -> float:
     return max((e.end_s for e in events), default=0.0)
-
-
-def most_in_flight(events: list[Event], device: int, *, until: Work = Work.BACKWARD) -> int:
-    """Most pairs of chunk and microbatch whose forward has begun and whose ``until`` has not ended, on one device."""
-    changes = [(e.start_s, 1) for e in events if e.device == device and e.kind == Work.FORWARD]
-    changes += [(e.end_s, -1) for e in events if e.device == device and e.kind == until]
-    held = np.cumsum([step for _, step in sorted(changes)])
-    return int(held.max(initial=0))

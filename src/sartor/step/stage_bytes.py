@@ -6,40 +6,44 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
-from sartor.step.memory_coefficients import TIGHT_FRAGMENTATION, USABLE_SHARE
 from sartor.step.stages import stage_counts
+from sartor.units import FloatArray, IntArray
 
-Bytes = npt.NDArray[np.float64]
+USABLE_SHARE = 0.99
+"""Of a device's memory that processes can get (recalled: PyTorch reports 79.15 to 79.33 GiB in all on
+A100 and H100 of 80 GiB)."""
+
+TIGHT_FRAGMENTATION = 1.03
+"""What is left of the gaps on a full device, whose allocator gives idle blocks back before it gives up (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
     """Bytes [devices, plans] of some devices of a pipeline (``device``: their ranks)."""
 
-    device: npt.NDArray[np.int64]
+    device: IntArray
     held: HeldBytes
     kept: KeptBytes
-    reserved: Bytes
+    reserved: FloatArray
     """What the allocator holds."""
 
     @property
-    def stash(self) -> Bytes:
+    def stash(self) -> FloatArray:
         """Kept for backward, all microbatches in flight."""
         return self.kept.layers_kept + self.kept.head_kept
 
     @property
-    def buffers(self) -> Bytes:
+    def buffers(self) -> FloatArray:
         """Communication buckets, transfers between stages, workspaces of libraries."""
         return self.kept.moving + self.held.buckets
 
     @property
-    def working(self) -> Bytes:
+    def working(self) -> FloatArray:
         """Peak of forward and backward beside what is kept."""
         peak = np.maximum(self.kept.layer_peak, self.kept.head_peak)
         return peak + self.held.gathered + self.held.placeholders + self.buffers
@@ -50,12 +54,12 @@ class StageBytes:
         return self.held.step_peak + self.buffers > self.stash + self.working
 
     @property
-    def allocated(self) -> Bytes:
+    def allocated(self) -> FloatArray:
         """What the framework's allocator has handed out at the peak."""
         return self.held.states + np.maximum(self.stash + self.working, self.held.step_peak + self.buffers)
 
     @property
-    def device_bytes(self) -> Bytes:
+    def device_bytes(self) -> FloatArray:
         return self.reserved + self.held.context
 
 
@@ -63,8 +67,8 @@ def stage_bytes(
     job: TrainingJob,
     plan: TrainingPlan,
     cluster: Cluster,
-    counts: npt.NDArray[np.int64],
-    device: npt.NDArray[np.int64],
+    counts: IntArray,
+    device: IntArray,
 ) -> StageBytes:
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
     ``plan`` are flat arrays of equal length whose pp and virtual stages are all the same."""
@@ -78,8 +82,13 @@ def stage_bytes(
 
 
 def reserved_bytes(
-    job: TrainingJob, cluster: Cluster, base: Bytes, passing: Bytes, step_peak: Bytes, context: Bytes
-) -> Bytes:
+    job: TrainingJob,
+    cluster: Cluster,
+    base: FloatArray,
+    passing: FloatArray,
+    step_peak: FloatArray,
+    context: FloatArray,
+) -> FloatArray:
     """What the allocator holds: states and buffers (``base``), activations and temporaries (``passing``) with gaps
     between them, and blocks of the optimizer's step beside theirs, unless the device is full by then, when it gives
     idle blocks back first."""
@@ -90,13 +99,13 @@ def reserved_bytes(
     if np.any(step_peak):
         least = np.maximum(least, step_peak)
         loose = np.maximum(loose + step_peak if habits.steps_in_own_blocks else loose, step_peak)
-    held: Bytes = np.maximum(base + least, np.minimum(base + loose, full))
+    held: FloatArray = np.maximum(base + least, np.minimum(base + loose, full))
     return held
 
 
 def devices_of(
     job: TrainingJob, pp: int, virtual: int, stage_layers: tuple[int, ...] | None, *, every: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[IntArray, IntArray]:
     """Counts [devices, chunks, blocks] and ranks: of every device, or of the first of each kind, which is the fullest
     of its kind, since no later rank has more microbatches in flight."""
     counts = stage_counts(job.shape, pp, virtual, stage_layers)

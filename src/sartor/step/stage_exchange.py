@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
 from sartor.step.tables import PlanTables
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

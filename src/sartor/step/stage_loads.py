@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
@@ -16,9 +15,7 @@ from sartor.step.mixed import pools_of_stages
 from sartor.step.stage_bytes import stage_bytes
 from sartor.step.step import tables_of
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +25,7 @@ class BlockLoads:
 
     busy_s: FloatArray
     again_s: FloatArray
-    is_layer: npt.NDArray[np.bool_]
+    is_layer: BoolArray
     recompute_layers: int
     """Layers of a stage that are recomputed; -1 all."""
 
@@ -94,9 +91,7 @@ def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockL
     )
 
 
-def held_bytes(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Any
-) -> npt.NDArray[np.float64]:
+def held_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Any) -> FloatArray:
     """Bytes [n] of pipeline ranks ``device`` of one plan if they held ``counts`` [n, K] of `blocks` in one chunk."""
     flat, _ = flatten(plan)
     ranks = np.broadcast_to(np.asarray(device, dtype=np.int64), (len(counts),))

@@ -11,9 +11,7 @@ from sartor.model.training import Recompute
 from sartor.step.data_parallel import grad_exchange, layerwise, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
 from sartor.step.tables import PlanTables
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import FloatArray, IntArray
 
 
 class StageSeconds:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.errors import InputError
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.shape import TransformerShape
-
-IntArray = npt.NDArray[np.int64]
+from sartor.units import IntArray
 
 
 def stage_counts(

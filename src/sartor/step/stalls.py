@@ -15,13 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.step.interleaved import longest_paths
 from sartor.step.stages import summed
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import BoolArray, FloatArray, IntArray
 
 FORWARD = 1 / 3
 """Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
@@ -36,7 +33,7 @@ class Chunks:
     """A pipeline's chunks: of every block, how many each holds [pp, v, K], and which of the blocks are layers."""
 
     counts: IntArray
-    is_layer: npt.NDArray[np.bool_]
+    is_layer: BoolArray
     exact: bool = False
     """Paths are looked for at the plans' own seconds (few plans, their layers placed)."""
 
@@ -86,7 +83,7 @@ def _paths(key: _Key, rounds: int, at: tuple[float, ...] | None) -> FloatArray:
     return np.unique(np.tensordot(passed, held, axes=2).round(9), axis=0)
 
 
-def _drawn(is_layer: npt.NDArray[np.bool_]) -> FloatArray:
+def _drawn(is_layer: BoolArray) -> FloatArray:
     """Durations [K, DRAWN] spread over what blocks can have to one another: the slowest kind of layer takes 1, others
     down to an eighth of it, what is no layer (embedding, head) from a 50th of it to 32 times as much."""
     draw = np.random.default_rng(0)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.step.memory_coefficients import grad_bytes
 from sartor.units import Floats
 
 
@@ -89,3 +88,12 @@ def _moments(optimizer: Optimizer, in_layer: bool) -> float:
     if optimizer is Optimizer.SGD or (optimizer is Optimizer.MUON and in_layer):
         return 4.0
     return 8.0
+
+
+def grad_bytes(job: TrainingJob) -> float:
+    """Bytes of gradient per parameter, before sharding."""
+    habits = job.trainer.memory
+    if job.recipe in (Recipe.FP32, Recipe.TF32):
+        return 4.0
+    narrow = habits.bf16_grad_bytes if job.recipe is not Recipe.FP16 else 0.0
+    return narrow or habits.grad_bytes or job.trainer.grad_dtype.bytes

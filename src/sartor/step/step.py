@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
@@ -33,9 +32,7 @@ from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import FloatArray, IntArray
 
 CHUNK = 8192
 """Plans summed up at once: their arrays stay in a core's cache."""

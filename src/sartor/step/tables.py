@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
@@ -20,15 +19,12 @@ from sartor.step.block_times import row_times
 from sartor.step.blocks import block_params
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
-from sartor.step.distinct import distinct_rows
+from sartor.step.distinct import BlockRows, block_rows, distinct_rows
 from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.step.results import BlockTimes
-from sartor.step.rows import BlockRows, block_rows
 from sartor.step.running import in_a_run
 from sartor.step.states import weight_bytes
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import BoolArray, FloatArray, IntArray
 
 
 def plan_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ...]]:
@@ -74,7 +70,7 @@ class PlanTables:
     traffic: DataTraffic
     norm_s: FloatArray
     traffic_index: IntArray
-    sharded: npt.NDArray[np.bool_]
+    sharded: BoolArray
     transfer_s: FloatArray
     transfer_index: IntArray
     optimizer: OptimizerLine

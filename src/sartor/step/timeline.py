@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
@@ -28,9 +27,7 @@ from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import each_device, stage_counts
 from sartor.step.step import check_plan, tables_of
 from sartor.step.tables import PlanTables, plan_columns
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from sartor.units import FloatArray, IntArray
 
 MOST_TASKS = 400_000
 """Tasks a timeline is made of at most: a few seconds and some hundred megabytes."""
