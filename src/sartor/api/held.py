@@ -63,9 +63,9 @@ def devices_and_batch(spread: Spread, seq_len: int) -> tuple[int, int, int]:
         microbatch = size_of("microbatch_size", spread.microbatch_size, max(TOKENS_AT_ONCE // seq_len, 1))
         return replicas * spread.model_devices, replicas * microbatch * MICROBATCHES * spread.pp, microbatch
     if spread.num_devices is None:
-        raise InputError("num_devices", "not given", "goes with global_batch_size: over how many devices?", "64")
+        raise InputError("num_devices", "not given", "is needed with global_batch_size", "64")
     if spread.global_batch_size is None:
-        raise InputError("global_batch_size", "not given", "say how many sequences a step has", "256")
+        raise InputError("global_batch_size", "not given", "give the number of sequences per step", "256")
     devices, batch = (
         size_of("num_devices", spread.num_devices, 64),
         size_of("global_batch_size", spread.global_batch_size, 256),
@@ -133,19 +133,20 @@ def notes_of(spread: Spread, held: HeldPlan) -> tuple[str, ...]:
     """What of the plan was assumed, in sentences."""
     axes, job = held.axes, held.job
     microbatches = job.global_batch_size // (axes["dp"] * axes["microbatch_size"])
-    sharded = f"optimizer sharded over the replicas (ZeRO {axes['zero_stage']})" if axes["zero_stage"] else "no ZeRO"
+    zero = axes["zero_stage"]
+    sharded = f"optimizer sharded over the replicas (ZeRO {zero})" if zero else "optimizer not sharded"
     if held.assumed:
-        size = () if spread.microbatch_size else (f"microbatch_size={axes['microbatch_size']} (not given)",)
+        size = () if spread.microbatch_size else (f"microbatch_size={axes['microbatch_size']} (default)",)
         return (
             *size,
-            f"one device of a training run of {axes['dp']} replicas, {held.num_devices} devices in all "
-            f"({held.cluster.name}): {microbatches} microbatches a step, {sharded}, vocabulary not padded "
-            "(num_devices not given)",
+            f"one device of a training run with {axes['dp']} replicas on {held.num_devices} devices "
+            f"({held.cluster.name}): {microbatches} microbatches per step, {sharded}, vocabulary not padded "
+            "(default; set --num-devices and --global-batch-size)",
         )
     said = {
         "microbatch_size": spread.microbatch_size,
         "zero_stage": spread.zero_stage,
         "virtual_stages": spread.virtual_stages if spread.pp > 1 else 1,
     }
-    notes = [f"{name}={axes[name]} (not given)" for name, value in said.items() if value is None]
-    return (*notes, *(() if spread.recompute else ("recompute=none (not given)",)))
+    notes = [f"{name}={axes[name]} (default)" for name, value in said.items() if value is None]
+    return (*notes, *(() if spread.recompute else ("recompute=none (default)",)))

@@ -111,7 +111,7 @@ def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | 
     device = found.gpu if gpu is None else device_of(gpu)
     if device not in found.gpus:
         names = ", ".join(each.name for each in found.gpus)
-        raise InputError("gpu", device.name, f"is not what {found.name} is made of", names)
+        raise InputError("gpu", device.name, f"is not a device of {found.name}", names)
     return found, device
 
 
@@ -130,7 +130,7 @@ def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, fram
     for name, value in said.items():
         if value is not None:
             shown = value.name if isinstance(value, Cluster) else value
-            raise InputError(name, shown, f"is of a training step; phase={phase.value} has none", "phase=train")
+            raise InputError(name, shown, f"applies only to training; this is phase={phase.value}", "phase=train")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ def _train_in_16_bits(gpu: Gpu) -> None:
     if DType.BF16 not in gpu.peak_flops_per_s and DType.FP16 not in gpu.peak_flops_per_s and gpu.accelerator:
         widest = gpu.accelerator.dtype.value
         must = f"its arrays multiply {widest} at most, and attention, logits and gradients are computed in 16 bits"
-        raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm answers for single products")
+        raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm prices single GEMMs")
 
 
 def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bool) -> Question:
@@ -258,7 +258,7 @@ def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bo
     )
 
 
-EAGER = "eager: memory-bound kernels wait for the host's launch, the launches of products hide behind them"
+EAGER = "eager: memory-bound kernels wait for the host to launch them; launches of GEMMs are hidden"
 
 
 def _weights_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:
@@ -268,6 +268,6 @@ def _weights_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: Mod
     if held <= gpu.hbm_bytes:
         return ()
     return (
-        f"weights take {held / GIB:,.0f} GiB per device and {gpu.name} has {gpu.hbm_bytes / GIB:.0f}: "
-        "times are those of one tensor-parallel rank doing all layers; spread it over more devices to run it",
+        f"weights need {held / GIB:,.0f} GiB per device, but {gpu.name} has {gpu.hbm_bytes / GIB:.0f} GiB: times "
+        "are for one tensor-parallel rank with all layers; use more devices to run the model",
     )

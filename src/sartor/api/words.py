@@ -88,7 +88,7 @@ def device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[
     """Numbers of devices to plan for, each of which the cluster has."""
     total = cluster.total_devices
     if given is None and not total:
-        raise InputError("num_devices", "not given", f"{cluster.name} has as many as asked for: say how many", "64")
+        raise InputError("num_devices", "not given", f"{cluster.name} can have any number of devices; give one", "64")
     wanted = (total,) if given is None else (given,) if isinstance(given, int) else tuple(given)
     for count in wanted:
         size_of("num_devices", count, 64)

@@ -39,7 +39,7 @@ def design_models(
     ``seq_len`` is one number for all or one per model. Raises ``InputError``.
     """
     if not shapes:
-        raise InputError("--model", "not given", "say which models are to be trained", "--model gpt3-175b")
+        raise InputError("--model", "not given", "name the models to train", "--model gpt3-175b")
     lengths = _each("--seq-len", seq_len, len(shapes))
     shares = _each("--weights", tuple(weights) or None, len(shapes))
     models, notes = list[DesignModel](), list[str]()

@@ -21,6 +21,7 @@ from sartor.report.grid import share_bar
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
+    count_text,
     efficiency,
     flops_text,
     interval_text,
@@ -62,8 +63,9 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     if priced is None:
         return []
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
-    words = f"One of {int(priced.plan.num_microbatches)} microbatches{where}, forward and backward"
-    return [Text(f"{words}: {format_seconds(float(answer.estimate.time_s))}", style="dim")]
+    time = format_seconds(float(answer.estimate.time_s))
+    words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
+    return [Text(f"{words}, forward and backward: {time}", style="dim")]
 
 
 def heading(model: str, gpu: str, workload: Workload) -> RenderableType:
@@ -181,14 +183,14 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
     )
     if priced is not None:
         text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
-    text.append(f"; {flops_text(float(estimate.matmul_flops))} in the matrix multiplications above")
-    text.append(f"; {estimate.source.value}")
+    each = "; " if priced is None else ". Each microbatch: "
+    text.append(f"{each}{flops_text(float(estimate.matmul_flops))} in matrix multiplications; {estimate.source.value}")
     moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
     if abs(moved) >= SMALL_SHARE:
         text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")
     if priced is not None:
         parts = ", ".join(f"{words} {format_seconds(seconds)}" for words, seconds in step_parts(priced) if seconds > 0)
-        text.append(f". The step: {plan_words(priced.plan)}; {parts}")
+        text.append(f". Plan: {plan_words(priced.plan)}. Parts of the step: {parts}")
     return Padding(text, (1, 0, 0, 0), expand=False)
 
 

@@ -131,11 +131,11 @@ def sure_text(probability: float) -> str:
 
 def workload_text(workload: Workload) -> str:
     """``train, 4 x 2,048 tokens, bf16``."""
-    batch = f"{int(workload.microbatch_size):,}"
+    sequences = int(workload.microbatch_size)
     if workload.phase is Phase.DECODE:
-        size = f"{batch} sequences, {int(workload.context_len):,} tokens of context each"
+        size = f"{count_text(sequences, 'sequence')}, {int(workload.context_len):,} tokens of context each"
     else:
-        size = f"{batch} x {int(workload.seq_len):,} tokens"
+        size = f"{sequences:,} x {int(workload.seq_len):,} tokens"
     return f"{workload.phase.value}, {size}, {workload.dtype.value}, {workload.attention_kernel.value} attention"
 
 
@@ -160,9 +160,9 @@ def flops_text(flops: float) -> str:
     return f"{flops / scale:,.3g} {unit}FLOP"
 
 
-def count_text(count: float, noun: str) -> str:
+def count_text(count: float, noun: str, plural: str = "") -> str:
     """``1 wave``, ``24 waves``."""
-    return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,.0f} {noun if count == 1 else plural or noun + 's'}"
 
 
 def three_digits(number: float) -> str:

@@ -41,7 +41,7 @@ def _plan(body: JsonMap) -> PlanAnswer:
     from sartor.cli.plan import parse_count
 
     if body["global_batch_size"] is None:
-        raise InputError("--global-batch-size", "not given", "say how many sequences a step has", "256")
+        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
     if isinstance(body["top"], int) and body["top"] > MOST_TOP:
         raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
     return api.plan(
