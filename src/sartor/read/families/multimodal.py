@@ -130,12 +130,26 @@ def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> Transfor
 # -- projectors ----------------------------------------------------------------------------------------------
 
 
-def two_layers(b: Bridge) -> Parts:
-    """LLaVA: two linear layers with a GELU between; several feature layers are put side by side."""
+def two_linears(width: int, middle: int, out: int, *, bias: bool = True) -> tuple[Linear, Linear]:
+    """The usual projector: two linear layers with an activation between."""
+    return plain("linear_1", width, middle, bias=bias), plain("linear_2", middle, out, bias=bias)
+
+
+def norm_of(size: int) -> tuple[Vectors]:
+    """A norm's weights (and biases)."""
+    return (Vectors(name="norm", fixed=size),)
+
+
+def side_by_side(b: Bridge) -> int:
+    """Width of the tower's output: several feature layers are put side by side."""
     layers = b.f.raw.get("vision_feature_layer")
-    width = b.vision * (len(layers) if isinstance(layers, list) else 1)
+    return b.vision * (len(layers) if isinstance(layers, list) else 1)
+
+
+def two_layers(b: Bridge) -> Parts:
+    """LLaVA: two linear layers with a GELU between."""
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    return Parts(linears=(plain("linear_1", width, b.text, bias=bias), plain("linear_2", b.text, b.text, bias=bias)))
+    return Parts(linears=two_linears(side_by_side(b), b.text, b.text, bias=bias))
 
 
 def with_newline(b: Bridge) -> Parts:
@@ -145,19 +159,15 @@ def with_newline(b: Bridge) -> Parts:
 
 def vip(b: Bridge) -> Parts:
     """ViP-LLaVA: a norm over five feature layers side by side before the two linear layers."""
-    layers = b.f.sizes("vision_feature_layers", least=-1000) or [-2, -5, -8, -11, 6]
-    width = b.vision * len(layers)
+    width = b.vision * len(b.f.sizes("vision_feature_layers", least=-1000) or [-2, -5, -8, -11, 6])
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    linears = (plain("linear_1", width, b.text, bias=bias), plain("linear_2", b.text, b.text, bias=bias))
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * width),))
+    return Parts(linears=two_linears(width, b.text, b.text, bias=bias), vectors=norm_of(2 * width))
 
 
 def shuffled(b: Bridge) -> Parts:
     """InternVL: pixels shuffled into channels, a norm, two linear layers."""
-    factor = b.f.number("downsample_ratio") or 0.5
-    width = b.vision * int(1 / factor) ** 2
-    linears = (plain("linear_1", width, b.text, bias=True), plain("linear_2", b.text, b.text, bias=True))
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * width),))
+    width = b.vision * int(1 / (b.f.number("downsample_ratio") or 0.5)) ** 2
+    return Parts(linears=two_linears(width, b.text, b.text), vectors=norm_of(2 * width))
 
 
 def aya(b: Bridge) -> Parts:
@@ -165,7 +175,7 @@ def aya(b: Bridge) -> Parts:
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle = b.f.optional_size("alignment_intermediate_size") or b.text
     linears = (plain("linear_1", width, middle, bias=True), plain("linear_2", middle // 2, b.text, bias=True))
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * width),))
+    return Parts(linears=linears, vectors=norm_of(2 * width))
 
 
 def command(b: Bridge) -> Parts:
@@ -175,9 +185,7 @@ def command(b: Bridge) -> Parts:
 
 def soft_tokens(b: Bridge) -> Parts:
     """Gemma 3: a norm and one matrix."""
-    return Parts(
-        linears=(plain("input_projection", b.vision, b.text),), vectors=(Vectors(name="norm", fixed=b.vision),)
-    )
+    return Parts(linears=(plain("input_projection", b.vision, b.text),), vectors=norm_of(b.vision))
 
 
 def one_layer(b: Bridge) -> Parts:
@@ -192,15 +200,10 @@ def scaled(b: Bridge) -> Parts:
 
 def merged(b: Bridge) -> Parts:
     """Mistral 3: a norm, patches merged, two linear layers."""
-    layers = b.f.raw.get("vision_feature_layer")
-    width = b.vision * (len(layers) if isinstance(layers, list) else 1)
     bias = b.f.flag("multimodal_projector_bias", default=False)
-    linears = (
-        plain("merge", b.vision * b.f.size("spatial_merge_size") ** 2, b.vision),
-        plain("linear_1", width, b.text, bias=bias),
-        plain("linear_2", b.text, b.text, bias=bias),
-    )
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=b.vision),))
+    merge = plain("merge", b.vision * b.f.size("spatial_merge_size") ** 2, b.vision)
+    linears = two_linears(side_by_side(b), b.text, b.text, bias=bias)
+    return Parts(linears=(merge, *linears), vectors=norm_of(b.vision))
 
 
 def output_width(bias: bool) -> Projector:
@@ -212,14 +215,14 @@ def with_norm(b: Bridge) -> Parts:
     """LFM2-VL: patches side by side, a norm where asked, two linear layers."""
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle, bias = b.f.size("projector_hidden_size"), b.f.flag("projector_bias", default=True)
-    linears = (plain("linear_1", width, middle, bias=bias), plain("linear_2", middle, b.text, bias=bias))
     normed = b.f.flag("projector_use_layernorm", default=True)
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * width),) if normed else ())
+    linears = two_linears(width, middle, b.text, bias=bias)
+    return Parts(linears=linears, vectors=norm_of(2 * width) if normed else ())
 
 
 def aligned(b: Bridge) -> Parts:
     """DeepSeek-VL: two linear layers."""
-    return Parts(linears=(plain("linear_1", b.vision, b.text, bias=True), plain("linear_2", b.text, b.text, bias=True)))
+    return Parts(linears=two_linears(b.vision, b.text, b.text))
 
 
 def querying(b: Bridge) -> Parts:
@@ -259,21 +262,13 @@ def normed_merge(b: Bridge) -> Parts:
     field = next((n for n in ("merge_kernel_size", "spatial_merge_size") if b.v.has(n)), "spatial_merge_size")
     rows, columns = b.v.sizes(field, length=2) or [2, 2]
     width = b.vision * rows * columns
-    linears = (plain("linear_1", width, width, bias=True), plain("linear_2", width, b.text, bias=True))
-    return Parts(linears=linears, vectors=(Vectors(name="norm", fixed=2 * b.vision),))
+    return Parts(linears=two_linears(width, width, b.text), vectors=norm_of(2 * b.vision))
 
 
 def visual_table(b: Bridge) -> Parts:
     """Ovis2: a table of visual words."""
-    return Parts(
-        vectors=(
-            Vectors(
-                name="visual_words",
-                fixed=b.v.size("vocab_size") * (b.f.optional_size("hidden_size") or b.text),
-                embedding=True,
-            ),
-        )
-    )
+    size = b.v.size("vocab_size") * (b.f.optional_size("hidden_size") or b.text)
+    return Parts(vectors=(Vectors(name="visual_words", fixed=size, embedding=True),))
 
 
 def resampled(b: Bridge) -> Parts:
