@@ -39,27 +39,21 @@ def where_time_goes(advice: Advice) -> str:
     base, question = advice.base, advice.base.question
     times = operator_times(base.estimate)
     step = interval_text(float(base.time_s), float(base.low_s), float(base.high_s))
-    model = printable(question.reading.shape.name or "The model")
+    model = printable(question.reading.shape.name or "the model")
+    many = "" if base.priced is None else f"{int(base.priced.plan.num_devices):,} x "
     word = {"train": "A training step", "prefill": "Prefill", "decode": "One decoding step"}[
         question.workload.phase.value
     ]
     return (
-        f"{word} of {model} on {printable(question.gpu.name)} takes {step} and reaches "
+        f"{word} of {model} on {many}{printable(question.gpu.name)} takes {step} and reaches "
         f"{format_share(float(base.mfu))} of the dense peak (MFU). {_shares(times)}"
     )
 
 
 def _shares(times: OperatorTimes) -> str:
-    gemm, attention, memory, network = (
-        float(part) / times.step_s
-        for part in (
-            times.time_s[:, :3].sum(),
-            times.time_s[:, 3].sum(),
-            times.time_s[:, 4].sum(),
-            times.time_s[:, 5].sum(),
-        )
-    )
-    parts = [f"GEMMs take {format_share(gemm)} of the operators' time"]
+    forward, dgrad, wgrad, attention, memory, network = (times.time_s.sum(axis=0) / times.step_s).tolist()
+    gemm = forward + dgrad + wgrad
+    parts = [f"GEMMs take {format_share(gemm)} of the operator time"]
     parts += [f"attention {format_share(attention)}"] if attention > 0 else []
     parts += [f"memory-bound kernels {format_share(memory)}"] if memory > 0 else []
     parts += [f"collectives {format_share(network)}"] if network > 0 else []
