@@ -298,8 +298,8 @@ def test_all_rules_together_are_priced_in_one_pass(monkeypatch: pytest.MonkeyPat
     """Fixes of every rule, however many, go through the cost model once."""
     import sartor.rules.pricing as pricing
 
-    calls, real = [], pricing.estimates
-    monkeypatch.setattr(pricing, "estimates", lambda *a, **k: calls.append(1) or real(*a, **k))
+    calls, real = [], pricing.price_all
+    monkeypatch.setattr(pricing, "price_all", lambda *a, **k: calls.append(1) or real(*a, **k))
     context = Sample("gpt3-13b", "h100_sxm", dims={"tp": 4}).context()
     assert sum(len(s.fixes) for rule in RULES for s in rule.check(context)) > 8
     run_rules(context)
