@@ -82,8 +82,8 @@ def test_gemm_on_a_chip_speaks_of_tensor_cores(sartor: Sartor) -> None:
     [
         (["estimate", "gpt2", "--gpu", CHIP, "--eager"], "eager", "a GPU's host launches"),
         (["estimate", "gpt2", "--gpu", CHIP, "--calibration", "mine.toml"], "calibration", "measurements of a GPU"),
-        (["estimate", "gpt2", "--gpu", CHIP, "--dtype", "fp32"], "dtype", "no matrix rate"),
-        (["estimate", "gpt2", "--gpu", CHIP, "--dtype", "int8_wo"], "dtype", "no matrix units"),
+        (["estimate", "gpt2", "--gpu", CHIP, "--dtype", "fp32"], "dtype", "no matrix units"),
+        (["gemm", "8", "8", "8", "--gpu", CHIP, "--dtype", "int8_wo"], "dtype", "no matrix units"),
         (["estimate", "gpt2", "--gpu", "edge_tpu_like"], "gpu", "multiply int8 at most"),
         (["lint", "gpt2", "--gpu", CHIP, "--format", "sarif"], "--format", "SARIF rules describe GPU kernels"),
         (["collective", "all_reduce", "1e6", "8", "--gpu", CHIP, "--eager"], "eager", "a GPU's host launches"),

@@ -32,8 +32,8 @@ def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
 def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import sartor.shapes.sweep as sweeps
 
-    calls, real = [], sweeps.estimates
-    monkeypatch.setattr(sweeps, "estimates", lambda *a, **k: calls.append(len(a[0])) or real(*a, **k))
+    calls, real = [], sweeps.price_all
+    monkeypatch.setattr(sweeps, "price_all", lambda *a, **k: calls.append(len(a[0])) or real(*a, **k))
     assert len(shape_body(asked(model="llama-2-70b"))["sweeps"]) == 7
     assert calls == [7]
 
