@@ -101,7 +101,7 @@ def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, 
     if spread.ep > 1 and job.shape.moe_ffn is None and not spread.assumed:
         raise InputError("ep", spread.ep, "the model has no experts", "1")
     sharded = dp * spread.cp > 1
-    usual_zero = (3 if job.trainer.shards_fully else 1) if sharded else 0
+    usual_zero = (3 if job.trainer.shards_fully else 1) if sharded and not job.trainer.lockstep else 0
     zero = usual_zero if spread.zero_stage is None else spread.zero_stage
     if zero not in (0, 1, 2, 3):
         raise InputError("zero_stage", zero, "must be from 0 to 3", "1")

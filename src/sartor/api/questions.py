@@ -31,7 +31,7 @@ from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
 from sartor.step.question import training_job
 from sartor.step.recipes import workload_of
-from sartor.step.trainers import DEFAULT, trainer_named
+from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIB
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
@@ -170,7 +170,7 @@ def _training(
     """One device's share of a training step."""
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
-    trainer = trainer_named(framework or DEFAULT, asked.gpu)
+    trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)
     if spread.assumed:  # the question is about the shape as it is written
         trainer = replace(trainer, vocab_multiple=0)
     if eager:
