@@ -8,19 +8,44 @@ True
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sartor.api import advise, ask, design, estimate, gemm, lint, plan
+    from sartor.api import (
+        advise,
+        ask,
+        collective,
+        design,
+        estimate,
+        gemm,
+        lint,
+        lint_launch,
+        place,
+        plan,
+    )
     from sartor.errors import InputError
 
-__all__ = ["InputError", "__version__", "advise", "ask", "design", "estimate", "gemm", "lint", "plan"]
+__all__ = [
+    "InputError",
+    "__version__",
+    "advise",
+    "ask",
+    "collective",
+    "design",
+    "estimate",
+    "gemm",
+    "lint",
+    "lint_launch",
+    "place",
+    "plan",
+]
 
 
-def __getattr__(name: str) -> Any:
-    """The journeys are loaded when first asked for, so that ``import sartor`` costs nothing."""
+def __getattr__(name: str) -> object:
+    """The journeys are loaded when first asked for, so that ``import sartor`` costs nothing. Those that share a room's
+    name (launch, read, schedule) are called from ``sartor.api``."""
     if name == "InputError":
         from sartor.errors import InputError
 
@@ -28,5 +53,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from sartor import api
 
-        return getattr(api, name)
+        return vars(api)[name]
     raise AttributeError(f"module 'sartor' has no attribute {name!r}")

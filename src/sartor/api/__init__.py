@@ -1,4 +1,4 @@
-"""The journeys, each a page that reads from top to bottom: estimate, gemm, lint, advise, plan, design.
+"""The journeys, each a page that reads from top to bottom: estimate, lint, advise, plan, design, and what they rest on.
 
 >>> import sartor
 >>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")
@@ -8,6 +8,7 @@
 
 from sartor.api.collectives import collective
 from sartor.api.designs import design
+from sartor.api.instances import place, schedule
 from sartor.api.models import Model, read
 from sartor.api.plans import launch, lint_launch, plan
 from sartor.api.questions import ask
@@ -29,6 +30,8 @@ __all__ = [
     "lint",
     "lint_launch",
     "lint_question",
+    "place",
     "plan",
     "read",
+    "schedule",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.answers import DesignAnswer
 from sartor.api.models import Model, read
@@ -14,7 +14,7 @@ from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.reading import ModelReading
-from sartor.units import GIB, JsonMap
+from sartor.units import GIB
 
 if TYPE_CHECKING:
     from sartor.designs.chips import NamedChip
@@ -43,12 +43,21 @@ def design(
     shapes: int = 0,
     fleet: Mapping[str, float] | None = None,
     against: Sequence[GpuLike] = (),
-    set: JsonMap | None = None,
+    area_mm2: float | None = None,
+    power_w: float | None = None,
+    energy_j_per_token: float | None = None,
+    objective: str = "throughput",
+    mean: str = "geometric",
+    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    recompute: Sequence[str] = ("none", "full"),
+    area_model: str | None = None,
+    wafer_usd: float | None = None,
+    hbm_usd_per_gb: float | None = None,
+    set: Mapping[str, int | str] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
     workers: int | None = None,
     progress: Callable[[DesignProgress], None] | None = None,
-    **words: Any,
 ) -> DesignAnswer:
     """Which accelerator and plan go best together: the largest training throughput of a space, with its proof.
 
@@ -60,22 +69,41 @@ def design(
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
     name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose.
-    Further words are those of ``search.joint_ask.design_question``: area_mm2, power_w,
-    energy_j_per_token, objective, mean, microbatch_sizes, recompute, area_model, wafer_usd, hbm_usd_per_gb. Raises
-    ``InputError``; "no point fits" is an answer.
+    ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
+    (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_sizes`` and
+    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs.
+    Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
+    from sartor.designs.ask import design_models, design_question
     from sartor.designs.front import check_axes
+    from sartor.designs.question import HBM_USD_PER_GB
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
 
     names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
-    memory = {"hbm_bytes": None if hbm_gib is None else hbm_gib * GIB}
-    sizes = {"num_devices": num_devices, "global_batch_size": global_batch_size}
-    question, notes = _asked(readings, chosen, seq_len, weights, tensor_parallel, {**sizes, **memory, **words})
+    devices = size_of("num_devices", num_devices, 1)
+    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tensor_parallel)
+    question = design_question(
+        tuple(asked),
+        chosen,
+        num_devices=devices,
+        global_batch_size=global_batch_size,
+        area_mm2=area_mm2,
+        power_w=power_w,
+        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
+        energy_j_per_token=energy_j_per_token,
+        objective=objective,
+        mean=mean,
+        microbatch_sizes=microbatch_sizes,
+        recompute=recompute,
+        area_model=area_model,
+        wafer_usd=wafer_usd,
+        hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
+    )
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
     gpus = [device_of(gpu) for gpu in against]
@@ -103,23 +131,6 @@ def design(
         against=beside_chips(question, found.result.best, gpus),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions),
     )
-
-
-def _asked(
-    readings: Sequence[ModelReading],
-    space: AcceleratorSpace,
-    seq_len: int | Sequence[int] | None,
-    weights: Sequence[float],
-    tensor_parallel: Sequence[int],
-    words: JsonMap,
-) -> tuple[DesignQuestion, tuple[str, ...]]:
-    """The question, and what was assumed of its models."""
-    from sartor.designs.ask import design_models, design_question
-
-    devices = size_of("num_devices", words["num_devices"], 1)
-    shapes = [reading.shape for reading in readings]
-    asked, notes = design_models(shapes, devices, seq_len, weights, tensor_parallel)
-    return design_question(asked, space, **words), tuple(notes)
 
 
 def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
@@ -13,7 +13,6 @@ from sartor.api.words import ClusterLike, device_counts, own_calibration_of, ref
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from sartor.launch.plan import LaunchFiles, LaunchReading
@@ -30,20 +29,26 @@ def plan(
     num_devices: int | Sequence[int] | None = None,
     global_batch_size: int,
     seq_len: int | None = None,
-    fix: JsonMap | None = None,
+    dtype: str | None = None,
+    framework: str | None = None,
+    optimizer: str = "adam",
+    attention: str = "flash",
+    context_parallel: str = "ring",
+    routing_skew: float = 1.0,
+    fix: Mapping[str, int | str] | None = None,
     top: int = 10,
     tokens: float = 1e12,
-    set: JsonMap | None = None,
+    set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
     progress: Progress | None = None,
-    **job_words: Any,
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
     each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
-    costed. Further words are those of ``training.question.training_job``: dtype, framework, optimizer, attention,
-    context_parallel, routing_skew. Raises ``InputError``; where nothing fits, the answer says what would.
+    costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
+    ``routing_skew`` the largest expert's tokens over the mean. Raises ``InputError``; where nothing fits, the answer
+    says what would.
     """
     from sartor.plans.next import next_steps, roomier
     from sartor.plans.search import make_pricer, search_plans
@@ -58,9 +63,18 @@ def plan(
     own = own_calibration_of(calibration, where)
     if (traced := reading.shape.traced) is not None:  # what is not said is as it was traced
         seq_len = seq_len or traced.seq_len
-        job_words = {**job_words, "dtype": job_words.get("dtype") or traced.dtype.value}
+        dtype = dtype or traced.dtype.value
     job, notes = training_job(
-        reading.shape, where.gpus, global_batch_size=global_batch_size, seq_len=seq_len, **job_words
+        reading.shape,
+        where.gpus,
+        global_batch_size=global_batch_size,
+        seq_len=seq_len,
+        dtype=dtype,
+        framework=framework,
+        optimizer=optimizer,
+        attention=attention,
+        context_parallel=context_parallel,
+        routing_skew=routing_skew,
     )
     searches = tuple(
         search_plans(job, where.reached(n), n, fix, top=size_of("top", top, 10), calibration=own, progress=progress)

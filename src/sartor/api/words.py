@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
@@ -53,16 +54,19 @@ def own_calibration_of(path: str | Path | None, cluster: Cluster) -> Calibration
     return own_calibration(path, next((gpu for gpu in cluster.gpus if gpu.name == named), cluster.gpu))
 
 
-def word_of(enum: Any, field: str, word: str) -> Any:
+Word = TypeVar("Word", bound=Enum)
+
+
+def word_of(enum: type[Word], field: str, word: str) -> Word:
     """A word as the member of an enum it names."""
     for member in enum:
-        if member.value.lower() == str(word).lower():
+        if str(member.value).lower() == str(word).lower():
             return member
-    words = ", ".join(member.value for member in enum)
+    words = ", ".join(str(member.value) for member in enum)
     raise InputError(field, word, f"must be one of {words}")
 
 
-def size_of(field: str, value: Any, default: int, *, least: int = 1) -> int:
+def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
     """A size in whole units, or its default."""
     if value is None:
         return default

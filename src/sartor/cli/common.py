@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sartor.errors import InputError
-from sartor.units import JsonDict
+
+if TYPE_CHECKING:
+    from sartor.units import JsonDict
 
 
 class Exit(Exception):

@@ -78,7 +78,6 @@ def design(
         return
     check_files(html=html, png=png, out=out)
     check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
-    prices = {} if hbm_usd_per_gb is None else {"hbm_usd_per_gb": hbm_usd_per_gb}
     with progress_line(time_limit) as progress:
         found = api.design(
             model or [],
@@ -110,7 +109,7 @@ def design(
             recompute=words_of(recompute),
             area_model=area_model,
             wafer_usd=wafer_usd,
-            **prices,
+            hbm_usd_per_gb=hbm_usd_per_gb,
         )
     write_files(found, html, png)
     if export is not None and study is not None:

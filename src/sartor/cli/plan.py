@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,6 @@ from sartor.cli import common as c
 from sartor.cli import plan_options as o
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
-from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
@@ -60,6 +59,8 @@ def plan(
 
     Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
     """
+    from sartor import api
+
     if launch is not None:
         only_of_a_search: dict[str, object] = {
             "--global-batch-size": global_batch_size,
@@ -89,24 +90,30 @@ def plan(
         return
     if write is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
-    found = _search(
-        model,
-        cluster,
-        global_batch_size,
-        num_devices=parse_counts(num_devices),
-        seq_len=seq_len,
-        fix=parse_fix(fix, microbatch_size),
-        top=top,
-        tokens=parse_count("--tokens", tokens),
-        set=c.parse_sets(set_),
-        calibration=calibration,
-        dtype=dtype,
-        framework=framework or trainer_of(write[0] if write else None),
-        optimizer=optimizer,
-        attention=attention,
-        context_parallel=context_parallel,
-        routing_skew=routing_skew,
-    )
+    if model is None:
+        raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
+    if global_batch_size is None:
+        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
+    with progress_bar() as progress:
+        found = api.plan(
+            model,
+            cluster,
+            num_devices=parse_counts(num_devices),
+            global_batch_size=global_batch_size,
+            seq_len=seq_len,
+            dtype=dtype,
+            framework=framework or trainer_of(write[0] if write else None),
+            optimizer=optimizer,
+            attention=attention,
+            context_parallel=context_parallel,
+            routing_skew=routing_skew,
+            fix=parse_fix(fix, microbatch_size),
+            top=top,
+            tokens=parse_count("--tokens", tokens),
+            set=c.parse_sets(set_),
+            calibration=calibration,
+            progress=progress,
+        )
     if found.best is not None:
         write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
     _show(found, json=json, out=out)
@@ -119,18 +126,6 @@ def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
     from sartor.hardware.cluster_catalog import load_cluster
 
     refuse_on_a_chip(load_cluster(cluster).gpu, "--write", kind, STARTS_GPUS)
-
-
-def _search(model: str | None, cluster: str, global_batch_size: int | None, **asked: Any) -> PlanAnswer:
-    """The result of a search, with a progress bar."""
-    from sartor import api
-
-    if model is None:
-        raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
-    if global_batch_size is None:
-        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
-    with progress_bar() as progress:
-        return api.plan(model, cluster, global_batch_size=global_batch_size, progress=progress, **asked)
 
 
 def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
@@ -156,9 +151,9 @@ def _only_with_a_search(given: dict[str, object]) -> None:
             raise InputError(name, said, "cannot be used with --launch", "leave one out")
 
 
-def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> JsonDict:
+def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, int | str]:
     """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
-    out: JsonDict = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
+    out: dict[str, int | str] = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
     for word in ",".join(words or ()).split(","):
         if not word.strip():
             continue

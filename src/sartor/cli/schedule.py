@@ -44,10 +44,9 @@ def schedule(
 
     Example: `sartor schedule examples/schedule/decoder_backward.json --time-limit 5`
     """
-    from sartor.read.schedule_json import read_schedule_problem
+    from sartor import api
     from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
     from sartor.schedule.result import Solver
-    from sartor.schedule.solve import solve
 
     if solver not in tuple(Solver):
         raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")
@@ -55,7 +54,7 @@ def schedule(
         from sartor.report.gantt import check_figure_name, write_gantt
 
         check_figure_name(figure)
-    found = solve(read_schedule_problem(instance), time_limit, Solver(solver))
+    found = api.schedule(instance, time_limit=time_limit, solver=solver)
     c.answer("schedule", schedule_body(found), as_json=json, out=out)
     if trace:
         from sartor.report.files import write_atomic

@@ -36,11 +36,10 @@ def place(
 
     Example: `sartor place examples/placement/encoder_decoder.json`
     """
-    from sartor.placement.place import place as solve
-    from sartor.read.placement_json import read_placement, read_terms
+    from sartor import api
     from sartor.report.placement import placement_body, placement_view
 
-    found = solve(read_placement(instance), read_terms(terms) if terms else None)
+    found = api.place(instance, terms=terms)
     c.answer("place", placement_body(found), as_json=json, out=out)
     if not json:
         c.show(placement_view(found))

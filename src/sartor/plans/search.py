@@ -59,7 +59,7 @@ def search_plans(
     job: TrainingJob,
     cluster: Cluster,
     num_devices: int,
-    fixed: Mapping[str, int] | None = None,
+    fixed: Mapping[str, int | str] | Mapping[str, int] | None = None,
     *,
     top: int = 10,
     uneven: bool = True,

@@ -1,0 +1,37 @@
+"""The journeys of a given instance: where its layers go, and when its operators run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sartor.api.words import word_of
+
+if TYPE_CHECKING:
+    from sartor.placement.plan import Placement
+    from sartor.schedule.result import ScheduleResult
+
+
+def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement:
+    """The optimal placement of the layers of ``instance`` (a JSON file) on its devices: stages, copies, widths.
+
+    ``terms`` is a file of further costs: link tiers, gradient reduction, device types, interleaving, ZeRO. Raises
+    ``InputError``; where nothing fits, the answer says what would.
+    """
+    from sartor.placement.place import place as solve
+    from sartor.read.placement_json import read_placement, read_terms
+
+    return solve(read_placement(Path(instance)), read_terms(Path(terms)) if terms else None)
+
+
+def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleResult:
+    """The shortest schedule found of the operators of ``instance`` (a JSON file) on its cores, with a lower bound.
+
+    ``time_limit`` in seconds; 0 answers at once with list scheduling. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
+    Raises ``InputError``.
+    """
+    from sartor.read.schedule_json import read_schedule_problem
+    from sartor.schedule.result import Solver
+    from sartor.schedule.solve import solve
+
+    return solve(read_schedule_problem(Path(instance)), time_limit, word_of(Solver, "solver", solver))
