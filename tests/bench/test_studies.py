@@ -21,7 +21,7 @@ from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.report.draw_study import study_rows
+from sartor.report.draw_measured import study_rows
 
 LARGE = Scale(
     facts=replace(FACTS, num_sms=132, memory_bytes=80e9, l2_bytes=50e6),

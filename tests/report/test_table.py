@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from sartor import api
 from sartor.answers import Advice, ModelEstimate
-from sartor.report import table
+from sartor.report import table_advice, table_estimate, table_operators
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict
 
@@ -40,15 +40,15 @@ def assert_fits(view: RenderableType) -> None:
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 @pytest.mark.parametrize("model", ["pythia-2.8b", "deepseek-v3", "mixtral-8x7b"])
 def test_an_estimate_fits_100_columns_and_nothing_is_cut(model: str, phase: str) -> None:
-    assert_fits(table.estimate_view(api.estimate(f"examples/{model}/config.json", "h100", phase=phase)))
+    assert_fits(table_estimate.estimate_view(api.estimate(f"examples/{model}/config.json", "h100", phase=phase)))
 
 
 def test_advice_fits_100_columns_and_nothing_is_cut(advice: Advice) -> None:
-    assert_fits(table.advice_view(advice))
+    assert_fits(table_advice.advice_view(advice))
 
 
 def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
-    view = table.gemm_view(api.gemm(131072, 131073, 131074, "a100", batch=512))
+    view = table_operators.gemm_view(api.gemm(131072, 131073, 131074, "a100", batch=512))
     assert_fits(view)
     assert sum("chosen" in line for line in rendered(view)) == 1
 
@@ -62,11 +62,11 @@ def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
     ],
 )
 def test_a_gemm_says_whose_coefficients_it_is_priced_with(gpu: str, words: str) -> None:
-    assert words in " ".join(" ".join(rendered(table.gemm_view(api.gemm(4096, 4096, 4096, gpu)))).split())
+    assert words in " ".join(" ".join(rendered(table_operators.gemm_view(api.gemm(4096, 4096, 4096, gpu)))).split())
 
 
 def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
-    lines = rendered(table.operators_table(advice.base.estimate, small=0.02))
+    lines = rendered(table_estimate.operators_table(advice.base.estimate, small=0.02))
     rows = [line for line in lines[1:] if "%" in line]
     leaves = [line for line in rows if not _is_subtotal(line, rows)]
     shares = [float(line.split("%")[0].split()[-1]) for line in leaves]
@@ -80,14 +80,14 @@ def _is_subtotal(line: str, rows: list[str]) -> bool:
 
 
 def test_a_hostile_name_neither_colours_nor_moves_the_terminal(advice: Advice) -> None:
-    lines = rendered(table.estimate_view(renamed(advice.base, HOSTILE)), terminal=True)
+    lines = rendered(table_estimate.estimate_view(renamed(advice.base, HOSTILE)), terminal=True)
     assert "\x1b[31m" not in "".join(lines)
     assert "[red]name[/red]" in "".join(lines)
 
 
 def test_a_very_long_name_is_folded_not_cut(advice: Advice) -> None:
     long = "x" * 300
-    view = table.advice_view(replace(advice, base=renamed(advice.base, long)))
+    view = table_advice.advice_view(replace(advice, base=renamed(advice.base, long)))
     assert_fits(view)
     assert sum(line.count("x") for line in rendered(view)) >= 300
 

@@ -91,9 +91,9 @@ def advise(
             c.say(f"wrote {path}")
     c.answer("advise", contract.advise_body(found), as_json=json, out=out)
     if not json:
-        from sartor.report import table
+        from sartor.report.table_advice import advice_view
 
-        c.show(table.advice_view(found))
+        c.show(advice_view(found))
 
 
 def lint(

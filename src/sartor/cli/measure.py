@@ -184,7 +184,7 @@ def study(
     """
     body = run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
     if png is not None:
-        from sartor.report.draw_study import draw_study
+        from sartor.report.draw_measured import draw_study
         from sartor.report.files import write_atomic
         from sartor.report.frame import to_png
 

@@ -83,9 +83,9 @@ def estimate(
     )
     c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)
     if not json:
-        from sartor.report import table
+        from sartor.report.table_estimate import estimate_view
 
-        c.show(table.estimate_view(found))
+        c.show(estimate_view(found))
 
 
 def gemm(
@@ -120,9 +120,9 @@ def gemm(
     found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, clock=clock, calibration=calibration)
     c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
     if not json:
-        from sartor.report import table
+        from sartor.report.table_operators import gemm_view
 
-        c.show(table.gemm_view(found))
+        c.show(gemm_view(found))
 
 
 def collective(
@@ -168,6 +168,6 @@ def collective(
     )
     c.answer("collective", contract.collective_body(found), as_json=json, out=out)
     if not json:
-        from sartor.report.table_collective import collective_view
+        from sartor.report.table_operators import collective_view
 
         c.show(collective_view(found))

@@ -1,4 +1,4 @@
-"""``sartor gemm`` for the terminal: one GEMM, the terms of its time, the tiles considered."""
+"""``sartor gemm`` and ``sartor collective`` for the terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from sartor.report.contract import bus_bytes_per_s
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import (
     count_text,
@@ -19,10 +20,10 @@ from sartor.report.words import (
     size_text,
     tile_text,
 )
-from sartor.units import format_seconds, format_share
+from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import GemmAnswer
+    from sartor.answers import CollectiveAnswer, GemmAnswer
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:
@@ -107,3 +108,28 @@ def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
 
 def _get(record: Any, name: str) -> Any:
     return record[name] if isinstance(record, dict) else getattr(record, name)
+
+
+def collective_view(answer: CollectiveAnswer) -> RenderableType:
+    """One collective: interval, bus bandwidth, and the members that each tier joins."""
+    op, cost = answer.collective, answer.cost
+    where = f"{op.kind.value} of {size_text(op)} devices on {printable(answer.cluster.name)}"
+    apart = f", {op.stride} apart" if int(op.stride) > 1 else ""
+    line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
+    line.append(f"; {format_bytes(float(bus_bytes_per_s(op, cost)))}/s bus bandwidth; {cost.source.value}")
+    parts = (
+        f"transfer {format_seconds(float(cost.network_s))}, launch and latency {format_seconds(float(cost.overhead_s))}"
+    )
+    return Group(
+        Text(where + apart, style="bold"), Rule(style="dim", characters="-"), line, Text(parts), *_tiers(answer)
+    )
+
+
+def _tiers(answer: CollectiveAnswer) -> list[Text]:
+    inner, lines = 1, []
+    for tier, here in zip(answer.cluster.tiers, answer.members, strict=True):
+        if here > inner:
+            rate = f"{format_bytes(tier.bytes_per_s)}/s per device"
+            lines.append(Text(f"over {printable(tier.name)} ({rate}): {here} devices"))
+        inner = here
+    return lines
