@@ -52,7 +52,7 @@ def test_people_get_errors_and_what_changed(records: Path, tmp_path: Path, call:
     code, text, _ = call("calibrate", records, "--compare", out)
     assert code == 0
     assert "held-out regions" in text
-    assert "no coefficient moved" in text
+    assert "no coefficient changed" in text
     assert max(map(len, text.splitlines())) <= 100
     code, text, _ = call("calibrate", out, "--compare", out, "--json")
     assert all(region["ratio"] == 1 for region in json.loads(text)["compared"]["regions"])

@@ -38,8 +38,8 @@ def test_the_terminal_says_which_links_it_crosses(sartor) -> None:
     ran = sartor("collective", "all_reduce", 1e9, 64, "--cluster", "dgx-h100")
     assert ran.code == 0
     assert "over NVLink" in ran.out
-    assert "8 members together" in ran.out
-    assert "on the bus" in ran.out
+    assert "8 devices" in ran.out
+    assert "bus bandwidth" in ran.out
 
 
 @pytest.mark.parametrize(

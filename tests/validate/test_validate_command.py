@@ -70,7 +70,7 @@ def test_people_are_told_what_was_lent_and_by_whom(tmp_path: Path, call: Callabl
         assert "borrowed from h200_sxm: h100_sxm (gemm bfloat16)" in text
         assert "not measured on this GPU: l40s (gemm bfloat16)" in text
     _, own, _ = call("validate", "operators", "--data", write_parquet(tmp_path / "y.parquet", gemm_rows()))
-    assert "Predicted with" not in own
+    assert "Calibration:" not in own
 
 
 def test_a_missing_extra_leaves_one_json_object(
