@@ -6,7 +6,6 @@ holds one number or an array of them; formulas are written once and serve both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,10 +17,6 @@ Bools: TypeAlias = bool | npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-JsonDict: TypeAlias = dict[str, Any]
-"""A JSON object or TOML table that is being written."""
-JsonMap: TypeAlias = Mapping[str, Any]
-"""One that is read."""
 
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 KIB, MIB, GIB = 2**10, 2**20, 2**30

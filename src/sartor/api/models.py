@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sartor.json_types import JsonMap
 from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.hub import fetch_config
 from sartor.read.huggingface import read_model
-from sartor.units import JsonMap
 
 Model = str | Path | ModelReading
 

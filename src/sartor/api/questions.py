@@ -168,6 +168,7 @@ def _training(
     asked: _Asked, spread: Spread, cluster: Cluster, framework: str | None, own: Calibration | None, eager: bool
 ) -> Question:
     """One device's share of a training step."""
+    size_of("context_len", asked.context_len, 0, least=0)
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
     trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import (
     Attention,
     Collective,
@@ -16,7 +17,6 @@ from sartor.operators import (
     MemoryBound,
     Pass,
 )
-from sartor.units import JsonDict, JsonMap
 
 
 class ClockMode(StrEnum):

@@ -16,13 +16,13 @@ from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import OperatorGraph, Part
-from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import OperatorGraph
-from sartor.units import JsonDict
 
 HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
 """Samples shorter than a scheduler's turn, so that some are undisturbed on a host that others use."""

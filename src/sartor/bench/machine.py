@@ -16,9 +16,10 @@ from sartor.bench.device import DeviceFacts
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_from, gpu_names
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType, Gemm
 from sartor.records.rows import Unexpressed, dtype_of
-from sartor.units import GIB, GIGA, MEGA, MIB, TERA, JsonDict, JsonMap
+from sartor.units import GIB, GIGA, MEGA, MIB, TERA
 
 if TYPE_CHECKING:
     from sartor.bench.scale import Scale

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sartor.bench.cases import StackRun
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 Array = npt.NDArray[np.float64]
 

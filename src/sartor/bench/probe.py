@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from sartor.bench.device import Reading
-from sartor.units import MEGA, JsonDict
+from sartor.json_types import JsonDict
+from sartor.units import MEGA
 
 NVIDIA_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 

@@ -11,7 +11,7 @@ from typing import Any
 from sartor.bench.cases import BenchCase, ClockMode
 from sartor.bench.device import DeviceFacts
 from sartor.bench.timing import Timing
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 SUSTAINED, NOISY, RESIDENT, CHOSEN_KERNEL = 32, 64, 128, 256
 """Bits of ``flag`` (1 to 16 are those of data/measured/README.md): timed after a second and more of work; spread above

@@ -19,7 +19,7 @@ from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
 from sartor.errors import InputError, MissingExtraError
-from sartor.units import JsonMap
+from sartor.json_types import JsonMap
 
 AGREE = 0.15
 """Two visits to a case that differ by more are worth a third."""

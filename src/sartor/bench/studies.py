@@ -13,10 +13,10 @@ from enum import StrEnum
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.scale import Scale
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, DType, Gemm, Layout, Pass
-from sartor.units import JsonDict
 
 Propose = Callable[[str], TransformerShape | None]
 """The same-size shape the search proposes for a model of the zoo; None where it finds nothing faster."""

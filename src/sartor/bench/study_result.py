@@ -14,7 +14,7 @@ from sartor.bench.compare import Pair, pairs
 from sartor.bench.studies import Arm, Study
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.gpu import Gpu
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

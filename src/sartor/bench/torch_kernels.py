@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
+from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
-from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from sartor.cost.correction.calibration_file import CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 
 def as_toml(found: CalibrationFit) -> str:

@@ -20,8 +20,8 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.gpu import gemm as product_cost
 from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, Layout
-from sartor.units import JsonDict
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

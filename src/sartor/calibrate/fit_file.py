@@ -31,12 +31,12 @@ from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.json_types import JsonMap
 from sartor.operators import DType, Gemm, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
-from sartor.units import JsonMap
 
 LEAST_ROWS = 10
 MOST_SAMPLES = 400

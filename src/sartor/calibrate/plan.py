@@ -5,8 +5,8 @@ from __future__ import annotations
 from sartor.calibrate.fit import Products
 from sartor.calibrate.samples import choose, grid
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import JsonDict
 
 COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
 

@@ -12,7 +12,7 @@ import typer
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
-    from sartor.units import JsonDict
+    from sartor.json_types import JsonDict
 
 
 class Exit(Exception):

@@ -16,7 +16,7 @@ from sartor.cli import common as c
 from sartor.cli import design_options as o
 from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
 from sartor.errors import InputError
-from sartor.units import JsonMap
+from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import DesignAnswer

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from sartor.cli import common as c
 from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 DeviceName = Annotated[
     str,

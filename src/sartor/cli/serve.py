@@ -63,7 +63,7 @@ def serve(
         import secrets
 
         settings = replace(settings, token=secrets.token_urlsafe(24))
-        c.say(f"sartor: {host} reachable from other machines, unencrypted; the address includes the access token")
+        c.say(f"sartor: {host} can be reached from other machines, unencrypted; the address includes the access token")
 
     def ready() -> None:
         address = address_of(settings, sock)

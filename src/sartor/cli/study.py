@@ -9,7 +9,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 if TYPE_CHECKING:
     from rich.table import Table

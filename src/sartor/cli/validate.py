@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sartor.cli import common as c
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 group = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements.")
 

@@ -19,10 +19,10 @@ from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow
 from sartor.hardware.memory import Memory
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import Recompute
 from sartor.operators import DType
 from sartor.placement.plan import Plan, Stage
-from sartor.units import JsonDict, JsonMap
 
 MOST_VALUES = 24
 """Values of an axis that are listed; of longer ones the number and the ends."""

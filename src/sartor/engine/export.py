@@ -13,7 +13,7 @@ from sartor.designs.result import Ranked
 from sartor.engine.codec import architecture_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 SUFFIXES = (".csv", ".parquet")
 

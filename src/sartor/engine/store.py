@@ -36,7 +36,7 @@ from sartor.engine.lock import held
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 T = TypeVar("T")
 

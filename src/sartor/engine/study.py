@@ -17,7 +17,7 @@ from sartor.designs.result import Baseline
 from sartor.engine.codec import from_text
 from sartor.engine.schema import cannot, connect
 from sartor.errors import InputError
-from sartor.units import JsonMap
+from sartor.json_types import JsonMap
 
 MAIN = "main"
 """The search of the question itself; others of a study are named for what they are for."""

@@ -17,8 +17,9 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.hardware.memory import Memory
+from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, JsonDict
+from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints
 
 
 class Dataflow(Enum):

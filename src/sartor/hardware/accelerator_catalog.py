@@ -21,8 +21,9 @@ from sartor.hardware.catalog import ACCELERATORS as ENTRIES
 from sartor.hardware.catalog import canonical
 from sartor.hardware.door import Complaint, check, is_path, kind, model_of, nearest_names, read_toml
 from sartor.hardware.memory import Memory
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
-from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, JsonDict, JsonMap
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -17,8 +17,9 @@ from sartor.hardware import door
 from sartor.hardware.door import check, is_path, kind, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import FIELD_NAMES, Gpu
 from sartor.hardware.selfcheck import check_gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA, JsonDict
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -19,7 +19,8 @@ from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
-from sartor.units import GIGA, MICRO, JsonDict
+from sartor.json_types import JsonDict
+from sartor.units import GIGA, MICRO
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, get_args
 
 from sartor.errors import InputError
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.deepspeed import flag_true, sorted_out, trainer_arguments
 from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
@@ -38,7 +39,6 @@ from sartor.model.training import (
 )
 from sartor.read.config_text import printable
 from sartor.step.trainers import FSDP
-from sartor.units import JsonDict, JsonMap
 
 KIND = LaunchKind.ACCELERATE
 _refuse = refuser(KIND)

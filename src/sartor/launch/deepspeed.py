@@ -10,6 +10,7 @@ import json
 from dataclasses import replace
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
@@ -35,7 +36,6 @@ from sartor.model.training import (
 )
 from sartor.read.config_text import printable
 from sartor.step.trainers import DEEPSPEED, as_launched
-from sartor.units import JsonDict, JsonMap
 
 KIND = LaunchKind.DEEPSPEED
 _refuse = refuser(KIND)

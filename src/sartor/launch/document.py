@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 MAX_SIZE = 2**40
 NO_OTHERS: Mapping[str, tuple[str, ...]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
@@ -32,7 +33,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.zoo import load_model
-from sartor.units import JsonDict, JsonMap, ceil_div
+from sartor.units import ceil_div
 
 KIND = LaunchKind.TORCHTITAN
 _refuse = refuser(KIND)

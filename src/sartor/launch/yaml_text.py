@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.read.config_text import printable
-from sartor.units import JsonDict, JsonMap
 
 MAX_CHARS = 200_000
 """Longest text that is read: about three seconds."""

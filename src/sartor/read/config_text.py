@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 MAX_BYTES = 10 * 1000 * 1000
 """Largest config.json that is read; published ones stay below 1 MB (id2label tables included)."""

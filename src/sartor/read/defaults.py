@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
+from sartor.json_types import JsonDict
 from sartor.read.config_text import packaged_json
-from sartor.units import JsonDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sartor.errors import InputError, MissingExtraError
+from sartor.json_types import JsonMap
 from sartor.model.traced import TracedModel
 from sartor.read.config_text import read_config
 from sartor.read.hub import fetch_config
 from sartor.read.zoo_config import zoo_config
-from sartor.units import JsonMap
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 PHASES = ("train", "prefill")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.shape import MAX_LAYERS
 from sartor.read.defaults import ClassDefaults, class_defaults
-from sartor.units import JsonDict
 
 MAX_SIZE = 2**28
 """Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.reading import ModelReading
 from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel
 from sartor.model.traced_shape import traced_shape
@@ -33,7 +34,6 @@ from sartor.operators import (
 )
 from sartor.read.config_text import MAX_BYTES, printable, read_config
 from sartor.read.traced_roles import traced_role
-from sartor.units import JsonDict, JsonMap
 
 SCHEMA = "sartor/extract/1"
 SIZES: dict[str, tuple[str, ...]] = {

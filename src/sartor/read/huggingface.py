@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.counts import count_params
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
@@ -22,7 +23,7 @@ from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.published import default_class, is_published_class
 from sartor.read.verified import unverified
-from sartor.units import JsonDict, format_count
+from sartor.units import format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.placement.problem import (
     Edge,
     FixedStrategy,
@@ -21,7 +22,6 @@ from sartor.placement.problem import (
 )
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.read.config_text import parse_config
-from sartor.units import JsonDict
 
 MAX_BYTES = 100 * 1000 * 1000
 """Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""

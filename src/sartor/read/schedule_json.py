@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.read.config_text import printable
 from sartor.read.placement_json import read_object
 from sartor.schedule.problem import ScheduledOperator, ScheduleProblem
-from sartor.units import JsonMap
 
 OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 

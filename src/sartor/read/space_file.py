@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
 from sartor.errors import InputError
 from sartor.hardware.door import is_path, nearest_names, read_toml
+from sartor.json_types import JsonDict
 from sartor.read.config_text import printable
-from sartor.units import JsonDict
 
 ENTRIES = Path(__file__).parent / "spaces"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.zoo import load_model, model_entry
-from sartor.units import JsonDict, JsonMap
 
 COMMON = {
     "num_layers": "num_hidden_layers",

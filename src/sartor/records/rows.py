@@ -20,6 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.operators import (
     Attention,
     Collective,
@@ -34,7 +35,7 @@ from sartor.operators import (
     Operator,
     Pass,
 )
-from sartor.units import JsonMap, ceil_div
+from sartor.units import ceil_div
 
 
 class Unexpressed(Exception):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.errors import InputError, MissingExtraError
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 Floats64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.records.rows import kernel_family
 from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
-from sartor.units import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

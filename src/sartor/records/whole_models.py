@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -14,7 +15,6 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.records.rows import RowWork, Unexpressed, dtype_of
-from sartor.units import JsonMap
 
 MODELS = {
     "bert_large": "bert-large",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sartor.json_types import JsonMap
 from sartor.report.accuracy_view import case_text, counted, legend_of, name_of, origins
 from sartor.report.draw_measured import draw_error_by_size, draw_scatter
 from sartor.report.frame import Chart, to_svg
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.page import _style as style
-from sartor.units import JsonMap
 
 _COLUMNS = (
     ("mape", "MAPE"),

@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.report.table_estimate import notes
 from sartor.report.words import count_text, owner_words, printable
-from sartor.units import JsonDict, JsonMap, format_seconds
+from sartor.units import format_seconds
 
 WORST_GROUPS = 6
 """With more groups than this, the worst targets are listed per table."""

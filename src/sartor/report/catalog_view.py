@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.markdown import Markdown
 from rich.table import Table
 
-from sartor.units import GIB, JsonDict, format_count
+from sartor.json_types import JsonDict
+from sartor.units import GIB, format_count
 
 
 def catalog_view(what: str, entries: Sequence[JsonDict], *, whole: bool) -> RenderableType:

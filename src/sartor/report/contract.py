@@ -10,9 +10,10 @@ import numpy as np
 from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEstimate
 from sartor.cost.collective.ring import volume
 from sartor.cost.cost import Cost
+from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
 from sartor.plans.search import HeldPlan
-from sartor.units import Floats, JsonDict
+from sartor.units import Floats
 
 TILE_KEYS = ("tile_m", "tile_n", "waves", "tile_efficiency", "wave_efficiency")
 

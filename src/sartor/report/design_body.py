@@ -19,11 +19,11 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Progress, Ranked
 from sartor.designs.why import Reason
 from sartor.hardware.accelerator_catalog import accelerator_fields
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import Recompute
 from sartor.report.contract import picked, plain, record
 from sartor.report.design_shapes import shapes_body
 from sartor.report.design_words import why_texts
-from sartor.units import JsonDict, JsonMap
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
 

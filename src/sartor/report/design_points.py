@@ -13,6 +13,7 @@ from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked
+from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.design_shapes import regret_points
 from sartor.report.design_words import (
@@ -26,7 +27,7 @@ from sartor.report.words import printable
 from sartor.schedule.from_graph import UNIT_S
 from sartor.schedule.result import Mode, ScheduleResult
 from sartor.step.simulation import PipelineTimes, simulate
-from sartor.units import JsonDict, format_seconds, format_share
+from sartor.units import format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]
 

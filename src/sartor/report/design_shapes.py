@@ -13,6 +13,7 @@ from rich.text import Text
 from sartor.designs.chips import NamedChip
 from sartor.designs.shapes import ShapeDesign
 from sartor.hardware.accelerator_catalog import accelerator_fields
+from sartor.json_types import JsonDict
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
@@ -21,7 +22,7 @@ from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.table_estimate import plain_table, section_title
 from sartor.report.words import printable
-from sartor.units import JsonDict, format_share
+from sartor.units import format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

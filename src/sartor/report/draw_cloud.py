@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
+from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, rows_chart
 from sartor.report.search_points import DesignCloud
-from sartor.units import JsonDict
 
 HEIGHT = 320
 WIDTH = 640

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from sartor.json_types import JsonDict
 from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.die_points import FloorPlan
 from sartor.report.frame import FILE, Chart, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
 from sartor.report.palette import Theme
 from sartor.report.search_points import Convergence
-from sartor.units import JsonDict
 
 SIDE = 260
 """Height of the floor plan [px]."""

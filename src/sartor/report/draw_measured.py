@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sartor.json_types import JsonDict, JsonMap
 from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, legend, rows_chart
 from sartor.report.words import printable
-from sartor.units import JsonDict, JsonMap
 
 
 def draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Chart:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, log_axis, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Roofline
-from sartor.units import TERA, JsonDict
+from sartor.units import TERA
 
 TOP = 6
 """Operators that get a colour of their own."""

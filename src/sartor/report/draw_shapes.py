@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, rows_chart
 from sartor.report.palette import Theme
 from sartor.report.points import Pareto, Sawtooth
-from sartor.units import JsonDict
 
 
 def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:

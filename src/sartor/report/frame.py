@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from sartor.errors import MissingExtraError
+from sartor.json_types import JsonDict
 from sartor.report.palette import CSS, DARK, LIGHT, Theme
-from sartor.units import JsonDict
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.report.files import write_atomic
 from sartor.report.frame import (
     FILE,
@@ -26,7 +27,6 @@ from sartor.report.frame import (
 from sartor.report.words import printable
 from sartor.schedule.problem import OperatorId
 from sartor.schedule.result import Mode, ScheduleResult
-from sartor.units import JsonDict
 
 COLUMNS = 84
 """Characters of the time axis; with core names a line fits in 100 columns."""

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sartor.json_types import JsonDict
 from sartor.report.contract import plain
 from sartor.report.grid import grid_view
 from sartor.report.plan_body import cluster_body, priced_body
@@ -18,7 +19,7 @@ from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
 from sartor.step.waterfall import StageMemory
-from sartor.units import JsonDict, format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import LaunchAnswer

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sartor import __version__
+from sartor.json_types import JsonDict
 from sartor.report.words import printable
 from sartor.rules import rule as rules
 from sartor.rules.catalog import find_rule
 from sartor.rules.rule import Finding, Grade, Rule
-from sartor.units import JsonDict, format_seconds, format_share
+from sartor.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from sartor.json_types import JsonMap
 from sartor.report.words import printable
-from sartor.units import JsonMap, format_seconds
+from sartor.units import format_seconds
 
 MOST_ROWS = 40
 

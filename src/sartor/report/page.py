@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from sartor.json_types import JsonMap
 from sartor.report.charts import PAGE, draw
 from sartor.report.figures import advice_points
 from sartor.report.frame import vl_convert
@@ -19,7 +20,7 @@ from sartor.report.page_sections import arrows, bullets, figure, findings_sectio
 from sartor.report.palette import DARK, LIGHT, css_variables
 from sartor.report.verdict import verdict_parts
 from sartor.report.words import speedup_text, workload_text
-from sartor.units import JsonMap, format_count, format_seconds, format_share
+from sartor.units import format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
+from sartor.json_types import JsonMap
 from sartor.report.design_grids import (
     alternatives_grid,
     area_grid,
@@ -22,7 +23,7 @@ from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
-from sartor.units import JsonMap, format_seconds, format_share
+from sartor.units import format_seconds, format_share
 
 LINKS = (("search", "Search"), ("others", "Alternatives"), ("plans", "Plans"), ("chip", "Chip"), ("layer", "A layer"),
          ("pipeline", "Pipeline"), ("reading", "How to read this"))  # fmt: skip

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.report.html import Markup, element, join
-from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import Advice

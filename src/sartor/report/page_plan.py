@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sartor.json_types import JsonMap
 from sartor.report.html import Markup, element, grid_table
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
@@ -12,7 +13,7 @@ from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, st
 from sartor.report.plan_points import plan_points
 from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words
 from sartor.step.footprint import usable_bytes
-from sartor.units import JsonMap, format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sartor.cost.price import Estimate
+from sartor.json_types import JsonMap
 from sartor.operators import kind_name
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
@@ -23,7 +24,7 @@ from sartor.report.words import (
     sure_text,
     tile_text,
 )
-from sartor.units import JsonMap, format_seconds, format_share
+from sartor.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice

@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.json_types import JsonDict
 from sartor.placement.plan import Placement, Plan, Stage
 from sartor.report.words import printable
-from sartor.units import JsonDict, format_seconds
+from sartor.units import format_seconds
 
 PICTURE = 78
 """Width of the pipeline picture in characters."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
+from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
 from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
-from sartor.units import JsonDict
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
 TIME = (

@@ -6,10 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.json_types import JsonDict
 from sartor.report.gantt import gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
 from sartor.schedule.result import Mode, ScheduleResult
-from sartor.units import JsonDict, format_share
+from sartor.units import format_share
 
 MAX_ROWS = 60
 """Operators listed below the picture; the JSON has all of them."""

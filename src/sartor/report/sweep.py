@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
@@ -16,7 +17,7 @@ from sartor.model.workload import Workload
 from sartor.report.points import Sawtooth
 from sartor.shapes.sweep import sweep
 from sartor.step.running import InRun
-from sartor.units import JsonMap, format_share
+from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice

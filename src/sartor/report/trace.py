@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ from sartor.cost.correction.calibration_file import load_own_calibration, read_c
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
-from sartor.units import JsonDict, JsonMap
 from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict
 from sartor.validate.suspicion import suspected, suspicion, unit_of

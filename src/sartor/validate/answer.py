@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 from sartor.validate.accuracy import Accuracy, Group
 from sartor.validate.predictions import Predicted
 

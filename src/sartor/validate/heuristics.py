@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sartor.json_types import JsonDict
 from sartor.records.tables import Floats64, Index
-from sartor.units import JsonDict
 from sartor.validate.predictions import Predicted
 
 SAMPLE = 300

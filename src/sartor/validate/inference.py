@@ -18,7 +18,7 @@ import numpy as np
 
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
 from sartor.validate.suspicion import suspected, suspicion
 

@@ -15,6 +15,7 @@ from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -36,7 +37,6 @@ from sartor.operators import (
 )
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
-from sartor.units import JsonMap
 from sartor.validate.inference_shapes import shape_of
 
 ASSUMED = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo.build import build_shape
 from sartor.records.rows import Unexpressed
 from sartor.records.whole_models import named_model
-from sartor.units import JsonDict
 
 _SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab")
 

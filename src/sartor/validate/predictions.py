@@ -19,6 +19,7 @@ from sartor.cost.price import price
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import (
     Attention,
     Collective,
@@ -34,7 +35,6 @@ from sartor.records.rows import RowWork, Unexpressed, outside, work_of
 from sartor.records.tables import Coded, Floats64, Index
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
-from sartor.units import JsonDict, JsonMap
 
 IMPOSSIBLE = 1.1
 """A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement

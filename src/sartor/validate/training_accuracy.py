@@ -19,7 +19,7 @@ import numpy as np
 from sartor.cost.correction.training_calibration import read_training_table
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 from sartor.validate.suspicion import suspected, suspicion
 from sartor.validate.training_predictions import TrainingOutcome, predict_training
 from sartor.validate.training_ranking import ranking

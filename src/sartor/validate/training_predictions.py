@@ -13,12 +13,12 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
-from sartor.units import JsonMap
 from sartor.validate.training_rows import TrainingCase
 
 PARTS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.model.zoo.build import build_shape
 from sartor.records.rows import Unexpressed
 from sartor.records.whole_models import MODELS
-from sartor.units import JsonDict
 
 SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "vocab")
 

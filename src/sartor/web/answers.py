@@ -6,8 +6,8 @@ from typing import Any
 
 from sartor import api
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.report import contract
-from sartor.units import JsonMap
 from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
 from sartor.web.parameters import SPREAD
 from sartor.web.reply import Reply, answered, compact

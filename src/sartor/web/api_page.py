@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from sartor.json_types import JsonDict
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
-from sartor.units import JsonDict
 from sartor.web.fields import Field
 from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route

@@ -9,11 +9,11 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
-from sartor.units import JsonDict, JsonMap
 from sartor.web.uploads import own_cluster, own_gpu, plain_name
 
 WORDS = (

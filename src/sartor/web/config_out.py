@@ -6,13 +6,13 @@ import copy
 import json
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
 from sartor.report.lint_formats import CONFIG_KEYS
-from sartor.units import JsonDict, JsonMap
 from sartor.web.asked import model_of
 
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")

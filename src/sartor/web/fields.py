@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

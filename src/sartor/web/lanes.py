@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.units import JsonMap
+from sartor.json_types import JsonMap
 from sartor.web.reply import Reply, refused
 
 DEAD = (asyncio.IncompleteReadError, ConnectionError, ValueError)

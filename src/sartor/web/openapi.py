@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sartor import __version__
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 from sartor.web.routes import ROUTES, SHELVES, Route
 
 REFUSALS = {

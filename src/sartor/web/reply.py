@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from sartor.errors import InputError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

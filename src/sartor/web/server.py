@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from sartor.errors import InputError, MissingExtraError
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 from sartor.web.settings import Settings
 
 MOST_CONNECTIONS = 256

@@ -15,6 +15,7 @@ from sartor.answers import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
 from sartor.report import contract
@@ -23,7 +24,7 @@ from sartor.report.points import roofline_points
 from sartor.rules.rule import largest_split
 from sartor.shapes.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.step.running import InRun
-from sartor.units import JsonDict, JsonMap, largest_power_of_two_dividing
+from sartor.units import largest_power_of_two_dividing
 from sartor.web.asked import device_of, model_of, question_of
 from sartor.web.uploads import question_key
 

@@ -12,9 +12,9 @@ import numpy as np
 from sartor.designs.point import ModelOutcome
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.pareto import is_pareto
 from sartor.report.contract import plain
-from sartor.units import JsonDict, JsonMap
 
 MOST_POINTS = 3000
 MOST_STEPS = 600

@@ -16,9 +16,9 @@ from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.memory import Memory
+from sartor.json_types import JsonDict, JsonMap
 from sartor.report.contract import plain, record
 from sartor.report.design_points import layer_bars, pipeline_bars
-from sartor.units import JsonDict, JsonMap
 
 Key = tuple[str, int, float]
 _LAST: dict[Key, JsonDict] = {}

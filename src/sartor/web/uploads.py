@@ -18,7 +18,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table
 from sartor.hardware.device import device_from
 from sartor.hardware.gpu import Gpu
-from sartor.units import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 
 def own_gpu(text: str) -> Gpu:

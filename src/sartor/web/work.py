@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 from sartor.errors import InputError, InternalError
-from sartor.units import JsonMap
+from sartor.json_types import JsonMap
 from sartor.web.reply import Reply, refused
 
 REMEMBERED = 64

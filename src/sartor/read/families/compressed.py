@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sartor.json_types import JsonDict
 from sartor.model.layer import AttentionMixer, Layer, Linear, Split, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
@@ -19,7 +20,6 @@ from sartor.read.families.decoder import (
 from sartor.read.families.latent import indexer
 from sartor.read.families.patterns import Reach, all_sparse, dense_first
 from sartor.read.fields import Fields
-from sartor.units import JsonDict
 
 
 def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from sartor.json_types import JsonDict
 from sartor.model.counts import count_params, layer_params, run_sets
 from sartor.model.layer import Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.config_text import packaged_json
 from sartor.read.fields import Fields
-from sartor.units import JsonDict
 
 TIED = "tie_word_embeddings"
 

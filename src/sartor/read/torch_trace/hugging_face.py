@@ -13,11 +13,11 @@ from transformers import AttentionInterface, AutoConfig
 from transformers.models.auto import modeling_auto
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.traced import TracedModel
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import hugging_face_attention
 from sartor.read.torch_trace.trace import Subject, trace
-from sartor.units import JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from torch.nn import Module

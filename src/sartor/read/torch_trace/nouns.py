@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from sartor.json_types import JsonDict
 from sartor.model.traced import Grows
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Operator, Pass
 from sartor.read.torch_trace.records import Record
-from sartor.units import JsonDict
 
 DTYPES = {
     "float64": DType.FP64,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.trace import Subject
-from sartor.units import JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -14,9 +14,9 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sartor.json_types import JsonDict
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.records import Read, Record
-from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from torch import Tensor

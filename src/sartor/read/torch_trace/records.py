@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sartor.units import JsonDict
+from sartor.json_types import JsonDict
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from sartor.json_types import JsonDict
 from sartor.read.torch_trace.recorder import Recorder
-from sartor.units import JsonDict
 
 if TYPE_CHECKING:
     from torch import Tensor

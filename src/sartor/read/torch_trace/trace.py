@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Gemm, GroupedGemm, Part, Pass
 from sartor.read.torch_trace.fold import Folded, expert_share, fold
@@ -17,7 +18,6 @@ from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import FusedAttention, selective_scans
-from sartor.units import JsonMap
 
 if TYPE_CHECKING:
     from torch import Tensor
