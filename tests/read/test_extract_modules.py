@@ -161,7 +161,7 @@ def test_a_graph_of_ones_own_module_is_written_read_and_priced(tmp_path: Path) -
         ("Mlp", (), "needs its inputs"),
         ("Mlp", ("y=2x8x64",), "no such argument"),
         ("Mlp", ("x=2x8xsixty",), "NAME=SHAPE:DTYPE"),
-        ("Mlp", ("x=2x8x64:float63",), "no element type"),
+        ("Mlp", ("x=2x8x64:float63",), "is not a PyTorch dtype"),
         ("Mlp", ("x=0x64",), "at least 1"),
         ("wants_an_argument", ("x=2x8x64",), "it wants width"),
         ("no_module", ("x=2x8x64",), "must return an nn.Module"),
