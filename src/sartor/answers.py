@@ -14,6 +14,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import Workload
 from sartor.operators import Collective, Gemm, OperatorGraph
+from sartor.step.results import step_source
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ class ModelEstimate:
     @property
     def high_s(self) -> Floats:
         return self.estimate.high_s if self.priced is None else self.priced.high_s
+
+    @property
+    def source(self) -> Source:
+        """As ``plan`` says it of a training step; of a pass, the weakest source of its operators."""
+        held = self.question.held
+        if held is None:
+            return self.estimate.source
+        return step_source(held.cluster, held.job.recipe.dtype, self.question.calibration)
 
     @property
     def mfu(self) -> Floats:

@@ -23,6 +23,7 @@ CLUSTERS = {"dgx-h100": "h100_sxm", "dgx-a100": "a100_sxm", "pcie-8x-l40s": "l40
 MODELS = ("gpt2", "pythia-70m", "pythia-410m", "qwen2.5-0.5b")
 STEP = (
     "step_s",
+    "source",
     "low_s",
     "high_s",
     "mfu",
@@ -75,13 +76,14 @@ def planned(job: dict[str, Any], held: HeldPlan) -> PlanAnswer:
 @given(jobs())
 def test_estimate_is_plan_with_the_same_plan_fixed(job: dict[str, Any]) -> None:
     found, held = asked(job)
-    best = planned(job, held).best
+    answer = planned(job, held)
+    best, source = answer.best, answer.source.value
     totals = estimate_body(found)["totals"]
     if best is None:
         assert not totals["fits"]
         return
     assert totals["fits"]
-    assert {key: totals[key] for key in STEP} == {key: priced_body(best)[key] for key in STEP}
+    assert {key: totals[key] for key in STEP} == {key: priced_body(best, source)[key] for key in STEP}
     assert totals["time_s"] == totals["step_s"]
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of, step_source
+from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.launch.plan import LaunchFiles, LaunchReading

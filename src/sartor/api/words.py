@@ -7,9 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
-from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import load_device
@@ -99,10 +98,3 @@ def device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[
         if total and count > total:
             raise InputError("num_devices", count, f"{cluster.name} has {total} devices", str(total))
     return tuple(dict.fromkeys(wanted))
-
-
-def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
-    """Calibrated where the device's own products and attention are, as they make most of a step."""
-    known = [own if own and own.gpu == gpu.name else load_calibration(gpu, dtype) for gpu in cluster.gpus]
-    both = {f"gemm.{dtype.value}", "attention"}
-    return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC

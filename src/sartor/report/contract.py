@@ -77,7 +77,7 @@ def totals_body(answer: ModelEstimate) -> JsonDict:
     return {
         "layer_time_s": plain(answer.layer_time_s),
         **picked(answer, *INTERVAL),
-        "source": found.source.value,
+        "source": answer.source.value,
         "microbatch_s": plain(found.time_s),
         "formula_time_s": plain(found.formula_time_s),
         "flops": plain(found.matmul_flops),
@@ -95,7 +95,7 @@ def step_body(answer: ModelEstimate) -> JsonDict:
     from sartor.step.footprint import usable_bytes
 
     usable = usable_bytes(held.cluster)
-    of_plan = priced_body(priced, answer.estimate.source.value)
+    of_plan = priced_body(priced, answer.source.value)
     plan_keys = [key for key in of_plan if key not in ("low_s", "high_s", "source", "mfu")]
     return {
         **{key: of_plan[key] for key in plan_keys},

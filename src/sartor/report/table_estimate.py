@@ -184,7 +184,7 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
     if priced is not None:
         text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
     each = "; " if priced is None else ". Each microbatch: "
-    text.append(f"{each}{flops_text(float(estimate.matmul_flops))} in matrix multiplications; {estimate.source.value}")
+    text.append(f"{each}{flops_text(float(estimate.matmul_flops))} in matrix multiplications; {answer.source.value}")
     moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
     if abs(moved) >= SMALL_SHARE:
         text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")

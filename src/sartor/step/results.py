@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.cost import Source
+from sartor.hardware.cluster import Cluster
+from sartor.operators import DType
 from sartor.units import Floats
 
 
@@ -116,3 +120,10 @@ class Footprint:
     """With CUDA context and libraries: what nvidia-smi shows."""
     stage: Any = 0
     """Pipeline rank that is fullest."""
+
+
+def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
+    """Calibrated where the device's own products and attention are, as they make most of a step."""
+    known = [own if own and own.gpu == gpu.name else load_calibration(gpu, dtype) for gpu in cluster.gpus]
+    both = {f"gemm.{dtype.value}", "attention"}
+    return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC
