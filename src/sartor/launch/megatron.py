@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.launch.megatron_model import Argument, model_arguments
+from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_stages import stage_arguments
+from sartor.launch.model_fields import Argument
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
@@ -32,6 +33,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
+from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 
 KIND = LaunchKind.MEGATRON
@@ -187,6 +189,8 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
         yield ("--optimizer-cpu-offload",)
         yield ("--use-precision-aware-optimizer",)
     yield ("--attention-backend", job.attention_kernel.value)
+    if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is that of the sequence squared
+        yield ("--no-create-attention-mask-in-dataloader",)
     share = "0.1" if job.dropout else "0.0"
     yield ("--attention-dropout", share)
     yield ("--hidden-dropout", share)

@@ -1,4 +1,4 @@
-"""A model's sizes as Megatron-LM's arguments, and back.
+"""A model's sizes as Megatron-LM's arguments; `megatron_model_read` reads them.
 
 Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21); the names are
 in tests/golden/launch_arguments.csv.
@@ -6,36 +6,29 @@ in tests/golden/launch_arguments.csv.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.launch.flags import Flags
+from sartor.launch.model_fields import OWN_CONFIG, Argument, numeric_arguments
+from sartor.launch.plan import LaunchKind
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
-    Ffn,
     LatentAttentionMixer,
     Layer,
-    Mixer,
     MoeFfn,
-    Norm,
     NormKind,
-    Vectors,
 )
-from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families.parts import group_layers
+from sartor.model.numerics import SAME
+from sartor.model.shape import TransformerShape
 from sartor.units import round_up
-
-Argument = tuple[str, ...]
-
-# -- writing ------------------------------------------------------------------------------------------------------
 
 
 def model_arguments(shape: TransformerShape, tp: Any, seq_len: int) -> tuple[list[Argument], list[str]]:
-    """The arguments that describe a model, and what they cannot say. Raises `InputError` for what is no GPT model."""
+    """The arguments that describe a model, and notes. Raises `InputError` for what is no GPT model, and for what the
+    arguments cannot say of one."""
     layers = list(_layers(shape))
     mixer, notes = _mixer(shape, layers), list[str]()
     dense = next((x.ffn for x in layers if isinstance(x.ffn, DenseFfn)), None)
@@ -43,33 +36,55 @@ def model_arguments(shape: TransformerShape, tp: Any, seq_len: int) -> tuple[lis
     some = dense or (moe.expert if moe else None)
     if some is None:
         raise _no(shape, "layers without a feed-forward part")
+    beside, said = numeric_arguments(LaunchKind.MEGATRON, shape)
+    notes += said
     out: list[Argument] = [
         ("--num-layers", str(len(layers))),
         ("--hidden-size", str(shape.hidden_size)),
         ("--ffn-hidden-size", str(some.ffn_hidden_size)),
     ]
     out += list(_attention_arguments(shape, layers, mixer))
-    out += list(_activation(some, notes))
-    out += list(_biases(mixer, some))
+    biased = _is_biased(shape, mixer, some, moe)
+    out += list(_activation(shape, some, biased))
+    if not biased:
+        out += [("--disable-bias-linear",)]
+        out += [("--add-qkv-bias",)] if isinstance(mixer, AttentionMixer) and mixer.q_bias else []
     out += list(_norm_arguments(shape, mixer, layers))
     out += list(_vocabulary(shape, tp, notes))
-    longest = max(shape.max_positions, seq_len, int(shape.learned_positions))
-    rotated = mixer.rotary_dim if isinstance(mixer, AttentionMixer) else mixer.head_dim
-    kind = "learned_absolute" if shape.learned_positions else "rope" if rotated else "none"
-    out += [("--position-embedding-type", kind)]
-    if isinstance(mixer, AttentionMixer) and 0 < rotated < mixer.head_dim:
-        out += [("--rotary-percent", f"{rotated / mixer.head_dim:g}")]
-    out += [("--max-position-embeddings", str(shape.learned_positions or longest))]
+    out += list(_positions(shape, mixer, seq_len))
     out += list(_expert_arguments(moe, layers))
     if shape.mtp_layers:
         out += [("--mtp-num-layers", str(shape.mtp_layers))]
-    return out, notes
+    return out + beside, notes
+
+
+def _numeric(shape: TransformerShape, name: str) -> str:
+    """A field of the model's numerics as text, empty where nothing is known or said of it."""
+    return "" if shape.numerics is None else str(shape.numerics.get(name) or "")
+
+
+def _positions(
+    shape: TransformerShape, mixer: AttentionMixer | LatentAttentionMixer, seq_len: int
+) -> Iterator[Argument]:
+    longest = max(shape.max_positions, seq_len, int(shape.learned_positions))
+    rotated = mixer.rotary_dim if isinstance(mixer, AttentionMixer) else mixer.qk_rope_head_dim
+    plain = isinstance(mixer, AttentionMixer)
+    kind = "learned_absolute" if shape.learned_positions else "rope" if rotated else "none"
+    yarn = kind == "rope" and plain and _numeric(shape, "rope_type") == "yarn"
+    yield ("--position-embedding-type", "yarn" if yarn else kind)
+    if isinstance(mixer, AttentionMixer) and 0 < rotated < mixer.head_dim:
+        yield ("--rotary-percent", f"{rotated / mixer.head_dim:g}")
+    if bits := _numeric(shape, "rope_layers"):
+        yield ("--no-rope-freq", pattern_text([1 - int(bit) for bit in bits]))
+    yield ("--max-position-embeddings", str(shape.learned_positions or longest))
 
 
 def _layers(shape: TransformerShape) -> Iterator[Layer]:
     """Every layer in order."""
-    if len([s for s in shape.stacks if s.is_text]) > 1 or shape.encoder_only:
-        raise _no(shape, "more than one decoder stack")
+    if len(shape.stacks) > 1 or shape.encoder_only:
+        raise _no(shape, "other stacks than one decoder")
+    if shape.embedding_size not in (None, shape.hidden_size) or not shape.lm_head:
+        raise _no(shape, "token tables of another width than the model, or no output head")
     runs = shape.main.runs
     if all(len(run.positions) == int(run.count) for run in runs):
         places = sorted((p, k) for k, run in enumerate(runs) for p in run.positions)
@@ -87,6 +102,8 @@ def _mixer(shape: TransformerShape, layers: list[Layer]) -> AttentionMixer | Lat
             raise _no(shape, "layers that are not one attention each")
         if layer.parallel or len(layer.all_ffns) != 1:
             raise _no(shape, "attention and feed-forward in parallel")
+        if layer.linears or layer.vectors or any(run.weight_sets not in (None, run.count) for run in shape.main.runs):
+            raise _no(shape, "layers with further weights, or that share them")
         mixer = layer.mixers[0]
         found[(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.value_dim)] = mixer
         if mixer.cross or mixer.shares_kv or mixer.projections or getattr(mixer, "gated", False):
@@ -98,7 +115,7 @@ def _mixer(shape: TransformerShape, layers: list[Layer]) -> AttentionMixer | Lat
 
 def _no(shape: TransformerShape, what: str) -> InputError:
     name = shape.name or shape.model_type or "this shape"
-    return InputError("MODEL", name, f"Megatron-LM's GPT arguments cannot say {what}", "a decoder of equal layers")
+    return InputError("MODEL", name, f"Megatron-LM's GPT arguments cannot express {what}", OWN_CONFIG)
 
 
 def _attention_arguments(
@@ -120,6 +137,8 @@ def _attention_arguments(
         yield ("--group-query-attention",)
         yield ("--num-query-groups", str(mixer.num_kv_heads))
     windows = [int(getattr(layer.mixers[0], "window", 0)) for layer in layers]
+    if len(set(windows) - {0}) > 1 or any(getattr(layer.mixers[0], "chunked", False) for layer in layers):
+        raise _no(shape, "attention windows of several sizes, or in chunks")
     if any(windows):
         yield ("--window-size", f"{max(windows) - 1},0")
         if not all(windows):
@@ -128,33 +147,61 @@ def _attention_arguments(
         yield ("--softmax-type", "learnable")
 
 
-def _activation(ffn: DenseFfn, notes: list[str]) -> Iterator[Argument]:
-    """The activation; a gated one that is not SiLU has the products of --swiglu."""
-    word = ffn.activation.lower()
+def _activation(shape: TransformerShape, ffn: DenseFfn, biased: bool) -> Iterator[Argument]:
+    """The activation. Megatron's GELU is the tanh form where bias and activation are fused, else the exact one."""
+    word = (_numeric(shape, "activation") or ffn.activation).lower()
+    word = SAME.get(word, word)
     if ffn.gated:
-        if word not in ("silu", "swish", "swiglu"):
-            notes.append(f"activation {ffn.activation}: Megatron has no argument for this gate; written as --swiglu")
-        yield ("--swiglu",)
-    elif word in ("relu2", "squared_relu", "relu_squared"):
+        gates = {"silu": "--swiglu", "quick_gelu": "--quick-geglu"}
+        if word not in gates:
+            raise _no(shape, f"a gate of activation {word}; its gates are SiLU and quick GELU")
+        yield (gates[word],)
+    elif word == "relu2":
         yield ("--squared-relu",)
-    elif not word.startswith("gelu"):
-        notes.append(f"activation {ffn.activation}: Megatron only has arguments for GELU and squared ReLU")
+    elif word == "gelu_tanh":
+        if not biased:
+            yield ("--openai-gelu",)
+            yield ("--no-bias-gelu-fusion",)
+    elif word == "gelu":
+        yield ("--no-bias-gelu-fusion",)
+    else:
+        raise _no(shape, f"activation {word}; it has SiLU, GELU and squared ReLU")
 
 
-def _biases(mixer: AttentionMixer | LatentAttentionMixer, ffn: DenseFfn) -> Iterator[Argument]:
-    everywhere = ffn.up_bias and (mixer.bias if isinstance(mixer, LatentAttentionMixer) else mixer.out_bias)
-    if not everywhere:
-        yield ("--disable-bias-linear",)
-        if isinstance(mixer, AttentionMixer) and mixer.q_bias:
-            yield ("--add-qkv-bias",)
+def _is_biased(
+    shape: TransformerShape, mixer: AttentionMixer | LatentAttentionMixer, ffn: DenseFfn, moe: MoeFfn | None
+) -> bool:
+    """Whether all linear layers have biases (Megatron's default); else none has, or those of Q, K and V alone."""
+    inside = {ffn.up_bias, ffn.down_bias} | ({moe.router_bias} if moe else set())
+    if isinstance(mixer, LatentAttentionMixer):
+        inside |= {mixer.bias}
+    else:
+        inside |= {mixer.out_bias} | ({mixer.q_bias, mixer.kv_bias} if mixer.out_bias else set())
+        if mixer.q_bias is not mixer.kv_bias:
+            raise _no(shape, "biases of queries without those of keys and values")
+    if len(inside) > 1 or shape.lm_head_bias:
+        raise _no(shape, "biases of some linear layers: all have one, none has, or those of Q, K and V alone")
+    return inside == {True}
 
 
 def _norm_arguments(
     shape: TransformerShape, mixer: AttentionMixer | LatentAttentionMixer, layers: list[Layer]
 ) -> Iterator[Argument]:
-    norm = next((n for layer in layers for n in layer.norms), Norm())
-    yield ("--normalization", "RMSNorm" if norm.kind is NormKind.RMS_NORM else "LayerNorm")
-    if any(v.name in ("q_norm", "k_norm") for v in mixer.vectors):
+    """Norms before attention and feed-forward and at the end of the stack, all of one kind."""
+    kinds = {NormKind.RMS_NORM: (True, False), NormKind.LAYER_NORM: (True, True)}
+    norms = [norm for layer in {id(x): x for x in layers}.values() for norm in layer.norms]
+    if any(len(layer.norms) != 2 for layer in layers) or len(shape.main.norms) != 1:
+        raise _no(shape, "norms elsewhere than before attention, before the feed-forward part and at the end")
+    if _numeric(shape, "norm_order") == "after":
+        raise _no(shape, "norms behind attention and feed-forward part")
+    for norm in (*norms, *shape.main.norms):
+        if norm.kind is not norms[0].kind or (norm.weight, norm.bias) != kinds[norm.kind]:
+            raise _no(shape, "a LayerNorm without weight or bias")
+    yield ("--normalization", "RMSNorm" if norms[0].kind is NormKind.RMS_NORM else "LayerNorm")
+    of_heads = [v for v in mixer.vectors if v.name in ("q_norm", "k_norm")]
+    if isinstance(mixer, AttentionMixer) and any(v.fixed != mixer.head_dim for v in of_heads):
+        raise _no(shape, "norms of queries and keys over all heads at once")
+    if of_heads:
         yield ("--qk-layernorm",)
 
 
@@ -179,12 +226,11 @@ def _expert_arguments(moe: MoeFfn | None, layers: list[Layer]) -> Iterator[Argum
     yield ("--moe-ffn-hidden-size", str(moe.expert.ffn_hidden_size))
     if moe.shared is not None:
         yield ("--moe-shared-expert-intermediate-size", str(moe.shared.ffn_hidden_size))
+    if moe.shared_gate:
+        yield ("--moe-shared-expert-gate",)
     sparse = [int(isinstance(layer.ffn, MoeFfn)) for layer in layers]
     if not all(sparse):
         yield ("--moe-layer-freq", pattern_text(sparse))
-    if any(v.name == "score_bias" for v in moe.vectors):
-        yield ("--moe-router-enable-expert-bias",)
-        yield ("--moe-router-score-function", "sigmoid")
     yield ("--moe-grouped-gemm",)
 
 
@@ -201,256 +247,3 @@ def pattern_text(bits: list[int]) -> str:
         else:
             runs.append([bit, 1])
     return "(" + "+".join(f"[{bit}]*{count}" for bit, count in runs) + ")"
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
-
-
-def read_model(flags: Flags, tp: int) -> TransformerShape | None:
-    """The model of a launch; None where it has no sizes at all. Missing ones take Megatron's defaults, said in
-    ``flags.assumptions``. Raises `InputError`."""
-    layers = flags.size("--num-layers") or flags.size("--encoder-num-layers")
-    hidden, heads = flags.size("--hidden-size"), flags.size("--num-attention-heads")
-    if layers is None and hidden is None and heads is None:
-        return None
-    needed = (("--num-layers", layers), ("--hidden-size", hidden), ("--num-attention-heads", heads))
-    missing = next((name for name, value in needed if value is None), None)
-    if missing:
-        raise InputError(missing, "missing", "must be given, as Megatron-LM has no default for it")
-    assert layers is not None
-    assert hidden is not None
-    assert heads is not None
-    norm = _read_norm(flags)
-    kinds = _read_layers(flags, layers, hidden, heads, norm)
-    vocab = _read_vocabulary(flags, tp)
-    learned = _learned_positions(flags)
-    stack = Stack(name="decoder", hidden_size=hidden, runs=group_layers(kinds), norms=(norm,))
-    return TransformerShape(
-        name="megatron",
-        stacks=(stack,),
-        vocab_size=vocab,
-        max_positions=flags.size("--max-position-embeddings", 0) or 0,
-        learned_positions=learned,
-        tied_embeddings=not flags.on("--untie-embeddings-and-output-weights"),
-        mtp_layers=flags.size("--mtp-num-layers", 0, least=0) or 0,
-        model_type="megatron",
-    )
-
-
-def _read_norm(flags: Flags) -> Norm:
-    kind = flags.word("--normalization", ("LayerNorm", "RMSNorm")) or "LayerNorm"
-    return Norm() if kind == "RMSNorm" else Norm(kind=NormKind.LAYER_NORM, bias=True)
-
-
-def _read_layers(flags: Flags, layers: int, hidden: int, heads: int, norm: Norm) -> list[Layer]:
-    """Every layer in order, equal ones the same object."""
-    local, wide = _read_mixers(flags, hidden, heads)
-    windows = _read_windows(flags, layers)
-    dense, moe = _read_ffns(flags, hidden)
-    sparse = _read_pattern(flags, "--moe-layer-freq", layers) if moe else [0] * layers
-    made: dict[tuple[int, int], Layer] = {}
-    for key in set(zip(windows, sparse, strict=True)):
-        ffn: Ffn = moe if key[1] and moe else dense
-        made[key] = Layer(mixers=(local if key[0] else wide,), ffn=ffn, norms=(norm, norm))
-    return [made[key] for key in zip(windows, sparse, strict=True)]
-
-
-def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
-    """Attention of layers with a window, and of those without."""
-    biased = not flags.on("--disable-bias-linear")
-    qkv = flags.on("--add-qkv-bias") or biased
-    if flags.on("--multi-latent-attention"):
-        latent = _read_latent(flags, heads)
-        return latent, latent
-    head_dim = flags.size("--kv-channels")
-    if head_dim is None:
-        if hidden % heads:
-            must = f"must divide --hidden-size {hidden}, as there is no --kv-channels"
-            raise InputError("--num-attention-heads", heads, must)
-        head_dim = hidden // heads
-    groups = flags.size("--num-query-groups", 1) or 1
-    kv_heads = groups if flags.on("--group-query-attention") else heads
-    if heads % kv_heads:
-        raise InputError("--num-query-groups", kv_heads, f"must divide --num-attention-heads {heads}")
-    window = _window(flags)
-    made = []
-    for span in (window, 0):
-        made.append(
-            AttentionMixer(
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=head_dim,
-                window=span,
-                q_bias=qkv,
-                kv_bias=qkv,
-                out_bias=biased,
-                rotary_dim=_rotary(flags, head_dim),
-                vectors=_attention_vectors(flags, heads, head_dim),
-            )
-        )
-    return made[0], made[1]
-
-
-def _read_latent(flags: Flags, heads: int) -> LatentAttentionMixer:
-    q_rank = flags.size("--q-lora-rank", 0, least=0) or 0
-    kv_rank = flags.size("--kv-lora-rank", 32) or 32
-    norms = (("q_norm", q_rank), ("kv_norm", kv_rank))
-    flags.on("--qk-layernorm", "--group-query-attention", "--num-query-groups", "--kv-channels")
-    return LatentAttentionMixer(
-        num_heads=heads,
-        q_lora_rank=q_rank,
-        kv_lora_rank=kv_rank,
-        qk_nope_head_dim=flags.size("--qk-head-dim", 128) or 128,
-        qk_rope_head_dim=flags.size("--qk-pos-emb-head-dim", 64, least=0) or 0,
-        v_head_dim=flags.size("--v-head-dim", 128) or 128,
-        vectors=tuple(Vectors(name=name, fixed=size) for name, size in norms if size),
-    )
-
-
-def _attention_vectors(flags: Flags, heads: int, head_dim: int) -> tuple[Vectors, ...]:
-    norms = tuple(Vectors(name=f"{x}_norm", fixed=head_dim) for x in "qk" if flags.on("--qk-layernorm"))
-    learnable = flags.word("--softmax-type", ("vanilla", "learnable", "off-by-one")) == "learnable"
-    return (*norms, *((Vectors(name="sinks", fixed=heads),) if learnable else ()))
-
-
-def _rotary(flags: Flags, head_dim: int) -> int:
-    kinds = ("learned_absolute", "rope", "mrope", "yarn", "relative", "none")
-    kind = flags.word("--position-embedding-type", kinds)
-    rotated = flags.on("--use-rotary-position-embeddings") or kind in ("rope", "mrope", "yarn")
-    share = flags.number("--rotary-percent", 1.0)
-    return int(head_dim * min(max(share, 0.0), 1.0)) if rotated else 0
-
-
-def _learned_positions(flags: Flags) -> int:
-    kind = flags.word("--position-embedding-type")
-    if flags.on("--use-rotary-position-embeddings", "--no-position-embedding") or kind not in (
-        None,
-        "learned_absolute",
-    ):
-        return 0
-    return flags.size("--max-position-embeddings", 0) or 0
-
-
-def _window(flags: Flags) -> int:
-    text = flags.word("--window-size")
-    found = re.fullmatch(r"\(?\s*(-?\d{1,9})\s*(?:,\s*-?\d{1,9}\s*)?\)?", text or "")
-    return max(int(found[1]) + 1, 0) if found else 0
-
-
-def _read_windows(flags: Flags, layers: int) -> list[int]:
-    if not flags.on("--window-size"):
-        return [0] * layers
-    text = flags.word("--window-attn-skip-freq")
-    if text is None:
-        return [1] * layers
-    if text.isdigit():  # N: every N-th layer sees all.
-        return [int((k + 1) % max(int(text), 1) != 0) for k in range(layers)]
-    return _read_pattern(flags, "--window-attn-skip-freq", layers)
-
-
-def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
-    gated = flags.on("--swiglu", "--quick-geglu")
-    width = flags.size("--ffn-hidden-size")
-    if width is None:
-        width = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
-        flags.assumptions.append(f"--ffn-hidden-size={width} (Megatron's default)")
-    squared = flags.on("--squared-relu")
-    bias = not flags.on("--disable-bias-linear")
-    activation = "silu" if gated else "relu2" if squared else "gelu"
-    dense = DenseFfn(ffn_hidden_size=width, gated=gated, up_bias=bias, down_bias=bias, activation=activation)
-    experts = flags.size("--num-experts")
-    if not experts:
-        return dense, None
-    expert = DenseFfn(
-        ffn_hidden_size=flags.size("--moe-ffn-hidden-size", width) or width,
-        gated=gated,
-        up_bias=bias,
-        down_bias=bias,
-        activation=activation,
-    )
-    shared = flags.size("--moe-shared-expert-intermediate-size")
-    top = flags.size("--moe-router-topk", 2) or 2
-    if top > experts:
-        raise InputError("--moe-router-topk", top, f"must be at most --num-experts {experts}", str(experts))
-    return dense, MoeFfn(
-        num_experts=experts,
-        experts_per_token=top,
-        expert=expert,
-        shared=DenseFfn(ffn_hidden_size=shared, gated=gated, up_bias=bias, down_bias=bias) if shared else None,
-        vectors=(Vectors(name="score_bias", fixed=experts),) if flags.on("--moe-router-enable-expert-bias") else (),
-    )
-
-
-def _read_pattern(flags: Flags, name: str, layers: int) -> list[int]:
-    """``1``, ``N`` (one of N), or a list expression of zeros and ones: one entry per layer."""
-    text = flags.word(name)
-    if text is None:
-        return [1] * layers
-    if text.isdigit():
-        every = max(int(text), 1)
-        return [int(k % every == 0) for k in range(layers)]
-    bits = expand_pattern(name, text)
-    if len(bits) != layers:
-        raise InputError(name, text, f"must have {layers} entries, one per layer; it has {len(bits)}")
-    return bits
-
-
-def expand_pattern(name: str, text: str) -> list[int]:
-    """``([0]*3+[1]*2)*2`` as a list, by a reader of lists, ``+`` and ``*`` alone. Raises `InputError`.
-
-    >>> expand_pattern("--moe-layer-freq", "([0]*2+[1])*2")
-    [0, 0, 1, 0, 0, 1]
-    """
-    tokens = re.findall(r"\[[01,\s]*\]|\d+|[()+*]", text)
-    if "".join(tokens) != text.replace(" ", "") and "".join(tokens).replace(" ", "") != text.replace(" ", ""):
-        raise InputError(name, text, "must be a list of 0 and 1 with + and *, as ([0]*3+[1]*5)")
-    try:
-        bits = _terms(tokens)
-    except (IndexError, ValueError):
-        bits, tokens = [], ["?"]
-    if tokens or not bits:
-        raise InputError(name, text, "must be a list of 0 and 1 with + and *, as ([0]*3+[1]*5)")
-    return bits
-
-
-def _terms(tokens: list[str]) -> list[int]:
-    out = _factor(tokens)
-    while tokens and tokens[0] == "+":
-        tokens.pop(0)
-        out = out + _factor(tokens)
-    return out
-
-
-def _factor(tokens: list[str]) -> list[int]:
-    token = tokens.pop(0)
-    if token == "(":
-        out = _terms(tokens)
-        if tokens.pop(0) != ")":
-            raise ValueError(token)
-    else:
-        if not token.startswith("["):
-            raise ValueError(token)
-        out = [int(bit) for bit in re.findall(r"[01]", token)]
-    while tokens and tokens[0] == "*":
-        tokens.pop(0)
-        times = int(tokens.pop(0))
-        if len(out) * times > 100_000:
-            raise ValueError(times)
-        out = out * times
-    return out
-
-
-def _read_vocabulary(flags: Flags, tp: int) -> int:
-    """The padded vocabulary, which is what is trained."""
-    padded = flags.size("--padded-vocab-size")
-    multiple = flags.size("--make-vocab-size-divisible-by", VOCAB_MULTIPLE) or VOCAB_MULTIPLE
-    vocab = flags.size("--vocab-size")
-    if padded:
-        return padded
-    if vocab is None:
-        vocab = 50257
-        flags.assumptions.append("--vocab-size=50257 (not given: the tokenizer says it; GPT-2's is taken)")
-    rounded = int(round_up(vocab, multiple * tp))
-    if rounded != vocab:
-        flags.assumptions.append(f"vocabulary {vocab} is padded to {rounded}, a multiple of {multiple} x tp")
-    return rounded

@@ -8,7 +8,7 @@ from sartor.errors import InputError
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.megatron import CP_TYPES, KIND, OPTIMIZERS
 from sartor.launch.megatron_arguments import left_over
-from sartor.launch.megatron_model import read_model
+from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers
 from sartor.launch.script import Command

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sartor.errors import InputError
 from sartor.launch.flags import Flags
-from sartor.launch.megatron_model import Argument
+from sartor.launch.model_fields import Argument
 from sartor.launch.plan import nearest_divisors, stages_of
 from sartor.model.training import TrainingPlan
 

@@ -8,10 +8,11 @@ integer or an array of candidates (``Ints``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, Linear, MoeFfn, Norm, Vectors
+from sartor.model.numerics import Numerics
 from sartor.model.traced import TracedModel
 from sartor.units import Ints
 
@@ -82,6 +83,8 @@ class TransformerShape:
     model_type: str = ""
     traced: TracedModel | None = None
     """The trace of this shape: `lower` uses its operators, and the shape cannot be edited."""
+    numerics: Numerics | None = field(default=None, compare=False)
+    """What the model computes beyond its sizes; no price depends on it. None: not known."""
 
     @property
     def main(self) -> Stack:

@@ -21,6 +21,7 @@ from sartor.read.families import readers
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
+from sartor.read.numerics import read_numerics
 from sartor.read.published import default_class, is_published_class
 from sartor.read.verified import unverified
 from sartor.units import format_count
@@ -68,7 +69,10 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
     _say_what_is_not_priced(shape, ledger)
-    shape = replace(shape, name=_display_name(config, name) or model_type, model_type=model_type)
+    named = _display_name(config, name) or model_type
+    part = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
+    numerics = read_numerics(config, model_type, part.activation if part else "")
+    shape = replace(shape, name=named, model_type=model_type, numerics=numerics)
     reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
     return ModelReading(
         shape=shape,

@@ -18,6 +18,7 @@ from sartor.model.layer import (
     Split,
     Vectors,
 )
+from sartor.model.numerics import family_numerics
 from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape
 
 KEYS = (
@@ -25,7 +26,7 @@ KEYS = (
     "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
     "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
     "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
-    "latent", "embedding_size", "params", "sources", "note",
+    "latent", "embedding_size", "numerics", "params", "sources", "note",
 )  # fmt: skip
 BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
 NORMS: dict[str, Norm] = {
@@ -61,6 +62,7 @@ def build_shape(entry: Mapping[str, Any]) -> TransformerShape:
         vectors=(*((types,) if entry.get("token_types") else ()), *((positions,) if narrow else ())),
         mtp_layers=entry.get("mtp_layers", 0),
         model_type=entry["family"],
+        numerics=family_numerics(entry["family"], entry.get("numerics", {}), entry["activation"]),
     )
 
 

@@ -1,0 +1,133 @@
+"""The fields of a config.json that change what a model computes and none of its sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from sartor.json_types import JsonMap
+from sartor.model.numerics import Numerics, Value, family_numerics
+from sartor.model.shape import MAX_LAYERS
+
+NAMES = {
+    "norm_eps": (
+        "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "layernorm_epsilon",
+    ),
+    "rope_theta": ("rope_theta", "rotary_emb_base", "rope_base"),
+    "rope_local_theta": ("rope_local_base_freq",),
+    "attention_softcap": ("attn_logit_softcapping",),
+    "logit_softcap": ("final_logit_softcapping",),
+    "query_scale": ("query_pre_attn_scalar",),
+    "attention_multiplier": ("attention_multiplier",),
+    "embedding_multiplier": ("embedding_multiplier", "scale_emb"),
+    "residual_multiplier": ("residual_multiplier",),
+    "logit_scale": ("logits_scaling", "logit_scale"),
+    "qkv_clip": ("clip_qkv",),
+    "glu_limit": ("swiglu_limit",),
+    "router_score": ("scoring_func",),
+    "router_normalized": ("norm_topk_prob",),
+    "router_groups": ("n_group",),
+    "router_topk_groups": ("topk_group",),
+    "router_scale": ("routed_scaling_factor",),
+    "router_jitter": ("router_jitter_noise",),
+    "aux_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+    "aux_loss_per_sequence": ("seq_aux",),
+
+    "z_loss": ("router_z_loss_coef",),
+}  # fmt: skip
+"""Fields by their names in `sartor.model.numerics`, the first that a file holds winning."""
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config")
+SUSPECT = re.compile(
+    r"multiplier|softcap|_clip|clip_|temperature|alibi|sandwich|post_norm|residual_multi|residual_scal|jitter|scale_attn|attn_scale|"
+    r"scale_depth|dim_model_base|router_scal|logit_scal|no_rope|mup_|swiglu_|norm_after|route_scale|score_function"
+)
+"""A field with such a name may change what is computed; it is carried by its own name."""
+PLAIN = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": None,
+    "offset_alibi": None,
+}
+"""Suspect names whose plain value is this, or (None) that the shape itself holds."""
+
+
+def read_numerics(config: JsonMap, family: str, activation: str = "") -> Numerics:
+    """What the file says beside sizes, over what its class does where the file is silent (its ``activation``)."""
+    section = next((config[name] for name in SECTIONS if isinstance(config.get(name), dict)), None)
+    fields: JsonMap = config if section is None else {**section}
+    inner = family if section is None else str(section.get("model_type") or family)
+    said: dict[str, Value] = {}
+    for name, places in NAMES.items():
+        value = next((_scalar(fields[place]) for place in places if fields.get(place) is not None), None)
+        if value is not None:
+            said[name] = value
+    said |= _rope(fields)
+    said |= _rope_layers(fields, inner)
+    said |= _unknown(fields)
+    if fields.get("do_layer_norm_before") is False:
+        said["norm_order"] = "after"
+    if fields.get("topk_method") == "noaux_tc":
+        said["router_bias"] = True
+    elif isinstance(fields.get("topk_method"), str):
+        said["router_method"] = "" if fields["topk_method"] == "greedy" else fields["topk_method"]
+    named = next((fields[name] for name in ACTIVATIONS if isinstance(fields.get(name), str)), "")
+    return family_numerics(inner, said, str(named).lower() or activation)
+
+
+def _scalar(value: object) -> Value | None:
+    if isinstance(value, bool) or (isinstance(value, str) and len(value) < 60 and value.isprintable()):
+        return value
+    if isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 1e15:
+        return float(value)
+    return None
+
+
+def _rope(fields: JsonMap) -> dict[str, Value]:
+    """Rotary scaling, in the older form (``rope_scaling``) and the newer (``rope_parameters``)."""
+    table = fields.get("rope_parameters") or fields.get("rope_scaling")
+    if not isinstance(table, dict):
+        return {}
+    out: dict[str, Value] = {}
+    if isinstance(full := table.get("full_attention"), dict):  # one table per kind of layer
+        local = table.get("sliding_attention")
+        theta = _scalar(local.get("rope_theta")) if isinstance(local, dict) else None
+        out = {"rope_local_theta": theta} if theta else {}
+        table = full
+    kind = table.get("rope_type", table.get("type", ""))
+    for name, value in table.items():
+        known = {"rope_theta": "rope_theta", "original_max_position_embeddings": "rope_original_max_positions"}
+        found = _scalar(value)
+        if name not in ("type", "rope_type", "partial_rotary_factor") and found is not None:
+            out[known.get(name, name if name.startswith("rope_") else f"rope_{name}")] = found
+    if kind in ("default", "", None):
+        return {name: value for name, value in out.items() if name in ("rope_theta", "rope_local_theta")}
+    longest = _scalar(fields.get("max_position_embeddings"))
+    if longest and kind in ("yarn", "llama3"):  # what the classes take where nothing is said
+        out.setdefault("rope_original_max_positions", longest)
+    return {"rope_type": str(kind), **out}
+
+
+def _rope_layers(fields: JsonMap, family: str) -> dict[str, Value]:
+    """Which layers rotate queries and keys (1) and which do not (0); nothing where all do."""
+    every = fields.get("no_rope_layer_interval", 4 if family in ("smollm3", "llama4_text") else None)
+    bits, layers = fields.get("no_rope_layers"), fields.get("num_hidden_layers")
+    if not bits and isinstance(every, int) and isinstance(layers, int) and every > 0 and 0 < layers <= MAX_LAYERS:
+        bits = [int((k + 1) % every != 0) for k in range(layers)]
+    if not isinstance(bits, list) or all(bits) or len(bits) > MAX_LAYERS:
+        return {}
+    return {"rope_layers": "".join("1" if bit else "0" for bit in bits)}
+
+
+def _unknown(fields: JsonMap) -> dict[str, Value]:
+    """Fields that may change the model and have no name here, where they are not switched off."""
+    read = {place for places in NAMES.values() for place in places}
+    out: dict[str, Value] = {}
+    for name, value in fields.items():
+        if name in read or not SUSPECT.search(name) or PLAIN.get(name, ...) is None:
+            continue
+        found = _scalar(value)
+        if found not in (None, "", False, PLAIN.get(name, 0)) and not (found == 1 and "multipl" in name):
+            out[f"config.{name}"] = str(found)
+    return out

@@ -1,0 +1,51 @@
+"""Writes docs/launch-fields.md: which argument of a trainer says which field of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sartor.launch.model_fields import FieldRow, field_rows
+from sartor.launch.plan import LaunchKind
+from sartor.model.numerics import NEUTRAL
+
+PAGE = Path(__file__).parent.parent / "docs" / "launch-fields.md"
+HEAD = """# What a launch file says of the model
+
+Written by `tools/launch_docs.py` from `src/sartor/launch/model_fields.toml`.
+
+A launch file that leaves out the rotary base trains another model than the one you planned. So every field of a model
+that changes what it computes is written or refused: `sartor plan --write` names the field and stops.
+
+DeepSpeed and accelerate start your own program, which builds the model from its own config: nothing has to be written.
+"""
+
+
+def main() -> None:
+    kinds = [kind for kind in LaunchKind if field_rows(kind)]
+    PAGE.write_text(HEAD + "".join(section(kind) for kind in kinds), encoding="utf-8")
+
+
+def section(kind: LaunchKind) -> str:
+    rows = field_rows(kind)
+    refused = sorted(set(NEUTRAL) - {row.field for row in rows} - {"activation", "norm_order"})
+    lines = [line(row) for row in rows]
+    return (
+        f"\n## {kind.title}\n\n| field | for | argument | since | written as |\n"
+        "|---|---|---|---|---|\n"
+        + "\n".join(lines)
+        + f"\n\nNo argument, so refused where a model has them: {', '.join(f'`{name}`' for name in refused)}; and every "
+        "field of a config whose name suggests that it changes the model and that is not known here.\n"
+    )
+
+
+def line(row: FieldRow) -> str:
+    kinds = row.when or "all"
+    values = " or ".join(f"`{value}`" if value else "none" for value in row.only)
+    said = f"`{row.argument}`" if row.argument else "fixed in the trainer"
+    shape = f"only {values}" if values else ("whole number" if row.whole else "value")
+    how = shape if row.flag is None else f"given where it is `{str(row.flag).lower()}`"
+    return f"| `{row.field}` | {kinds} | {said} | {row.since or '-'} | {how} |"
+
+
+if __name__ == "__main__":
+    main()
