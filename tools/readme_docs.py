@@ -95,9 +95,9 @@ def main() -> int:
 def draw_picture() -> None:
     """Time by operator of the demo, as docs/figures/readme.png."""
     import sartor
+    from sartor.files import write_atomic
     from sartor.report.charts import draw, to_png
     from sartor.report.figures import advice_points
-    from sartor.report.files import write_atomic
 
     advice = sartor.advise(ROOT / "examples" / "pythia-2.8b" / "config.json", gpu="a100")
     write_atomic(

@@ -18,9 +18,9 @@ from typing import Any
 from sartor.bench.records_file import read_rows, row_key
 from sartor.calibrate.fit_file import LEAST_ROWS, calibrate
 from sartor.errors import InputError
+from sartor.files import write_atomic
 from sartor.hardware.catalog import gpu_names
 from sartor.report.draw_measured import draw_study
-from sartor.report.files import write_atomic
 from sartor.report.frame import to_png
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -62,9 +62,9 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> str:
 def _saver(draw: bool) -> Callable[[Any, str], None]:
     def save(points: Any, name: str) -> None:
         """Draw a record of sartor.report.points to docs/figures/NAME.png."""
+        from sartor.files import write_atomic
         from sartor.report.charts import draw as draw_chart
         from sartor.report.charts import to_png
-        from sartor.report.files import write_atomic
 
         data = to_png(draw_chart(points), scale=1.0) if draw else b""
         if draw:

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
 
 FLOORS = {
-    "ground": {"units", "errors", "operators", "pareto", "json_types"},
+    "ground": {"units", "errors", "operators", "pareto", "json_types", "files"},
     "describe": {"model", "hardware"},
     "predict": {"cost"},
     "solve a block": {"schedule"},
@@ -62,7 +62,8 @@ def may_import(room: str) -> set[str]:
     if room in CORE:
         floor = floor_of(room)
         below = {r for f in ORDER[: ORDER.index(floor)] for r in FLOORS[f]}
-        return below | {room} | (FLOORS["ground"] if floor == "ground" else set()) | {"__version__"}
+        ground = FLOORS["ground"] if floor == "ground" else set()
+        return (below | ground | {"__version__"}) - {"files"} | {room}  # files are the edges' to write
     if room in EDGE:
         return {*CORE, *EDGE[room], room, "__version__"}
     if room == "api":

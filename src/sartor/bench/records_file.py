@@ -19,6 +19,7 @@ from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
 from sartor.errors import InputError, MissingExtraError
+from sartor.files import check_writable, write_atomic
 from sartor.json_types import JsonMap
 
 AGREE = 0.15
@@ -96,12 +97,13 @@ class RecordsFile:
         if there and not resume:
             must = "exists; --resume goes on with it, or name another file"
             raise InputError("--out", str(self.path), must, f"--out {self.path} --resume")
+        check_writable(self.path, field="--out")
+        check_writable(self._journal, field="--out")
         if self._parquet and self.path.exists() and not self._journal.exists():
-            self._journal.write_bytes(_lines(_parquet_rows(self.path)))
+            write_atomic(self._journal, _lines(_parquet_rows(self.path)), field="--out")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self._journal.exists() or self._journal.stat().st_size == 0:
-                self._journal.write_bytes(_line(COLUMNS))
+                write_atomic(self._journal, _line(COLUMNS), field="--out")
             else:
                 _drop_part_line(self._journal)
         except OSError as error:
@@ -137,9 +139,9 @@ def write_parquet(source: Path, target: Path) -> None:
     import pyarrow.csv as pc
 
     table = pc.read_csv(source, convert_options=pc.ConvertOptions(strings_can_be_null=True))
-    part = target.with_name(f".{target.name}.part")
-    pq.write_table(table, part, compression="zstd")
-    part.replace(target)
+    whole = io.BytesIO()
+    pq.write_table(table, whole, compression="zstd")
+    write_atomic(target, whole.getvalue(), field="--out")
 
 
 def _parquet_rows(path: Path) -> list[dict[str, str]]:

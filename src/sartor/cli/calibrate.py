@@ -48,7 +48,10 @@ def calibrate(
     ] = None,
     json: c.AsJson = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the calibration (TOML) or the plan (CSV).")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", callback=c.writable, help="Write the calibration (TOML) or the plan (CSV)."
+        ),
     ] = None,
 ) -> None:
     """Fit the GEMM model to your own measurements; use it with `--calibration FILE`.
@@ -79,7 +82,7 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
     )
     changed = _changed(compare, after, str(out or records), gpu) if compare else None
     if out is not None:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
 
         write_atomic(out, as_toml(found).encode())
     body = as_body(found, str(out) if out else None) | ({"compared": changed} if changed else {})
@@ -106,7 +109,7 @@ def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path 
         raise InputError("--dtype", dtype, str(why)) from None
     products = plan_samples(device, kind, count)
     if out is not None:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
 
         write_atomic(out, as_csv(products).encode())
     c.answer("calibrate", plan_body(products, str(out) if out else None), as_json=json, out=None)

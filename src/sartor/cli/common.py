@@ -157,15 +157,43 @@ GlobalBatch = Annotated[
     int | None,
     typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences per step over all devices."),
 ]
+
+
+def writable(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before anything is computed (`sartor.files.check_writable`)."""
+    if value is not None:
+        from sartor.files import check_writable
+
+        check_writable(value, field=param.opts[0])
+    return value
+
+
+def writable_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """The same for a folder that files are written into."""
+    if value is not None:
+        from sartor.files import check_writable
+
+        if value.exists() and not value.is_dir():
+            raise InputError(param.opts[0], str(value), "is a file; name a folder", str(value.with_suffix("")))
+        check_writable(value / "figure.png", field=param.opts[0])
+    return value
+
+
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write one offline page with figures (extra `report`)."),
+    typer.Option(
+        "--html", metavar="FILE", callback=writable, help="Write one offline page with figures (extra `report`)."
+    ),
 ]
 PngFolder = Annotated[
-    Path | None, typer.Option("--png", metavar="DIR", help="Write each figure as a PNG (extra `report`).")
+    Path | None,
+    typer.Option("--png", metavar="DIR", callback=writable_folder, help="Write each figure as a PNG (extra `report`)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
-OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON to a file as well.")]
+OutFile = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", callback=writable, help="Write the JSON to a file as well."),
+]
 
 
 CalibrationFile = Annotated[
@@ -191,9 +219,9 @@ def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> 
         return
     text = to_json(command, body)
     if out:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
 
-        write_atomic(out, text.encode())
+        write_atomic(out, text.encode(), field="--out")
     if as_json:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -79,7 +79,7 @@ def advise(
         calibration=calibration,
     )
     if html is not None:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
         from sartor.report.page import advice_page
 
         write_atomic(html, advice_page(found).encode())

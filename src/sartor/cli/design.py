@@ -76,7 +76,6 @@ def design(
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
-    check_files(html=html, png=png, out=out)
     check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
     with progress_line(time_limit) as progress:
         found = api.design(
@@ -133,20 +132,6 @@ def check_given(given: JsonMap) -> None:
             raise InputError(name, "not given", must, near)
 
 
-def check_files(*, html: Path | None, png: Path | None, out: Path | None) -> None:
-    """Raise ``InputError`` for what cannot be written, before anything is computed."""
-    for name, file in (("--html", html), ("--out", out)):
-        if file is not None and file.is_dir():
-            raise InputError(
-                name,
-                str(file),
-                "is a folder; name a file in it",
-                str(file / ("design.html" if name == "--html" else "design.json")),
-            )
-    if png is not None and png.exists() and not png.is_dir():
-        raise InputError("--png", str(png), "is a file; name a folder", str(png.with_suffix("")))
-
-
 def export_points(study: Path, to: Path) -> None:
     """The study's points as a table, and how many they are on stderr."""
     from sartor.engine.export import export_study
@@ -174,7 +159,7 @@ def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
 def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
     """Write the page and the figures, if requested."""
     if html:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
         from sartor.report.page_design import design_page
 
         write_atomic(html, design_page(found).encode())

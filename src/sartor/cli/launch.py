@@ -52,7 +52,7 @@ def write_files(
 
         write_trace(plan_trace(answer), trace)
     if html is not None:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
         from sartor.report.page_plan import plan_page
 
         write_atomic(html, plan_page(answer).encode())
@@ -112,7 +112,7 @@ def lint_launch(
 
 def write_trace(data: bytes, path: Path) -> None:
     """One step of a plan as a trace for https://ui.perfetto.dev."""
-    from sartor.report.files import write_atomic
+    from sartor.files import write_atomic
 
     write_atomic(path, data)
     c.say(f"wrote {path}: open it at https://ui.perfetto.dev")

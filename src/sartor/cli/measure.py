@@ -56,7 +56,9 @@ def measure(
     device: DeviceName = "",
     records: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Records: .csv or .parquet. [default: records.csv]"),
+        typer.Option(
+            "--out", metavar="FILE", callback=c.writable, help="Records: .csv or .parquet. [default: records.csv]"
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
     time_budget_s: Annotated[
@@ -65,7 +67,9 @@ def measure(
     machine: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Datasheet of a device that is not in the catalogue. [default: next to the records]"
+            metavar="FILE",
+            callback=c.writable,
+            help="Datasheet of a device that is not in the catalogue. [default: next to the records]",
         ),
     ] = None,
     gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
@@ -130,7 +134,7 @@ def _run(
     from sartor.bench.journey import measure as run_suite
     from sartor.bench.journey import measured_body
     from sartor.cost.correction.calibration_file import load_own_calibration
-    from sartor.report.files import write_atomic
+    from sartor.files import write_atomic
 
     graph = _graph(model, device, question) if model else None
     with shown_progress() as progress:
@@ -165,7 +169,8 @@ def study(
     ],
     device: DeviceName = "",
     records: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Records. [default: study-NAME.csv]")
+        Path | None,
+        typer.Option("--out", metavar="FILE", callback=c.writable, help="Records. [default: study-NAME.csv]"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
     size: Annotated[
@@ -173,7 +178,9 @@ def study(
     ] = "",
     gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
     calibration: c.CalibrationFile = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it (extra `report`).")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=c.writable, help="Draw it (extra `report`).")
+    ] = None,
     time_budget_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Stop after so long.")] = 560.0,
     threads: Threads = None,
     json: c.AsJson = False,
@@ -184,8 +191,8 @@ def study(
     """
     body = run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
     if png is not None:
+        from sartor.files import write_atomic
         from sartor.report.draw_measured import draw_study
-        from sartor.report.files import write_atomic
         from sartor.report.frame import to_png
 
         write_atomic(png, to_png(draw_study(body["study"], body["device"]["device"])))

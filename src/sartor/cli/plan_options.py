@@ -77,7 +77,10 @@ Write = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
 Trace = Annotated[
-    Path | None, typer.Option("--trace", metavar="FILE", help="Write one step as a trace for https://ui.perfetto.dev.")
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", callback=c.writable, help="Write one step as a trace for https://ui.perfetto.dev."
+    ),
 ]
 Launch = Annotated[
     Path | None,

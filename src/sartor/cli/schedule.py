@@ -30,10 +30,14 @@ def schedule(
         typer.Option("--solver", metavar="cp_sat|milp|greedy", help="milp: the published integer program, on HiGHS."),
     ] = "cp_sat",
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace that ui.perfetto.dev opens.")
+        Path | None,
+        typer.Option("--trace", metavar="FILE", callback=c.writable, help="Write a trace that ui.perfetto.dev opens."),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE", help="Write the Gantt chart as .svg, .png or .html.")
+        Path | None,
+        typer.Option(
+            "--figure", metavar="FILE", callback=c.writable, help="Write the Gantt chart as .svg, .png or .html."
+        ),
     ] = None,
     json: c.AsJson = False,
     out: c.OutFile = None,
@@ -57,7 +61,7 @@ def schedule(
     found = api.schedule(instance, time_limit=time_limit, solver=solver)
     c.answer("schedule", schedule_body(found), as_json=json, out=out)
     if trace:
-        from sartor.report.files import write_atomic
+        from sartor.files import write_atomic
 
         write_atomic(trace, schedule_trace(found))
     if figure:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 StudyFile = Annotated[
     Path | None,
-    typer.Option("--study", metavar="FILE", help="Store every result in this file, and continue from it."),
+    typer.Option(
+        "--study", metavar="FILE", callback=c.writable, help="Store every result in this file, and continue from it."
+    ),
 ]
 ExecutorName = Annotated[
     str,
@@ -33,7 +35,10 @@ NumWorkers = Annotated[
 ExportFile = Annotated[
     Path | None,
     typer.Option(
-        "--export", metavar="FILE", help="Write the study's points to FILE.csv or FILE.parquet (extra `data`)."
+        "--export",
+        metavar="FILE",
+        callback=c.writable,
+        help="Write the study's points to FILE.csv or FILE.parquet (extra `data`).",
     ),
 ]
 

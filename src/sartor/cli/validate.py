@@ -20,7 +20,10 @@ GroupBy = Annotated[
     typer.Option("--group-by", metavar="COL,...", help="Columns to group by. [default: gpu, dtype, phase or op]"),
 ]
 Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write one offline page: charts, table, worst targets.")
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", callback=c.writable, help="Write one offline page: charts, table, worst targets."
+    ),
 ]
 Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets to list per group.")]
 
@@ -120,8 +123,8 @@ def training(
 
 def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     if html:
+        from sartor.files import write_atomic
         from sartor.report.accuracy_page import accuracy_page
-        from sartor.report.files import write_atomic
 
         write_atomic(html, accuracy_page(body, charts).encode())
         c.say(f"wrote {html}")

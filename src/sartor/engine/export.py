@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from sartor.designs.result import Ranked
 from sartor.engine.codec import architecture_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError, MissingExtraError
+from sartor.files import check_writable, write_atomic
 from sartor.json_types import JsonDict, JsonMap
 
 SUFFIXES = (".csv", ".parquet")
@@ -34,14 +35,8 @@ def export_study(study: str | Path, to: str | Path) -> int:
     rows = [*point_rows(record), *kept_rows(record)]
     rows += [row for scope, other in others for row in point_rows(other, scope.partition(" #")[0])]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["part", "candidate", "objective", "bound"]
-    write = _csv if to.suffix.lower() == ".csv" else _parquet
-    beside = to.with_name(f".{to.name}.{os.getpid()}")
-    try:
-        write(beside, names, rows)
-        beside.replace(to)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError("--export", str(to), f"cannot be written ({error.strerror})") from None
+    made = _csv if to.suffix.lower() == ".csv" else _parquet
+    write_atomic(to, made(names, rows), field="--export")
     return len(rows)
 
 
@@ -51,6 +46,7 @@ def check_export(to: Path) -> None:
         raise InputError("--export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
     if not to.parent.is_dir():
         raise InputError("--export", str(to), f"there is no folder {to.parent} to write it in")
+    check_writable(to, field="--export")
     if to.suffix.lower() == ".parquet":
         _pyarrow()
 
@@ -119,17 +115,20 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
     return dict(zip(names, (*said, *option.split, pp, plan.data_parallel), strict=True))
 
 
-def _csv(path: Path, names: Sequence[str], rows: Sequence[JsonMap]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+def _csv(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
-def _parquet(path: Path, names: Sequence[str], rows: Sequence[JsonMap]) -> None:
+def _parquet(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:
     arrow, parquet = _pyarrow()
     table = arrow.table({name: [row.get(name) for row in rows] for name in names})
-    parquet.write_table(table, path)
+    whole = io.BytesIO()
+    parquet.write_table(table, whole)
+    return whole.getvalue()
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from sartor.errors import InputError
+from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
 from sartor.launch.accelerate import accelerate_files, read_accelerate
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
@@ -65,27 +65,18 @@ def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrit
     """Put made files into a folder: all are written beside their targets before the first takes its name."""
     folder = Path(directory)
     targets = [(folder / file.name, file) for file in made.files]
-    waiting: list[tuple[str, Path]] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, file in targets:
-            if path.exists() and not overwrite and path.read_bytes() != file.text.encode():
+            if path.is_file() and not overwrite and path.read_bytes() != file.text.encode():
                 must = "is there with other content; give another folder or say --overwrite"
                 raise InputError("--write", printable(str(path)), must)
-        for path, file in targets:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=folder)
-            waiting.append((name, path))
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(file.text.encode())
-            Path(name).chmod(0o755 if file.executable else 0o644)
-        for name, path in waiting:
-            Path(name).replace(path)
     except OSError as error:
         must = f"must be a folder that can be written ({error.strerror or error})"
         raise InputError("--write", printable(str(folder)), must) from None
-    finally:
-        for name, _ in waiting:
-            Path(name).unlink(missing_ok=True)
+    write_together(
+        [(path, file.text.encode(), 0o777 if file.executable else 0o666) for path, file in targets], field="--write"
+    )
     return tuple(path for path, _ in targets)
 
 

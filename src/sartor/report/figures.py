@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sartor.files import write_atomic
 from sartor.json_types import JsonDict, JsonMap
 from sartor.report.charts import FILE, Frame, draw, to_png
-from sartor.report.files import write_atomic
 from sartor.report.points import Gains, Pareto, operator_times, roofline_points
 from sartor.report.sweep import sawtooth_points
 from sartor.report.words import change_text, printable, short_change, speedup_text

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.text import Text
 
 from sartor.errors import InputError
+from sartor.files import write_atomic
 from sartor.json_types import JsonDict
-from sartor.report.files import write_atomic
 from sartor.report.frame import (
     FILE,
     Chart,

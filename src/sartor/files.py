@@ -1,0 +1,164 @@
+"""Files written whole or not at all, through links and with the mode they had. The edges write; the core does not."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sartor.errors import InputError
+
+MODE = 0o666
+"""Of a new file, less the process's mask."""
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes, *, field: str = "file") -> Path:
+    """Write ``data`` to ``path``: a reader sees the old file or the new one, never a part of it.
+
+    A link stays a link and its target is written, with the mode and owner it has. Parent folders are created. What is
+    no regular file is refused with `InputError`, as is what cannot be written; but ``/dev/stdout``, ``/dev/stderr`` and
+    ``/dev/fd/N`` are written as streams, and ``/dev/null`` takes everything.
+    """
+    write_together([(Path(path), data, MODE)], field=field)
+    return Path(path)
+
+
+def write_together(files: Iterable[tuple[Path, bytes, int]], *, field: str = "file") -> None:
+    """Write several files (path, bytes, mode if new): all are complete beside their targets before the first takes its
+    name."""
+    waiting: list[tuple[Path, Path, Path]] = []
+    try:
+        for path, data, mode in files:
+            check_writable(path, field=field)
+            with _reported(field, path):
+                stream = _stream(path)
+                if stream is not None:
+                    _pour(stream, data)
+                else:
+                    target = Path(os.path.realpath(path))
+                    waiting.append((_beside(target, data, mode), target, path))
+        for part, target, path in waiting:
+            with _reported(field, path):
+                part.replace(target)
+                _sync(target.parent)
+    finally:
+        for part, _, _ in waiting:
+            part.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str], *, field: str = "file") -> None:
+    """Raise `InputError` for a path that cannot become a file; nothing is written. To be asked before long work."""
+    path = Path(path)
+    with _reported(field, path):
+        if _stream(path) is not None:
+            return
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise InputError(field, str(path), "is a folder; name a file in it")
+        if target.is_symlink():
+            raise InputError(field, str(path), "is a link that leads to itself")
+        if target.exists() and not target.is_file():
+            must = f"is a {_kind(target.stat().st_mode)}; must be a regular file or a new name"
+            raise InputError(field, str(path), must)
+        there = target if target.exists() else _nearest(target.parent)
+        if there != target and not there.is_dir():
+            raise InputError(field, str(path), f"must be writable ({there} is not a folder)")
+        if not os.access(there, os.W_OK) or (there == target and not os.access(target.parent, os.W_OK)):
+            raise InputError(field, str(path), f"must be writable ({there} may only be read)")
+
+
+@contextmanager
+def _reported(field: str, path: Path) -> Iterator[None]:
+    """What the machine says against a file as an `InputError`; a reader who has gone is no fault of the name's."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(field, str(path), f"must be writable ({error.strerror or error})") from error
+
+
+def _stream(path: Path) -> int | None:
+    """The descriptor that a name stands for, to be written rather than replaced; None for a file."""
+    name = str(path)
+    if name in _STREAMS:
+        return _STREAMS[name]
+    if name.startswith(_DESCRIPTORS) and path.name.isdigit():
+        return int(path.name)
+    with suppress(OSError):
+        there = path.stat()
+        if os.path.samestat(there, Path(os.devnull).stat()):
+            return _NOWHERE
+        for descriptor in _STREAMS.values():  # a link to /dev/stdout, as containers have for logs
+            if os.path.samestat(there, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+_NOWHERE = -1
+
+
+def _pour(descriptor: int, data: bytes) -> None:
+    if descriptor == _NOWHERE:
+        return
+    if descriptor in _STREAMS.values():
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(data)
+
+
+def _beside(target: Path, data: bytes, mode: int) -> Path:
+    """A complete file next to ``target``, with the mode and owner that the target has or would have."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if target.exists():
+                there = target.stat()
+                mode = stat.S_IMODE(there.st_mode)
+                with suppress(PermissionError):
+                    os.chown(name, there.st_uid, there.st_gid)
+            else:
+                mode &= ~_umask()
+            Path(name).chmod(mode)
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system lets a folder be synced."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the first above it that exists."""
+    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+    return kinds.get(stat.S_IFMT(mode), "special file")
+
+
+def _umask() -> int:
+    """The process's file mode mask, because mkstemp makes files that only the owner can read."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
