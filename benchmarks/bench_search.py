@@ -36,7 +36,7 @@ def main(model: str = "qwen3-32b", gpu_name: str = "h100") -> None:
     evaluator, guard = Evaluator(dims=dims, calibrations={}), QualityGuard()
 
     started = time.perf_counter()
-    space = build_space(workload, dims, guard, keep_tp=())
+    space = build_space(workload, dims, guard, keep_tp=(), free=("num_layers",))
     points = same_size(space, dims, 0.05, guard)
     found_s = time.perf_counter() - started
     started = time.perf_counter()

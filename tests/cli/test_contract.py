@@ -37,6 +37,7 @@ OPERATOR_KEYS = [
 CANDIDATE_KEYS = [
     "shape",
     "changed",
+    "num_fields",
     "num_params",
     "params_change",
     "flops_change",
@@ -44,6 +45,9 @@ CANDIDATE_KEYS = [
     "speedup",
     "speedup_low",
     "speedup_high",
+    "efficiency_gain",
+    "efficiency_low",
+    "efficiency_high",
     "confidence",
     "per_gpu",
     "quality",

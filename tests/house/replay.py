@@ -147,10 +147,11 @@ def _lint(body: Answer) -> Answer:
 
 
 def _advise(body: Answer) -> Answer:
-    keys = "changed num_params time_s low_s high_s speedup speedup_low speedup_high confidence per_gpu"
+    keys = "changed num_fields num_params time_s low_s high_s speedup speedup_low speedup_high confidence per_gpu"
+    gain = "efficiency_gain efficiency_low efficiency_high"
     return {
         "baseline": _of(body["baseline"], TOTALS),
-        "candidates": [_of(candidate, keys) for candidate in body["candidates"]],
+        "candidates": [_of(candidate, f"{keys} {gain}") for candidate in body["candidates"]],
         "rules": [finding["rule"] for finding in body["findings"]],
     }
 

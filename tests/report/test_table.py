@@ -97,18 +97,20 @@ def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_chang
     assert operator_times(advice.base.estimate).names[0] in words
     costly = [f for f in advice.findings if (f.gain_fraction or 0) >= 0.01]
     assert all(f.rule in words for f in costly[:3])
-    assert "faster" in words
+    assert "as fast at equal work" in words
 
 
-def test_the_verdict_keeps_the_shape_when_nothing_is_faster(advice: Advice) -> None:
+def test_the_verdict_keeps_the_shape_when_nothing_gains(advice: Advice) -> None:
     nothing = replace(advice.search, candidates=(), smallest_edit=None)
-    assert "No shape of the same size" in verdict(replace(advice, search=nothing))
+    assert "Keep this shape: none of " in verdict(replace(advice, search=nothing))
 
 
-def test_the_verdict_recommends_nothing_that_is_not_clearly_faster(advice: Advice) -> None:
-    unsure = tuple(replace(c, confidence=0.55) for c in advice.search.candidates)
-    words = verdict(replace(advice, search=replace(advice.search, candidates=unsure)))
-    assert "No shape of the same size is clearly faster" in words
+def test_the_verdict_keeps_the_shape_when_nothing_surely_gains(advice: Advice) -> None:
+    best = replace(advice.search.candidates[0], efficiency_low=0.98)
+    nothing = replace(advice.search, candidates=(), smallest_edit=None, unsure=best)
+    words = verdict(replace(advice, search=nothing))
+    assert "Keep this shape: no other of the same size surely gains." in words
+    assert "the interval holds 1" in words
     assert "Change first" not in words
 
 

@@ -268,6 +268,7 @@ def advise(
     objective: str = "train",
     params_tolerance: float = 0.01,
     freeze: Sequence[str] = (),
+    free: Sequence[str] = (),
     top: int = 10,
     guard: QualityGuard | None = None,
     seq_len: int | None = None,
@@ -282,6 +283,8 @@ def advise(
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
+    Gains are at equal work: a smaller model earns nothing by being smaller. The depth stays unless ``free`` names
+    ``num_layers``; what ``freeze`` names stays too.
     ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
     first is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``. Raises
     ``InputError``.
@@ -313,6 +316,7 @@ def advise(
         objective=asked.workload.phase,
         params_tolerance=params_tolerance,
         freeze=tuple(freeze),
+        free=tuple(free),
         top=top,
         guard=guard,
         calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,

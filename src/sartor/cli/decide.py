@@ -33,7 +33,10 @@ def advise(
     ] = "train",
     params_tolerance: Annotated[float, typer.Option(help="Largest change of the parameter count, as a share.")] = 0.01,
     freeze: Annotated[
-        str, typer.Option(metavar="FIELD,...", help="Fields that must not change: num_layers,vocab_size, ...")
+        str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
+    ] = "",
+    free: Annotated[
+        str, typer.Option(metavar="FIELD,...", help="Fields that may change though they stay by default: num_layers.")
     ] = "",
     top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="Number of candidates to show.")] = 10,
     evidence: Annotated[
@@ -66,7 +69,8 @@ def advise(
         gpu,
         objective=objective,
         params_tolerance=params_tolerance,
-        freeze=tuple(field.strip() for field in freeze.split(",") if field.strip()),
+        freeze=_fields(freeze),
+        free=_fields(free),
         top=top,
         guard=QualityGuard(width=evidence),
         seq_len=seq_len,
@@ -94,6 +98,10 @@ def advise(
         from sartor.report.table_advice import advice_view
 
         c.show(advice_view(found))
+
+
+def _fields(words: str) -> tuple[str, ...]:
+    return tuple(field.strip() for field in words.split(",") if field.strip())
 
 
 def lint(

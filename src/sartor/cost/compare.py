@@ -24,13 +24,26 @@ class Comparison:
     probability: Floats
 
 
-def compare(before: Estimate, after: Estimate) -> Comparison:
-    """Speedup of ``after`` over ``before`` on one device, errors shared.
+def work_kept(*ratios: Floats) -> Floats:
+    """Share of the baseline's work that a change still does: the least ratio of parameters and FLOPs, at most 1.
+
+    A speedup times this is the gain at equal work: what computes or holds less earns nothing by that, and what computes
+    more pays for it with its time.
+    """
+    kept: Floats = 1.0
+    for ratio in ratios:
+        kept = np.minimum(kept, ratio)
+    return kept
+
+
+def compare(before: Estimate, after: Estimate, work: Floats = 1.0) -> Comparison:
+    """Speedup of ``after`` over ``before`` on one device, errors shared; at equal work where ``after`` does the share
+    ``work`` of it (``work_kept``).
 
     A family's common error moves both totals alike, so only the change of its share counts; operators that stay as
     they are cancel; what changed carries its own error on both sides.
     """
-    speedup = before.time_s / after.time_s
+    speedup = before.time_s / after.time_s * work
     sigma = np.sqrt(_ratio_variance(before, after))
     low, high = interval_80(speedup, sigma)
     z = np.log(speedup) / np.maximum(sigma, 1e-12)

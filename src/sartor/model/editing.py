@@ -76,9 +76,11 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
             raise InputError(name, value, "must be a positive integer")
         if name not in shape.fields():
             raise InputError(name, _plain(value), f"this model has none; it has {', '.join(shape.fields())}")
-    if isinstance(shape.attention, LatentAttentionMixer) and (said := {"num_kv_heads", "head_dim"} & set(changes)):
-        name = min(said)
-        raise InputError(name, _plain(changes[name]), "is fixed by latent attention; num_heads can be set")
+    if isinstance(shape.attention, LatentAttentionMixer):
+        follows = {"head_dim": shape.head_dim, "num_kv_heads": changes.get("num_heads", shape.num_heads)}
+        for name, value in follows.items():
+            if name in changes and _plain(changes[name]) != _plain(value):
+                raise InputError(name, _plain(changes[name]), "is fixed by latent attention; num_heads can be set")
     after = {name: _plain(changes.get(name, value)) for name, value in shape.fields().items()}
     heads, kv_heads = after.get("num_heads"), after.get("num_kv_heads")
     if shape.num_heads is shape.num_kv_heads or _plain(shape.num_heads) == _plain(shape.num_kv_heads):

@@ -197,6 +197,7 @@ def advise_body(answer: Advice) -> JsonDict:
         "baseline": totals_body(answer.base),
         "candidates": [candidate_body(candidate) for candidate in found.candidates],
         "smallest_edit": None if found.smallest_edit is None else candidate_body(found.smallest_edit),
+        "unsure": None if found.unsure is None else candidate_body(found.unsure),
         "minimax": None if found.minimax is None else candidate_body(found.minimax),
         "stability": [record(line) for line in found.stability],
         "front": [record(point) for point in found.front],
@@ -212,8 +213,10 @@ def candidate_body(candidate: Any) -> JsonDict:
     return {
         "shape": plain(candidate.fields),
         "changed": {field: [plain(old), plain(new)] for field, (old, new) in candidate.changed.items()},
-        **picked(candidate, "num_params", "params_change", "flops_change", *INTERVAL),
-        **picked(candidate, "speedup", "speedup_low", "speedup_high", "confidence", "per_gpu", "quality"),
+        **picked(candidate, "num_fields", "num_params", "params_change", "flops_change", *INTERVAL),
+        **picked(candidate, "speedup", "speedup_low", "speedup_high"),
+        **picked(candidate, "efficiency_gain", "efficiency_low", "efficiency_high"),
+        **picked(candidate, "confidence", "per_gpu", "quality"),
     }
 
 

@@ -72,14 +72,14 @@ def _label_side(position: float, place: int, of: int) -> JsonDict:
 
 
 def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
-    """Speedup against change in parameters; colour counts the fields changed; the best and the smallest edit named."""
+    """Gain at equal work against change in parameters; colour counts the fields changed."""
     alt = altair()
     rows = _candidate_rows(points)
     x, y = _candidate_axes(alt, points)
     tips = hover(
         alt,
         "change:N",
-        ("speedup:Q", None, ".3f"),
+        ("gain:Q", None, ".3f"),
         ("low:Q", "80% low", ".3f"),
         ("high:Q", "80% high", ".3f"),
         ("params:Q", "parameters", "+.2%"),
@@ -95,18 +95,18 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
 
 
 def _candidate_rows(points: Pareto) -> list[JsonDict]:
-    columns = (points.params_change, points.speedup, points.low, points.high, points.num_changed, points.on_front)
+    columns = (points.params_change, points.gain, points.low, points.high, points.num_changed, points.on_front)
     return [
         {
             "change": label,
             "params": params,
-            "speedup": speedup,
+            "gain": gain,
             "low": low if np.isfinite(low) else None,
             "high": high if np.isfinite(high) else None,
             "fields": f"{count} field{'s' if count != 1 else ''}",
             "front": bool(front),
         }
-        for label, params, speedup, low, high, count, front in zip(
+        for label, params, gain, low, high, count, front in zip(
             points.labels, *(column.tolist() for column in columns), strict=True
         )
     ]
@@ -122,8 +122,8 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
     least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
     named = [index for index, _, _ in _named(points)]
-    top = float(np.max([*points.speedup.tolist(), *points.high[named].tolist(), 1.0]))
-    floor = float(np.min([*points.speedup.tolist(), *points.low[named].tolist(), 1.0]))
+    top = float(np.max([*points.gain.tolist(), *points.high[named].tolist(), 1.0]))
+    floor = float(np.min([*points.gain.tolist(), *points.low[named].tolist(), 1.0]))
     span = max(top - floor, 0.01)
     x = alt.X(
         "params:Q",
@@ -132,8 +132,8 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
         axis=alt.Axis(format="+.1%", tickCount=5),
     )
     y = alt.Y(
-        "speedup:Q",
-        title="speedup",
+        "gain:Q",
+        title="gain at equal work",
         scale=alt.Scale(domain=[floor - 0.06 * span, top + 0.2 * span], zero=False, nice=False),
         axis=alt.Axis(format=".2f", tickCount=6),
     )
@@ -141,8 +141,8 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
 
 
 def _today(alt: Altair, theme: Theme, x: Chart, y: Chart) -> list[Chart]:
-    """A rule at a speedup of 1, a cross where the shape stands, and its word."""
-    today = rows_chart(alt, [{"params": 0.0, "speedup": 1.0, "text": "today"}])
+    """A rule at a gain of 1, a cross where the shape stands, and its word."""
+    today = rows_chart(alt, [{"params": 0.0, "gain": 1.0, "text": "today"}])
     text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11)
     return [
         today.mark_rule(color=theme.muted, strokeDash=[3, 4]).encode(y=y),
@@ -176,7 +176,7 @@ def _named_layers(
     ring = spot.mark_point(filled=False, size=170, color=theme.ink, strokeWidth=1.4)
     return [
         text.encode(x=x, y=y, text="text:N"),
-        rule.encode(x=x, y=alt.Y("low:Q", title="speedup"), y2="high:Q", tooltip=tips),
+        rule.encode(x=x, y=alt.Y("low:Q", title="gain at equal work"), y2="high:Q", tooltip=tips),
         ring.encode(x=x, y=y, tooltip=tips),
     ]
 

@@ -55,7 +55,7 @@ def gains_points(findings: Iterable[Finding]) -> Gains | None:
 
 
 def pareto_points(search: ShapeSearch) -> Pareto | None:
-    """The candidates and the whole Pareto front, the best first; None if nothing is faster.
+    """The candidates and the whole Pareto front, the advised first; None if nothing surely gains.
 
     Points of the front that are not candidates have no interval (NaN).
     """
@@ -74,11 +74,11 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
     return Pareto(
         title=_search_title(candidates[0], edit),
         labels=tuple(short_change(c.changed) for c in everything),
-        speedup=_column(everything, "speedup"),
-        low=np.concatenate([_column(candidates, "speedup_low"), nothing]),
-        high=np.concatenate([_column(candidates, "speedup_high"), nothing]),
+        gain=_column(everything, "efficiency_gain"),
+        low=np.concatenate([_column(candidates, "efficiency_low"), nothing]),
+        high=np.concatenate([_column(candidates, "efficiency_high"), nothing]),
         params_change=_column(everything, "params_change"),
-        num_changed=np.asarray([c.num_changes for c in everything], dtype=np.int64),
+        num_changed=np.asarray([c.num_fields for c in everything], dtype=np.int64),
         on_front=np.asarray([dict(c.changed) in on_front for c in everything]),
         best=0,
         smallest_edit=at,
@@ -87,10 +87,10 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
 
 def _search_title(best: Candidate, edit: Candidate | None) -> str:
     if edit is None or edit.changed == best.changed:
-        return f"{change_text(best.changed)} is {speedup_text(best.speedup)} as fast"
+        return f"{change_text(best.changed)} is {speedup_text(best.efficiency_gain)} as fast at equal work"
     return (
-        f"The smallest edit, {change_text(edit.changed)}, is {speedup_text(edit.speedup)} as fast; "
-        f"the best shape of the same size {speedup_text(best.speedup)}"
+        f"The smallest edit, {change_text(edit.changed)}, is {speedup_text(edit.efficiency_gain)} as fast at equal "
+        f"work; the best shape of the same size {speedup_text(best.efficiency_gain)}"
     )
 
 

@@ -142,10 +142,11 @@ def _numbers(advice: Advice) -> Markup:
     ]
     if search.candidates:
         best = search.candidates[0]
-        low, high = speedup_text(best.speedup_low), speedup_text(best.speedup_high)
-        cards.append(("Best shape of this size", speedup_text(best.speedup), f"80%: {low} to {high}"))
+        low, high = speedup_text(best.efficiency_low), speedup_text(best.efficiency_high)
+        words = f"at equal work; 80%: {low} to {high}"
+        cards.append(("Best shape of this size", speedup_text(best.efficiency_gain), words))
     else:
-        cards.append(("Best shape of this size", "this one", f"of {search.evaluated:,} compared"))
+        cards.append(("Best shape of this size", "this one", f"no sure gain in {search.evaluated:,} compared"))
     return cards_list(cards)
 
 

@@ -13,6 +13,7 @@ from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
 from sartor.report.table_advice import fix_text, position, with_candidate
 from sartor.report.table_estimate import PASS_WORDS
+from sartor.report.verdict import why_to_keep
 from sartor.report.words import (
     efficiency,
     interval_text,
@@ -86,7 +87,7 @@ def _saves(finding: Finding) -> str:
 
 def shapes_section(advice: Advice, records: JsonMap) -> Markup:
     search = advice.search
-    parts = [element("h2", "Faster shapes of the same size", id="shapes")]
+    parts = [element("h2", "Shapes that gain at equal work", id="shapes")]
     parts.append(
         element(
             "p",
@@ -98,7 +99,7 @@ def shapes_section(advice: Advice, records: JsonMap) -> Markup:
         note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
         parts += [figure(records, "candidates", note), _candidates(advice)]
     else:
-        parts.append(element("p", "None is predicted to be faster."))
+        parts.append(element("p", arrows(why_to_keep(search))))
     parts.append(element("h3", "One field at a time"))
     parts.append(figure(records, "sawtooth", "Only this field changes, and the sizes derived from it."))
     parts.append(figure(records, "sawtooth_width", "Steps come from tiles, waves and alignment."))
@@ -111,11 +112,12 @@ def shapes_section(advice: Advice, records: JsonMap) -> Markup:
 def _candidates(advice: Advice) -> Markup:
     columns = [
         GridColumn(head="change", number=False),
-        GridColumn(head="speedup", explains="time of the baseline over time of this shape"),
-        GridColumn(head="80% interval", explains="errors that both shapes share cancel"),
-        GridColumn(head="sure", explains="probability of being faster"),
+        GridColumn(head="gain", explains="speedup at equal parameters and equal FLOPs"),
+        GridColumn(head="80% interval", explains="of the gain; errors that both shapes share cancel"),
+        GridColumn(head="sure", explains="probability of a gain"),
         GridColumn(head="parameters"),
         GridColumn(head="FLOPs"),
+        GridColumn(head="speedup", explains="with what a smaller model adds: time of the baseline over time of this"),
         GridColumn(head="time"),
         GridColumn(head="quality", explains="published evidence on model quality for such a change", number=False),
     ]
@@ -125,11 +127,12 @@ def _candidates(advice: Advice) -> Markup:
     rows = [
         (
             join([arrows(short_change(c.changed)), _tag("smallest edit") if i == at else ""]),
-            speedup_text(c.speedup),
-            f"{float(c.speedup_low):.2f} to {float(c.speedup_high):.2f}",
+            speedup_text(c.efficiency_gain),
+            f"{float(c.efficiency_low):.2f} to {float(c.efficiency_high):.2f}",
             sure_text(float(c.confidence)),
             signed_share(float(c.params_change), 2),
             signed_share(float(c.flops_change)),
+            speedup_text(c.speedup),
             format_seconds(float(c.time_s)),
             _quality(c.quality),
         )

@@ -187,18 +187,18 @@ class Sawtooth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pareto:
-    """Candidates: speedup, change in parameters, number of changed fields, whether on the Pareto front."""
+    """Candidates: gain at equal work, change in parameters, number of changed fields, whether on the Pareto front."""
 
     title: str
     labels: tuple[str, ...]
-    speedup: Numbers
+    gain: Numbers
     low: Numbers
     high: Numbers
     params_change: Numbers
     num_changed: npt.NDArray[np.int64]
     on_front: npt.NDArray[np.bool_]
     best: int = -1
-    """Position of the fastest; -1: none."""
+    """Position of the one advised; -1: none."""
     smallest_edit: int = -1
 
 

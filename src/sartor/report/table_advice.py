@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import heading, notes, plain_table, section_title, times_table, totals_line
-from sartor.report.verdict import verdict
+from sartor.report.verdict import verdict, why_to_keep
 from sartor.report.words import (
     printable,
     short_change,
@@ -41,7 +41,7 @@ def advice_view(advice: Advice) -> RenderableType:
         totals_line(advice.base),
         section_title("Findings, and what each costs"),
         findings_view(advice.findings),
-        section_title("Faster shapes of the same size"),
+        section_title("Shapes that gain at equal work"),
         candidates_table(search),
         *_legend(search),
     ]
@@ -81,33 +81,33 @@ def gain_text(finding: Finding) -> str:
 
 
 def candidates_table(search: ShapeSearch) -> RenderableType:
-    """Shapes of the same size, best first: speedup with interval, confidence, change in parameters and FLOPs."""
+    """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and the
+    speedup with what a smaller model adds."""
     if not search.candidates:
-        return Text("No shape within the tolerance is faster.")
-    table = plain_table("change", "speedup", "80% interval", "sure", "params", "flops", "quality")
+        return Text(why_to_keep(search))
+    table = plain_table("change", "gain", "80% interval", "sure", "params", "speedup", "quality")
     for each in with_candidate(search.candidates, search.smallest_edit):
         table.add_row(
             _marked(each, search.smallest_edit, "smallest edit"),
-            speedup_text(each.speedup),
-            f"{float(each.speedup_low):.2f}-{float(each.speedup_high):.2f}",
+            speedup_text(each.efficiency_gain),
+            f"{float(each.efficiency_low):.2f}-{float(each.efficiency_high):.2f}",
             sure_text(float(each.confidence)),
             signed_share(float(each.params_change), 2),
-            signed_share(float(each.flops_change), 1),
+            speedup_text(each.speedup),
             "known" if each.quality.within_evidence else "check",
         )
     return table
 
 
 def _legend(search: ShapeSearch) -> list[RenderableType]:
-    """The meaning of two columns."""
+    """The meaning of the columns."""
     if not search.candidates:
         return []
-    return [
-        Text(
-            "sure: probability of being faster; quality: known = within published evidence, check = outside it",
-            style="dim",
-        )
-    ]
+    words = (
+        "gain: speedup at equal parameters and FLOPs; sure: probability of a gain; speedup: with what a smaller model "
+        "adds; quality: known = within published evidence, check = outside it"
+    )
+    return [Text(words, style="dim")]
 
 
 def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:

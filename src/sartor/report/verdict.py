@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text, sure_text
+from sartor.shapes.choose import NOISE
 from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.shapes.search import Candidate
-
-WORTH = 0.002
-"""Least gain of a single edit to mention."""
-
-SURE = 0.75
-"""Least probability of being faster for a recommendation."""
+    from sartor.shapes.search import Candidate, ShapeSearch
 
 MATTERS = 0.01
 """Least share of the step for a finding to be mentioned (rules grade smaller ones as info)."""
@@ -78,32 +73,52 @@ def what_is_broken(findings: Sequence[Finding]) -> str:
 
 
 def what_to_change(advice: Advice) -> str:
-    """The smallest edit that gets most of the gain, and the best candidate if it is a different one."""
+    """The smallest edit that gets most of the gain, and the best candidate if it is a different one; or why to keep the
+    shape."""
     search = advice.search
     if not search.candidates:
-        return "No shape of the same size is predicted to be faster."
+        return why_to_keep(search)
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
-    if best.confidence < SURE:
-        return (
-            f"No shape of the same size is clearly faster. The best one found, {change_text(best.changed)}, is "
-            f"{gain_words(best)}."
-        )
     sentences = [f"Change first: {change_text(first.changed)}; this is {gain_words(first)}."]
     if first.changed != best.changed:
         sentences.append(f"The best shape found, {change_text(best.changed)}, is {gain_words(best)}.")
-    single = max(search.single_edits, key=lambda edit: edit.speedup, default=None)
-    if first.num_changes > 1 and single is not None and single.speedup * min(1, 1 + single.params_change) > 1 + WORTH:
-        alone = f"{change_text(single.changed)} ({speedup_text(single.speedup)})"
+    single = max(search.single_edits, key=lambda edit: edit.efficiency_gain, default=None)
+    if first.num_fields > 1 and single is not None and single.efficiency_gain > 1 + NOISE:
+        alone = f"{change_text(single.changed)} ({speedup_text(single.efficiency_gain)})"
         sentences.append(f"The best change of a single size is {alone}.")
     return " ".join(sentences)
 
 
+def why_to_keep(search: ShapeSearch) -> str:
+    """That the shape is good as it is, and the best that was tried."""
+    others = search.evaluated - 1
+    if not others:
+        return "Keep this shape: no other within the tolerance has its size."
+    if search.unsure is None:
+        tried = "the only other shape" if others == 1 else f"none of {others:,} other shapes"
+        gains = "gains less than" if others == 1 else "gains"
+        return f"Keep this shape: {tried} of the same size {gains} {format_share(NOISE)} at equal work."
+    best = search.unsure
+    return (
+        f"Keep this shape: no other of the same size surely gains. The best of {others:,} tried, "
+        f"{change_text(best.changed)}, is {gain_words(best)}: the interval holds 1."
+    )
+
+
 def gain_words(candidate: Candidate) -> str:
-    """``1.07x as fast (80%: 1.03x to 1.10x; 99% sure to be faster), with 0.76% fewer parameters``."""
-    low, high = speedup_text(candidate.speedup_low), speedup_text(candidate.speedup_high)
+    """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and what a smaller model adds to that."""
+    low, high = speedup_text(candidate.efficiency_low), speedup_text(candidate.efficiency_high)
+    sure = f"{sure_text(float(candidate.confidence))} sure"
+    gain = speedup_text(candidate.efficiency_gain)
+    return f"{gain} as fast at equal work (80%: {low} to {high}; {sure}){_rest(candidate)}"
+
+
+def _rest(candidate: Candidate) -> str:
+    """``, with as many parameters``; where it is smaller, what that adds."""
     change = signed_share(float(candidate.params_change), 2)
     more = "fewer" if change.startswith("-") else "more"
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"
-    sure = f"{sure_text(float(candidate.confidence))} sure to be faster"
+    whole = speedup_text(candidate.speedup)
+    added = "" if whole == speedup_text(candidate.efficiency_gain) else f" ({whole} with the work it saves)"
     outside = "" if candidate.quality.within_evidence else ", outside the range of published evidence on model quality"
-    return f"{speedup_text(candidate.speedup)} as fast (80%: {low} to {high}; {sure}), with {size}{outside}"
+    return f", with {size}{added}{outside}"

@@ -1,4 +1,4 @@
-"""Which priced points to show: the fastest of each kind of change, and the smallest edit that pays."""
+"""Which priced points to show: the best of each kind of change at equal work, and the smallest edit that pays."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sartor.shapes.space import IntArray, Points, is_coupled
 
 FloatArray = npt.NDArray[np.float64]
 
-MIN_GAIN = 5e-3
-"""Least share of time that a shown candidate saves beyond the effect of being smaller."""
+NOISE = 5e-3
+"""Share of time: gains closer than this are ties, and a smaller one is none. Repeated runs of one training step differ
+by about as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,59 +45,88 @@ def changes(points: Points) -> Changes:
     return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
 
 
-def fastest_of_each(key: IntArray, score: FloatArray) -> IntArray:
-    """Positions of the least score for every distinct key, best first; ties go to the earlier point."""
-    order = np.lexsort((score, key))
+def worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:
+    """Mask of the points that save ``NOISE`` of the time at equal work. ``score`` is that time relative to the
+    baseline's."""
+    mask: npt.NDArray[np.bool_] = score <= 1 - NOISE
+    return mask
+
+
+def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> IntArray:
+    """For every distinct key one position, best first: of the points within ``NOISE`` of the key's least score the one
+    whose size changes least. Ties go to the earlier point."""
+    _, group = np.unique(key, return_inverse=True)
+    least = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, group, score)
+    close = np.flatnonzero(score <= least[group] + NOISE)
+    order = close[np.lexsort((score[close], size_change[close], group[close]))]
     first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = key[order][1:] != key[order][:-1]
+    first[1:] = group[order][1:] != group[order][:-1]
     best = order[first]
     return best[np.argsort(score[best], kind="stable")]
 
 
-def paying(points: Points, score: FloatArray, baseline: int) -> npt.NDArray[np.bool_]:
-    """Mask of the points that save more time than their smaller parameter count explains. ``score`` is time relative to
-    the baseline's, which is the point at ``baseline``."""
-    counts = (points.num_params, points.num_active_params)
-    smaller = np.minimum.reduce([np.minimum(1.0, count / count[baseline]) for count in counts])
-    mask: npt.NDArray[np.bool_] = score <= smaller * (1 - MIN_GAIN)
-    return mask
-
-
-def shown(points: Points, found: Changes, score: FloatArray, pays: npt.NDArray[np.bool_], top: int) -> IntArray:
-    """Positions of at most ``top`` points to show, best first: of those that pay.
-
-    First the fastest of every set of edits, without those that a subset of their edits equals; if that leaves room,
-    the fastest of every combination of heads within those sets, again without edits that gain nothing.
-    """
-    better = np.flatnonzero(pays)
-    if not len(better):
-        return np.zeros(0, dtype=np.int64)
-    better = better[np.lexsort((found.count[better], score[better]))]
-    kinds, times = found.kinds[better], score[better]
-    needed = [i for i in fastest_of_each(kinds, times) if not _has_better_subset(int(kinds[i]), times[i], kinds, times)]
+def shortlist(points: Points, found: Changes, score: FloatArray, size_change: FloatArray, most: int) -> IntArray:
+    """Positions to price with their intervals, best first: the best of every set of edits, then of every combination
+    of heads within those sets, ``most`` in all."""
+    better = np.flatnonzero(worth(points, score))
+    kinds, times, sizes = found.kinds[better], score[better], size_change[better]
     heads = points.index[2][better]
-    finer = fastest_of_each(kinds * (int(points.index[2].max()) + 1) + heads, times)
-    rest = [i for i in finer if i not in set(needed) and not _is_idle(i, finer[heads[finer] == heads[i]], kinds, times)]
-    chosen = [*needed, *rest][:top]
-    return np.asarray(better[sorted(chosen)], dtype=np.int64)
+    finer = kinds * (int(points.index[2].max()) + 1) + heads
+    chosen = [*best_of_each(kinds, times, sizes), *best_of_each(finer, times, sizes)]
+    return better[np.asarray(list(dict.fromkeys(map(int, chosen)))[:most], dtype=np.int64)]
 
 
-def _is_idle(i: int, others: IntArray, kinds: IntArray, times: FloatArray) -> bool:
-    """Whether some edit of point ``i`` gains nothing: one of ``others`` is as fast without it."""
-    return _has_better_subset(int(kinds[i]), times[i], kinds[others], times[others])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Points that surely gain, as columns: positions, sets of edits, fields changed, heads, time at equal work relative
+    to the baseline's, and size changes."""
 
+    at: IntArray
+    kinds: IntArray
+    count: IntArray
+    heads: IntArray
+    score: FloatArray
+    size_change: FloatArray
+    deeper: npt.NDArray[np.bool_]
 
-def _has_better_subset(kind: int, time: float, kinds: IntArray, times: FloatArray) -> bool:
-    """Whether fewer of the same edits are as fast."""
-    subset = (kinds & kind == kinds) & (kinds != kind)
-    return bool(np.any(times[subset] <= time))
+    def ranked(self) -> list[int]:
+        """Rows, best first; scores within ``NOISE`` of a group's best are ties, which go to fewer fields, then to the
+        smaller change of size, then to the same depth."""
+        left, out = list(np.argsort(self.score, kind="stable")), []
+        while left:
+            ties = [i for i in left if self.score[i] <= self.score[left[0]] + NOISE]
+            ties.sort(
+                key=lambda i: (self.count[i], round(float(self.size_change[i]), 4), self.deeper[i], self.score[i])
+            )
+            out += [int(i) for i in ties]
+            left = [i for i in left if self.score[i] > self.score[left[0]] + NOISE]
+        return out
 
+    def shown(self, top: int) -> list[int]:
+        """At most ``top`` rows, best first: of every set of edits the best, and if that leaves room of every
+        combination of heads; without those that a subset of their edits equals."""
+        ranked = self.ranked()
+        firsts = list({int(self.kinds[i]): i for i in reversed(ranked)}.values())
+        needed = [i for i in firsts if not self._is_idle(i, firsts)]
+        finer = list({(int(self.kinds[i]), int(self.heads[i])): i for i in reversed(ranked)}.values())
+        rest = [i for i in finer if i not in needed and not self._is_idle(i, [*firsts, *self._alike(i, finer)])]
+        place = {row: at for at, row in enumerate(ranked)}
+        chosen = sorted(needed, key=place.__getitem__) + sorted(rest, key=place.__getitem__)
+        return sorted(chosen[:top], key=place.__getitem__)
 
-def smallest_edit(found: Changes, score: FloatArray, pays: npt.NDArray[np.bool_], best: int, share: float) -> int:
-    """The paying point with fewest edits that saves at least ``share`` of the time the point ``best`` saves; of those
-    the fastest."""
-    good = np.flatnonzero(pays & (1 - score >= share * (1 - score[best])))
-    return int(good[np.lexsort((score[good], found.count[good]))[0]])
+    def _alike(self, i: int, others: list[int]) -> list[int]:
+        return [j for j in others if self.heads[j] == self.heads[i]]
+
+    def _is_idle(self, i: int, others: list[int]) -> bool:
+        """Whether some edit of row ``i`` gains nothing: one of ``others`` with fewer of its edits is as good."""
+        fewer = [j for j in others if self.kinds[j] & self.kinds[i] == self.kinds[j] != self.kinds[i]]
+        return any(self.score[j] <= self.score[i] + NOISE for j in fewer)
+
+    def smallest_edit(self, share: float) -> int:
+        """The row with fewest fields that saves at least ``share`` of what the best saves; of those the best."""
+        best = 1 - float(self.score.min())
+        return next(i for i in sorted(self.ranked(), key=lambda i: self.count[i]) if 1 - self.score[i] >= share * best)
 
 
 def single_edits(found: Changes, score: FloatArray) -> Mapping[str, int]:

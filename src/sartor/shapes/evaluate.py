@@ -62,6 +62,16 @@ class Evaluator:
         groups, at_points = _grouped(graph, points)
         return tuple(self._sum(groups, at_points, points, gpu, workload.phase) for gpu in gpus)
 
+    def flops(self, points: Points, workload: Workload) -> FloatArray:
+        """FLOPs in matrix multiplications of ``workload`` with the shape of every point [N]."""
+        space = points.space
+        groups, at_points = _grouped(self.graph(replace(workload, shape=edit(space.shape, **space.grid()))), points)
+        total = np.zeros(points.size)
+        for operators in groups.values():
+            total += look_up(OperatorGraph(operators=tuple(operators)).matmul_flops, points.index)
+        total += OperatorGraph(operators=tuple(at_points)).matmul_flops
+        return total
+
     def _sum(
         self,
         groups: dict[tuple[int, ...], list[Operator]],

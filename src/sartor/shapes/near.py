@@ -27,6 +27,9 @@ FlashAttention-2 supports all of them too."""
 UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
 """Multiples of 16 in published models; GEMMs take any."""
 
+KEPT = {"num_layers": "depth changes more than speed; --free num_layers searches it"}
+"""Fields that stay unless they are freed, with the reason."""
+
 KEEP_TP = (2, 4)
 """Tensor-parallel degrees that heads must still split over if the baseline's do: 43 heads would rule out two
 devices."""
@@ -52,21 +55,27 @@ def build_space(
     dims: ParallelDims,
     guard: QualityGuard | None = None,
     freeze: Iterable[str] = (),
+    free: Iterable[str] = (),
     extra: dict[str, Sequence[int]] | None = None,
     keep_tp: Sequence[int] = KEEP_TP,
     grain: int = GRAIN,
 ) -> Space:
     """The default grid around a workload's shape: hardware-friendly values within the guard, including the baseline's
-    own. ``extra`` adds values of single fields; heads still split over the degrees in ``keep_tp`` that the baseline's
-    split over; widths are multiples of ``grain`` (``grain_of``). Raises ``InputError`` for an unknown field in
-    ``freeze``.
+    own. ``freeze`` names fields that stay, ``free`` those of ``KEPT`` that do not; ``extra`` adds values of single
+    fields; heads still split over the degrees in ``keep_tp`` that the baseline's split over; widths are multiples of
+    ``grain`` (``grain_of``). Raises ``InputError`` for an unknown field in ``freeze`` and one in ``free`` that cannot
+    change.
     """
     guard = guard or QualityGuard()
     shape = workload.shape
     own = {name: int(value) for name, value in shape.fields().items()}
-    held = {**frozen_by_structure(shape, workload), **dict.fromkeys(_checked(freeze), "")}
-    free = {name for name in own if name not in held}
-    near = _Near(own=own, guard=guard, dims=dims, free=free, extra=extra or {}, keep_tp=tuple(keep_tp), grain=grain)
+    structure, freed, asked = frozen_by_structure(shape, workload), list(free), _checked(freeze)
+    _check_freed(freed, asked, own, structure)
+    kept = {name: why for name, why in KEPT.items() if name not in freed}
+    held = {**kept, **structure, **dict.fromkeys(asked, "")}
+    near = _Near(
+        own=own, guard=guard, dims=dims, free={*own} - {*held}, extra=extra or {}, keep_tp=tuple(keep_tp), grain=grain
+    )
     axes = [
         _axis(num_layers=near.layers()),
         _axis(hidden_size=near.hidden()),
@@ -77,6 +86,19 @@ def build_space(
     ]
     notes = tuple(f"{field} is kept: {why}" for field, why in held.items() if why)
     return Space(shape=shape, axes=tuple(axes), assumptions=notes)
+
+
+def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int], structure: dict[str, str]) -> None:
+    """Refuse a field to free that the model has not, that its structure fixes, or that is frozen as well."""
+    can = [name for name in EDITABLE if name in own and name not in structure]
+    for field in freed:
+        must = "is no size of this model" if field not in own else ""
+        if field in structure:
+            must = f"is fixed: {structure[field] or 'it follows from num_heads'}"
+        if field in frozen:
+            must = "cannot be frozen too"
+        if must:
+            raise InputError("free", field, must, ", ".join(name for name in can if name not in frozen))
 
 
 def _checked(freeze: Iterable[str]) -> list[str]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.compare import compare
+from sartor.cost.compare import Comparison, compare, work_kept
 from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.workload import Phase, Workload
-from sartor.shapes.choose import Changes
+from sartor.shapes.choose import Changes, Offered
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.quality import QualityGuard, quality_of
 from sartor.shapes.result import Candidate, FrontPoint, SingleEdit
@@ -33,14 +33,22 @@ class Prices:
     by_gpu: tuple[FloatArray, ...]
     by_phase: Mapping[Phase, FloatArray]
     baseline: int
-    score: FloatArray
-    """Time relative to the baseline's on the first GPU, rounded to ten digits so that ties do not depend on summation
-    order."""
+    work: FloatArray
+    """Share of the baseline's work that each point still does (``work_kept``)."""
+    equal_by_gpu: tuple[FloatArray, ...]
+    """Seconds of the objective by GPU at equal work."""
+
+    @property
+    def score(self) -> FloatArray:
+        """Time at equal work relative to the baseline's on the first GPU, rounded to ten digits so that ties do not
+        depend on summation order."""
+        times = self.equal_by_gpu[0]
+        return np.asarray(np.round(times / times[self.baseline], 10))
 
     @property
     def regret(self) -> FloatArray:
-        """Each point's largest loss against the best of any GPU, as a share of that best."""
-        losses = np.stack([times / times.min() - 1 for times in self.by_gpu])
+        """Each point's largest loss at equal work against the best of any GPU, as a share of that best."""
+        losses = np.stack([times / times.min() - 1 for times in self.equal_by_gpu])
         worst: FloatArray = np.round(losses.max(axis=0), 10)
         return worst
 
@@ -56,14 +64,19 @@ def price(
     own = points.space.baseline
     is_own = np.all([values == own[name] for name, values in points.fields().items()], axis=0)
     baseline = int(np.flatnonzero(is_own)[0])
+    counts = (points.num_params, points.num_active_params, evaluator.flops(points, phases[objective]))
+    work = np.asarray(work_kept(*(count / count[baseline] for count in counts)))
+    equal = tuple(times / work for times in by_phase[objective])
+    if objective is Phase.TRAIN:
+        equal = _of_steps(equal, baseline, gpus, evaluator.runs)
     if Phase.TRAIN in by_phase:
         by_phase[Phase.TRAIN] = _of_steps(by_phase[Phase.TRAIN], baseline, gpus, evaluator.runs)
-    by_gpu = by_phase[objective]
     return Prices(
-        by_gpu=by_gpu,
+        by_gpu=by_phase[objective],
         by_phase={phase: times[0] for phase, times in by_phase.items()},
         baseline=baseline,
-        score=np.round(by_gpu[0] / by_gpu[0][baseline], 10),
+        work=work,
+        equal_by_gpu=equal,
     )
 
 
@@ -115,33 +128,64 @@ class Priced:
         base = self.prices.baseline
         return {gpu.name: float(t[base] / t[i]) for gpu, t in zip(self.gpus, self.prices.by_gpu, strict=True)}
 
+    def size_change(self) -> FloatArray:
+        """Distance of every point's parameters from the baseline's, as a share of them [N]."""
+        counts = self.points.num_params
+        return np.asarray(np.abs(counts / counts[self.prices.baseline] - 1))
+
+    def gains(self, priced: Estimate, work: Floats) -> Comparison:
+        """How much less time the objective takes at equal work: of the training step where that is known."""
+        found = compare(self.baseline, priced, work)
+        if self.whole is None:
+            return found
+        speedup, low, high = (self.whole.speedup(each) for each in (found.speedup, found.low, found.high))
+        return replace(found, speedup=speedup, low=low, high=high)
+
+    def offered(self, at: npt.NDArray[np.int64]) -> Offered:
+        """Those of the points at these positions whose gain at equal work is surely one: its interval is above 1."""
+        if len(at):
+            shape = edit(self.workload.shape, **self.points.take(at).fields())
+            priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
+            at = at[np.broadcast_to(self.gains(priced, self.prices.work[at]).low > 1, at.shape)]
+        return Offered(
+            at=at,
+            kinds=self.found.kinds[at],
+            count=self.found.count[at],
+            heads=self.points.index[2][at],
+            score=self.prices.score[at],
+            size_change=self.size_change()[at],
+            deeper=self.points.take(at).fields()["num_layers"] != self.own()["num_layers"],
+        )
+
     def candidate(self, i: int) -> Candidate:
         """A point in full: priced once more without the grid, with interval, confidence and quality."""
         own = self.own()
         shape = edit(self.workload.shape, **{name: new for name, (_, new) in self.changed(i).items()})
         fields = {name: int(value) for name, value in shape.fields().items()}
         priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
-        gain, times = compare(self.baseline, priced), (priced.time_s, priced.low_s, priced.high_s)
-        gains = [float(each) for each in (gain.speedup, gain.low, gain.high)]
+        whole, equal = self.gains(priced, 1.0), self.gains(priced, float(self.prices.work[i]))
+        times = (priced.time_s, priced.low_s, priced.high_s)
         if self.whole is not None:
             times = self._of_step(self.whole, float(priced.time_s / self.baseline.time_s))
-            gains = [self.whole.speedup(each) for each in gains]
         num_params = int(count_params(shape).total)
         return Candidate(
             shape=shape,
             fields=fields,
             changed={name: (own[name], new) for name, new in fields.items() if own[name] != new},
-            num_changes=int(self.found.count[i]),
+            num_fields=int(self.found.count[i]),
             num_params=num_params,
             params_change=self.params_change(i),
             flops_change=float(priced.matmul_flops / self.baseline.matmul_flops - 1),
             time_s=float(times[0]),
             low_s=float(times[1]),
             high_s=float(times[2]),
-            speedup=gains[0],
-            speedup_low=gains[1],
-            speedup_high=gains[2],
-            confidence=float(gain.probability),
+            speedup=float(whole.speedup),
+            speedup_low=float(whole.low),
+            speedup_high=float(whole.high),
+            efficiency_gain=float(equal.speedup),
+            efficiency_low=float(equal.low),
+            efficiency_high=float(equal.high),
+            confidence=float(equal.probability),
             phase_s=self.phase_s(i),
             per_gpu=self.per_gpu(i),
             quality=quality_of(self.guard, fields, own, num_params),
@@ -163,10 +207,10 @@ class Priced:
         return FrontPoint(
             fields=self.fields(i),
             changed=self.changed(i),
-            num_changes=int(self.found.count[i]),
+            num_fields=int(self.found.count[i]),
             params_change=self.params_change(i),
             phase_s=self.phase_s(i),
-            speedup=float(1 / self.prices.score[i]),
+            **self._speeds(i),
         )
 
     def single_edit(self, field: str, i: int) -> SingleEdit:
@@ -177,9 +221,13 @@ class Priced:
             old=old,
             new=new,
             changed=self.changed(i),
-            speedup=float(1 / self.prices.score[i]),
             params_change=self.params_change(i),
+            **self._speeds(i),
         )
+
+    def _speeds(self, i: int) -> dict[str, float]:
+        times, base = self.prices.by_gpu[0], self.prices.baseline
+        return {"speedup": float(times[base] / times[i]), "efficiency_gain": float(1 / self.prices.score[i])}
 
 
 def fastest(times: FloatArray, count: npt.NDArray[np.int64]) -> int:

@@ -21,7 +21,7 @@ class Candidate:
     fields: Mapping[str, int]
     changed: Mapping[str, tuple[int, int]]
     """Field -> (old, new)."""
-    num_changes: int
+    num_fields: int
     """Number of changed fields, without derived ones (``shapes.choose.Changes``)."""
     num_params: int
     params_change: float
@@ -34,8 +34,13 @@ class Candidate:
     speedup: float
     speedup_low: float
     speedup_high: float
+    efficiency_gain: float
+    """The part of the speedup that is not a smaller model: speedup at equal parameters and equal FLOPs
+    (``cost.compare.work_kept``), with its 80% interval."""
+    efficiency_low: float
+    efficiency_high: float
     confidence: float
-    """Probability that it is faster than the baseline on the first GPU."""
+    """Probability that it takes less time than the baseline at equal work on the first GPU."""
     phase_s: Mapping[str, float]
     """Seconds by phase (train, prefill, decode) on the first GPU."""
     per_gpu: Mapping[str, float]
@@ -49,10 +54,11 @@ class FrontPoint:
 
     fields: Mapping[str, int]
     changed: Mapping[str, tuple[int, int]]
-    num_changes: int
+    num_fields: int
     params_change: float
     phase_s: Mapping[str, float]
     speedup: float
+    efficiency_gain: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +70,14 @@ class SingleEdit:
     new: int
     changed: Mapping[str, tuple[int, int]]
     speedup: float
+    efficiency_gain: float
     params_change: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSearch:
-    """The result of a search. ``candidates`` are sorted by the objective's time on the first GPU."""
+    """The result of a search. ``candidates`` gain at equal work with an interval above 1, most first; gains that are
+    alike go to fewer fields, then to the smaller change of size."""
 
     workload: Workload
     gpus: tuple[Gpu, ...]
@@ -77,7 +85,9 @@ class ShapeSearch:
     candidates: tuple[Candidate, ...]
     front: tuple[FrontPoint, ...]
     smallest_edit: Candidate | None
-    """Fewest changed fields for at least 80% of the best candidate's time saving; None if nothing is faster."""
+    """Fewest changed fields for at least 70% of the best gain at equal work; None if nothing surely gains."""
+    unsure: Candidate | None
+    """Without candidates: the shape with the best gain, whose interval holds 1; None if none gains at all."""
     minimax: Candidate | None
     """With several GPUs: the shape with the smallest worst-case loss against each GPU's best."""
     regret: float

@@ -16,10 +16,11 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.model.counts import count_params
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.pareto import is_pareto
-from sartor.shapes.choose import changes, paying, shown, single_edits, smallest_edit
+from sartor.shapes.choose import changes, shortlist, single_edits
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import Priced, fastest, price
@@ -31,8 +32,14 @@ from sartor.step.running import InRun
 
 __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]
 
-SMALLEST_EDIT_SHARE = 0.8
-"""The smallest edit changes the fewest fields among candidates with this share of the best time saving."""
+SMALLEST_EDIT_SHARE = 0.7
+"""The smallest edit changes the fewest fields among shapes with this share of the best gain at equal work."""
+
+DEFAULT_TOLERANCE = 0.01
+"""Largest change of the parameter count, as a share, where none is asked for."""
+
+SHORTLIST = 400
+"""Most points priced again with their intervals."""
 
 
 def search_shapes(
@@ -41,8 +48,9 @@ def search_shapes(
     dims: ParallelDims | None = None,
     *,
     objective: Phase | None = None,
-    params_tolerance: float = 0.01,
+    params_tolerance: float = DEFAULT_TOLERANCE,
     freeze: Sequence[str] = (),
+    free: Sequence[str] = (),
     top: int = 10,
     guard: QualityGuard | None = None,
     calibrations: Mapping[str, Calibration] | None = None,
@@ -50,14 +58,14 @@ def search_shapes(
     space: Space | None = None,
     runs: Mapping[str, InRun] | None = None,
 ) -> ShapeSearch:
-    """Find shapes of the same size as ``workload.shape`` that take less time.
+    """Find shapes of the same size as ``workload.shape`` that take less time for the same work.
 
     Exact within the grid: every combination of the space's values whose parameters are within ``params_tolerance`` (a
     share) is priced, for the ``objective`` (default: the workload's phase) on every GPU. ``freeze`` names fields that
-    stay; ``guard`` bounds what matters for quality; ``calibrations`` are by GPU name (default: looked up);
-    ``sigma_factor`` widens intervals; ``space`` replaces the default grid; ``runs`` are by GPU name the
-    training runs that a microbatch is part of: seconds are then those of their steps. The same input gives the same
-    output. Raises ``InputError``.
+    stay, ``free`` those that may change although they stay by default (``num_layers``); ``guard`` bounds what matters
+    for quality; ``calibrations`` are by GPU name (default: looked up); ``sigma_factor`` widens intervals; ``space``
+    replaces the default grid; ``runs`` are by GPU name the training runs that a microbatch is part of: seconds are
+    then those of their steps. The same input gives the same output. Raises ``InputError``.
 
     Examples
     --------
@@ -73,8 +81,10 @@ def search_shapes(
     devices, phases = _distinct(gpus), _phases(workload, objective)
     asked = phases[objective]
     evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {})
-    space = space or build_space(asked, dims, guard, freeze, grain=grain_of(devices))
+    space = space or build_space(asked, dims, guard, freeze, free, grain=grain_of(devices))
     points = same_size(space, dims, params_tolerance, guard)
+    if points.size == 1:
+        _refuse_too_narrow(space, dims, params_tolerance, guard)
     priced = Priced(
         points=points,
         prices=price(points, phases, objective, devices, evaluator),
@@ -112,15 +122,30 @@ def phase_workload(workload: Workload, phase: Phase) -> Workload:
     return replace(workload, phase=phase, seq_len=seq_len or workload.seq_len, context_len=0)
 
 
+def _refuse_too_narrow(space: Space, dims: ParallelDims, tolerance: float, guard: QualityGuard) -> None:
+    """An error where only the tolerance asked for leaves no shape but the model's own."""
+    others = same_size(space, dims, DEFAULT_TOLERANCE, guard)
+    if tolerance >= DEFAULT_TOLERANCE or others.size == 1:
+        return
+    change = np.abs(others.num_params / int(count_params(space.shape).total) - 1)
+    nearest = float(np.ceil(change[change > 0].min() * 1e6) / 1e6)
+    must = "no other shape is that near in size"
+    raise InputError("params_tolerance", tolerance, must, f"{nearest:g}")
+
+
 def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ...]) -> ShapeSearch:
     """The priced points to report."""
     prices, found = priced.prices, priced.found
-    pays = paying(priced.points, prices.score, prices.baseline)
-    chosen = [int(i) for i in shown(priced.points, found, prices.score, pays, top)]
-    least = [smallest_edit(found, prices.score, pays, chosen[0], SMALLEST_EDIT_SHARE)] if chosen else []
-    own_best = {gpu.name: fastest(times, found.count) for gpu, times in zip(priced.gpus, prices.by_gpu, strict=True)}
+    tried = shortlist(priced.points, found, prices.score, priced.size_change(), SHORTLIST)
+    offered = priced.offered(tried)
+    chosen = [int(offered.at[row]) for row in offered.shown(top)]
+    least = [int(offered.at[offered.smallest_edit(SMALLEST_EDIT_SHARE)])] if chosen else []
+    unsure = [] if chosen else [int(i) for i in tried[:1]]
+    own_best = {
+        gpu.name: fastest(times, found.count) for gpu, times in zip(priced.gpus, prices.equal_by_gpu, strict=True)
+    }
     fair = fastest(1 + prices.regret, found.count)
-    told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least})}
+    told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least, *unsure})}
     single = single_edits(found, prices.score)
     return ShapeSearch(
         workload=priced.workload,
@@ -129,11 +154,18 @@ def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ..
         candidates=tuple(told[i] for i in chosen),
         front=_front(priced),
         smallest_edit=told[least[0]] if least else None,
+        unsure=told[unsure[0]] if unsure else None,
         minimax=told[fair] if len(priced.gpus) > 1 else None,
         regret=float(prices.regret[fair]),
         best_per_gpu={name: told[i] for name, i in own_best.items()},
         single_edits=tuple(priced.single_edit(name, i) for name, i in single.items()),
-        stability=stability(priced.workload, priced.gpus[0], priced.evaluator, [priced.fields(i) for i in chosen]),
+        stability=stability(
+            priced.workload,
+            priced.gpus[0],
+            priced.evaluator,
+            [priced.fields(i) for i in chosen],
+            [float(prices.work[i]) for i in chosen],
+        ),
         grid_size=priced.points.space.size,
         evaluated=priced.points.size,
         wall_s=time.perf_counter() - started,

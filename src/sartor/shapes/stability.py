@@ -70,24 +70,30 @@ class StabilityGrid:
 
 
 def stability(
-    workload: Workload, gpu: Gpu, evaluator: Evaluator, candidates: Sequence[Mapping[str, int]]
+    workload: Workload,
+    gpu: Gpu,
+    evaluator: Evaluator,
+    candidates: Sequence[Mapping[str, int]],
+    work: Sequence[float] | None = None,
 ) -> tuple[StabilityRange | StabilityGrid, ...]:
-    """Ranges for shapes given as fields, the best first; empty without candidates."""
+    """Ranges for shapes given as fields, the best first; empty without candidates. ``work`` is the share of the
+    baseline's that each still does: times are at equal work."""
     if not candidates:
         return ()
     fields = _columns(workload, candidates)
+    kept = np.asarray([1.0, *(work or [1.0] * len(candidates))])
     length = "context_len" if workload.phase is Phase.DECODE else "seq_len"
     batch, seq = int(np.max(workload.microbatch_size)), int(np.max(getattr(workload, length)))
     batches, lengths = _around(batch, BATCH_FACTORS), _around(seq, LENGTH_FACTORS)
     rows, columns = np.asarray(batches)[:, None, None], np.asarray(lengths)[None, :, None]
     asked = replace(workload, microbatch_size=rows)
     asked = replace(asked, context_len=columns) if length == "context_len" else replace(asked, seq_len=columns)
-    times = _times(asked, gpu, evaluator, fields, (len(batches), len(lengths)))
+    times = _times(asked, gpu, evaluator, fields, (len(batches), len(lengths))) / kept
     by_batch, by_length = times[:, lengths.index(seq)], times[batches.index(batch)]
     return (
         _range("microbatch_size", batch, batches, by_batch),
         _range(length, seq, lengths, by_length),
-        *_tp_range(workload, gpu, evaluator, fields),
+        *_tp_range(workload, gpu, evaluator, fields, kept),
         _grid(f"microbatch_size and {length}", times),
     )
 
@@ -114,7 +120,11 @@ def _times(
 
 
 def _tp_range(
-    workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: Mapping[str, Any]
+    workload: Workload,
+    gpu: Gpu,
+    evaluator: Evaluator,
+    fields: Mapping[str, Any],
+    kept: npt.NDArray[np.float64],
 ) -> tuple[StabilityRange, ...]:
     """Degrees within a node that the baseline also splits over."""
     asked = int(np.max(evaluator.dims.tp))
@@ -122,7 +132,7 @@ def _tp_range(
     for tp in sorted({*TP_DEGREES, asked}):
         dims = replace(evaluator.dims, tp=tp)
         if tp == asked or (tp <= gpu.devices_per_node and feasible(workload.shape, dims)):
-            rows[tp] = _times(workload, gpu, replace(evaluator, dims=dims), fields, ())
+            rows[tp] = _times(workload, gpu, replace(evaluator, dims=dims), fields, ()) / kept
     return (_range("tp", asked, list(rows), np.stack(list(rows.values()))),) if len(rows) > 1 else ()
 
 

@@ -69,9 +69,9 @@ class WholeStep:
         """Seconds of the step when a microbatch's operators take ``ratio`` times as long."""
         return self.step_s + (ratio - 1.0) * self.busy_s
 
-    def speedup(self, of_operators: float) -> float:
+    def speedup(self, of_operators: Floats) -> Floats:
         """Of the step, when that of the operators is given."""
-        return self.step_s / float(self.after(1.0 / of_operators))
+        return self.step_s / self.after(1.0 / of_operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,7 @@ def _advice(body: Body) -> Any:
         objective=body["objective"],
         params_tolerance=body["params_tolerance"],
         freeze=names_of("freeze", body["freeze"]),
+        free=names_of("free", body["free"]),
         top=bounded("top", body["top"], MOST_CANDIDATES),
         guard=QualityGuard(width=body["evidence"]),
         **question_of(body),

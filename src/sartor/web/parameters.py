@@ -61,6 +61,7 @@ SPREAD = (
 ALLOW = listed("string", "allow", "Rules to skip, by name or code.", most=64)
 TOLERANCE = number("params_tolerance", "Largest allowed change of the parameter count (0.01 is 1%).", default=0.01)
 FREEZE = listed("string", "freeze", "Fields that must not change.", most=16)
+FREE = listed("string", "free", "Fields that may change though they stay by default: num_layers.", most=16)
 TOP = whole("top", "Number of results to return.", default=10, least=1)
 EVIDENCE = number("evidence", "Width of the quality guard: 1 is the range covered by published evidence.", default=1.0)
 ADVISE = (
@@ -69,6 +70,7 @@ ADVISE = (
     word("objective", "Phase to optimize for.", default="train", words=("train", "prefill", "decode")),
     TOLERANCE,
     FREEZE,
+    FREE,
     TOP,
     EVIDENCE,
 )

@@ -147,7 +147,7 @@ export function shapeView({ banner, status }) {
     put(actions,
       h("div", { class: "row" }, button("undo", "Undo", undo, !canUndo(), "Ctrl+Z"), button("redo", "Redo", redo, !canRedo(), "Ctrl+Shift+Z"),
         button("reset", "Reset", () => update((s) => { s.q.set = {}; }), !changed, "Back to the model's own sizes")),
-      h("button", { id: "smallest", class: "primary", onclick: smallest, "data-tip": "Search all same-size shapes near the model's own and take the one with the fewest changed fields that saves most of the time." }, "Apply the smallest useful edit"),
+      h("button", { id: "smallest", class: "primary", onclick: smallest, "data-tip": "Search all same-size shapes near the model's own and take the one with the fewest changed fields that keeps most of the gain at equal work." }, "Apply the smallest useful edit"),
       h("p", { class: "edit", id: "edit-says", role: "status" }, edit ?? (changed ? `changed: ${fixWords(state.q.set)}` : "as the model is")),
       h("div", { class: "row" },
         button("pin", "Pin to compare", pin, false, "Keep this shape for the Compare view"),
@@ -163,8 +163,8 @@ export function shapeView({ banner, status }) {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, ...devices(), objective: phase });
       const best = found.smallest_edit;
-      if (!best) { edit = `No nearby shape of the same size is faster (${whole(found.evaluated)} shapes priced).`; show(); return; }
-      edit = `${Object.entries(best.changed).map(([f, [a, b]]) => `${f} ${whole(a)} → ${whole(b)}`).join(", ")}: ${best.speedup.toFixed(3)}× as fast, of ${whole(found.evaluated)} shapes looked at`;
+      if (!best) { edit = `Keep this shape: of ${whole(found.evaluated)} priced, none of the same size surely gains.`; show(); return; }
+      edit = `${Object.entries(best.changed).map(([f, [a, b]]) => `${f} ${whole(a)} → ${whole(b)}`).join(", ")}: ${best.efficiency_gain.toFixed(3)}× as fast at equal work, of ${whole(found.evaluated)} shapes priced`;
       const said = edit;
       update((s) => { s.q.set = Object.fromEntries(Object.entries(best.changed).map(([f, [, to]]) => [f, to])); });
       edit = said;
