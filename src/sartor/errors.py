@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 NOT_GIVEN = "not given"
@@ -19,6 +20,10 @@ class InputError(ValueError):
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
         sentence = f"missing option {field}: {must}" if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again of its parts where it comes out of another process."""
+        return _again, (type(self), self.args, self.__dict__)
 
     def to_dict(self) -> dict[str, Any]:
         """The ``error`` object of the JSON contract."""
@@ -53,6 +58,27 @@ class MissingExtraError(InputError):
         command = f"pip install 'sartor[{extra}]'"
         super().__init__(feature, "not installed", f"needs the extra {extra}", command)
         self.args = (f"{feature}: not installed here; run: {command}",)
+
+
+def _again(kind: type[InputError], words: tuple[Any, ...], parts: dict[str, Any]) -> InputError:
+    error = kind.__new__(kind, *words)
+    error.args = words
+    error.__dict__.update(parts)
+    return error
+
+
+def visible(text: str) -> str:
+    """Text that cannot move a cursor, hide or reorder itself: control and format characters are escaped; ends of
+    lines, letters, marks and spaces of any language stay.
+
+    >>> visible("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c == "\n" or c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
+    )
 
 
 def _show(value: Any, limit: int = 60) -> str:

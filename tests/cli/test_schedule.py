@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -81,32 +77,3 @@ def test_a_cycle_exits_with_two_and_its_ids(sartor, tmp_path: Path) -> None:
     assert ran.code == 2
     assert ran.body["error"]["field"] == "edges"
     assert "1 -> 2 -> 1" in ran.err or "2 -> 1 -> 2" in ran.err
-
-
-@pytest.mark.slow
-def test_ctrl_c_prints_the_best_schedule_so_far_and_exits_with_130(tmp_path: Path) -> None:
-    ops = [{"id": k, "type": "TC" if k % 2 else "VC", "latency": 97 + 53 * k % 89, "intra_latency": 31 + 17 * k % 29}
-           for k in range(60)]  # fmt: skip
-    edges = [[k, k + 5] for k in range(55)] + [[k, k + 7] for k in range(0, 53, 2)]
-    path = tmp_path / "large.json"
-    path.write_text(json.dumps({"num_tc": 4, "num_vc": 4, "ops": ops, "edges": edges}))
-    words = [
-        sys.executable,
-        "-c",
-        "from sartor.cli import main; main()",
-        "schedule",
-        str(path),
-        "--json",
-        "--time-limit",
-        "300",
-    ]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(6)
-    running.send_signal(signal.SIGINT)
-    try:
-        out, err = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert running.returncode == 130, err
-    body = json.loads(out)
-    assert (body["interrupted"], body["checked"], body["status"]) == (True, True, "feasible")

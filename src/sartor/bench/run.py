@@ -15,6 +15,7 @@ from sartor.bench.device import Device, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.record import Row, row_of
 from sartor.bench.records_file import RecordsFile
 from sartor.bench.timing import Policy, time_case
+from sartor.interrupts import point
 
 
 class Stopped(StrEnum):
@@ -105,6 +106,7 @@ def _pass(due: Sequence[BenchCase], session: Session, result: RunResult, started
             if not session.records.visits(case):
                 result.stopped = Stopped.BUDGET
             return
+        point()
         if case.key in result.cannot:
             continue
         again = session.records.visits(case) > 0

@@ -1,24 +1,29 @@
 """The ``sartor`` command line.
 
 One module per group of commands; ``main`` turns every outcome into the contract's exit code: 0 answered, 1 a
-check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 130 interrupted.
+check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 70 an error of sartor's own, 130
+interrupted, 141 the reader of a pipe has gone.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sartor.cli.common import Exit, complain
+from sartor.cli.common import Exit, complain, complain_json, say
 from sartor.errors import InputError, InternalError, UsageError
+from sartor.interrupts import deaf, listen, point
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -95,88 +100,128 @@ _UsageError: Any = typer.BadParameter.__base__
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(run(words))
+    _fill_streams()
+    listen()
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    deaf()  # all is said; Python's own end is not to be interrupted
+    sys.exit(code)
 
 
 INTERNAL = 70
 """Exit code of an error of sartor's own (EX_SOFTWARE of sysexits.h)."""
+INTERRUPTED = 128 + signal.SIGINT
+GONE = 128 + 13
+"""Exit code where the reader of stdout has gone: 128 + SIGPIPE, which is how a shell reports any filter that a pipe
+ended. Never 1, which would be a finding."""
 
 
 def run(words: list[str]) -> int:
-    """Run one command line and return its exit code; only unexpected failures show a traceback."""
-    as_json = "--json" in words
+    """Run one command line and return its exit code; all output has left this process then."""
     try:
-        result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
-        return int(result) if isinstance(result, int) else 0
-    except Exit as exit_:
-        return exit_.code
+        code = _code(words)
+        sys.stdout.flush()
+        if code != INTERRUPTED:
+            point()  # for Ctrl-C that came too late to stop anything
+        return code
     except InputError as error:
-        complain(error, as_json=as_json, command=_command(words))
-        return 2
+        return _complain(error, 2, words)
     except _UsageError as error:
         if not error.format_message().strip():  # asked for nothing: the help has been printed in answer
             return 2 if words else 0
-        complain(_from_usage(error), as_json=as_json, command=_command(words))
-        return 2
-    except typer.Exit as exit_:
-        return int(exit_.exit_code)
+        return _complain(_from_usage(error), 2, words)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except BrokenPipeError:
-        _hush_stdout()  # the reader (head, less) has gone: nobody is left to tell
-        return 0
-    except Exception as error:
-        if _of_an_interrupt(error):
+    except (Exception, SystemExit) as error:
+        if _comes_from(error, KeyboardInterrupt):  # while C code is loaded, it becomes a SystemError
             return _interrupted()
+        if _comes_from(error, BrokenPipeError):  # which typer makes an exit with 1
+            _hush(sys.__stdout__)  # nobody is left to tell
+            return GONE
         of_machine = _machines(error)
-        complain(of_machine or _internal_error(error), as_json=as_json, command=_command(words))
-        return 2 if of_machine else INTERNAL
+        if of_machine:
+            return _complain(of_machine, 2, words)
+        return _complain(_internal_error(error, words), INTERNAL, words)
 
 
-def _machines(error: Exception) -> InputError | None:
-    """Errors of the machine, not of the program: no memory, no disk space."""
+def _code(words: list[str]) -> int:
+    """The exit code of a command that ended as it should."""
+    try:
+        result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
+    except Exit as exit_:
+        return exit_.code
+    except typer.Exit as exit_:
+        result = exit_.exit_code
+    if result == INTERRUPTED:  # typer has caught it
+        raise KeyboardInterrupt
+    return int(result) if isinstance(result, int) else 0
+
+
+def _complain(error: InputError, code: int, words: list[str]) -> int:
+    """Say what is wrong, as far as there is anybody to hear it, and return the exit code."""
+    command = next((word for word in words if not word.startswith("-")), "sartor")
+    for stream, speak in ((sys.stderr, complain), (sys.stdout, complain_json)):
+        if stream is sys.stderr or "--json" in words:
+            try:
+                speak(error, command)
+                stream.flush()
+            except OSError:
+                _hush(stream)
+    return code
+
+
+def _machines(error: BaseException) -> InputError | None:
+    """Errors of the machine, not of the program: no memory, no disk space, no stdout."""
     if isinstance(error, MemoryError):
         return InputError("input", "as given", "needs more memory than this machine has; try a smaller problem")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        if not error.filename:
-            _hush_stdout()
-        return InputError("output", error.filename or "stdout", "must have room: the disk is full")
-    return None
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF):
+        return None
+    if not error.filename:
+        _hush(sys.stdout)
+    must = "must be open" if error.errno == errno.EBADF else "must have room: the disk is full"
+    return InputError("output", error.filename or "stdout", must)
 
 
-def _hush_stdout() -> None:
-    """Discard further output to a closed stream, including the final flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _fill_streams() -> None:
+    """Put something in the place of closed streams, lest the next file that is opened takes their number and their
+    words: writing to a closed stdout fails, and stderr is nowhere."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            setattr(sys, name, open(handle, "r" if name == "stdin" else "w"))  # noqa: SIM115, PTH123
+            assert handle == number, f"{name} is closed, and {handle} is the first free number"
 
 
-def _internal_error(error: Exception) -> InputError:
-    """The message for an internal error, or the traceback with SARTOR_DEBUG=1."""
+def _hush(stream: Any) -> None:
+    """Discard further output to a stream that takes none, including the final flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _internal_error(error: BaseException, words: list[str]) -> InputError:
+    """What to report; the traceback goes to stderr with SARTOR_DEBUG=1."""
     if os.environ.get("SARTOR_DEBUG"):
-        raise error
+        traceback.print_exception(error)
     sentence = " ".join(str(error).split())[:200]
+    asked = shlex.join(["sartor", *words])[:500]
     return InternalError(
         "sartor",
-        f"internal error (please report): {type(error).__name__}: {sentence}; SARTOR_DEBUG=1 shows the traceback",
+        f"internal error (please report it with this command: {asked}): {type(error).__name__}: {sentence}; "
+        "SARTOR_DEBUG=1 shows the traceback",
     )
 
 
 def _interrupted() -> int:
-    print("interrupted", file=sys.stderr)
-    return 128 + signal.SIGINT
+    with suppress(OSError):
+        say("interrupted")
+    return INTERRUPTED
 
 
-def _of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether an error comes from Ctrl-C: while C code is loaded, it becomes a ``SystemError``."""
+def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an error is of a kind, or was raised while one of it was handled."""
     while error is not None:
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, kind):
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _command(words: list[str]) -> str:
-    return next((word for word in words if not word.startswith("-")), "sartor")
 
 
 def _from_usage(error: Any) -> InputError:

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sartor.errors import InputError
+from sartor.errors import InputError, visible
+from sartor.interrupts import patient
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
     from sartor.json_types import JsonDict
 
 
@@ -223,8 +228,9 @@ def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> 
 
         write_atomic(out, text.encode(), field="--out")
     if as_json:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with patient():  # one object, whole
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 def to_json(command: str, body: JsonDict) -> str:
@@ -244,24 +250,43 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not belong in JSON")
 
 
-def complain(error: InputError, *, as_json: bool, command: str) -> None:
-    """One sentence on stderr; with ``--json`` also the error object on stdout."""
-    print(f"sartor: {error}", file=sys.stderr)
-    if as_json:
-        sys.stdout.write(to_json(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
+def complain(error: InputError, command: str) -> None:
+    """One sentence on stderr."""
+    say(" ".join(f"sartor: {error}".split("\n")))
 
 
-def console() -> Any:
-    """The terminal, 100 columns wide at most; plain text when it is not a terminal."""
+def complain_json(error: InputError, command: str) -> None:
+    """The error object on stdout."""
+    sys.stdout.write(to_json(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
+
+
+def console() -> Console:
+    """The terminal, 100 columns wide at most; plain text when it is not a terminal. What a file or a name says is
+    shown, not obeyed: neither markup nor control characters."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        """Escapes at the one place where all text passes; the styles of sartor's own come after."""
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or visible(segment.text) == segment.text:
+                    yield segment
+                else:
+                    yield Segment(visible(segment.text), segment.style)
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1
 
     probe = Console()
-    return Console(width=min(probe.width, 100) if probe.is_terminal else 100, soft_wrap=False, highlight=False)
+    width = min(probe.width, 100) if probe.is_terminal else 100
+    return Plain(width=width, soft_wrap=False, highlight=False, markup=False, emoji=False)
 
 
 def say(text: str) -> None:
     """A note on stderr."""
-    print(text, file=sys.stderr)
+    print(visible(text), file=sys.stderr)
 
 
 def show(renderable: Any) -> None:

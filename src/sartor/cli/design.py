@@ -16,6 +16,7 @@ from sartor.cli import common as c
 from sartor.cli import design_options as o
 from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
 from sartor.errors import InputError
+from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def design(
         tell_study(study, export=export, json=json, out=out)
         return
     check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
-    with progress_line(time_limit) as progress:
+    with patient(), progress_line(time_limit) as progress:
         found = api.design(
             model or [],
             num_devices=num_devices or 0,
@@ -147,7 +148,7 @@ def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
     c.answer("design", design_body(found), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
-    if found.result.interrupted:
+    if found.result.interrupted or asked():
         c.say("interrupted: this is the best result so far")
         raise c.Exit(128 + signal.SIGINT)
     if found.result.status.value == "infeasible":

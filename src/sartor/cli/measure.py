@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from sartor.cli import common as c
 from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
+from sartor.interrupts import patient
 from sartor.json_types import JsonDict
 
 DeviceName = Annotated[
@@ -137,7 +138,7 @@ def _run(
     from sartor.files import write_atomic
 
     graph = _graph(model, device, question) if model else None
-    with shown_progress() as progress:
+    with patient(), shown_progress() as progress:
         found = run_suite(
             device,
             suite,
@@ -238,7 +239,7 @@ def run_study(
         asked.append((study(name, scale, chosen, _proposer(known, calibration, chosen)), chosen, known))
         return asked[-1][0].cases
 
-    with shown_progress() as progress:
+    with patient(), shown_progress() as progress:
         found = measure_cases(
             found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
             progress=progress,

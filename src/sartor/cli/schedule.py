@@ -10,6 +10,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.errors import InputError
+from sartor.interrupts import asked, patient
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +59,8 @@ def schedule(
         from sartor.report.gantt import check_figure_name, write_gantt
 
         check_figure_name(figure)
-    found = api.schedule(instance, time_limit=time_limit, solver=solver)
+    with patient():
+        found = api.schedule(instance, time_limit=time_limit, solver=solver)
     c.answer("schedule", schedule_body(found), as_json=json, out=out)
     if trace:
         from sartor.files import write_atomic
@@ -68,5 +70,5 @@ def schedule(
         write_gantt(found, figure)
     if not json:
         c.show(schedule_view(found))
-    if found.interrupted:
+    if found.interrupted or asked():
         raise c.Exit(128 + signal.SIGINT)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from sartor.interrupts import point
+
 T = TypeVar("T")
 
 
@@ -21,4 +23,5 @@ class Keep(Protocol):
 
 def afresh(key: str, make: Callable[[], T]) -> T:
     """Nothing is kept."""
+    point()
     return make()

@@ -22,6 +22,7 @@ from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import SearchState
 from sartor.designs.tasks import Result, Task, lowered, run_task
+from sartor.interrupts import point
 
 __all__ = ["Candidates", "area_of", "candidates_of", "priced", "search_design"]
 
@@ -70,7 +71,8 @@ def run_here(question: DesignQuestion, tasks: Sequence[Task], *, deadline: float
 
 
 def in_time(deadline: float) -> None:
-    """Raise `OutOfTime` behind the deadline."""
+    """Raise `OutOfTime` behind the deadline, and ``KeyboardInterrupt`` after Ctrl-C."""
+    point()
     if time.perf_counter() > deadline:
         raise OutOfTime
 

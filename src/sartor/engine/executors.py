@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from sartor.designs.search import in_time
 from sartor.designs.tasks import Result, Task, run_task
 from sartor.engine.submitting import OnDone, Submitting
 from sartor.errors import InputError
+from sartor.interrupts import deaf
 
 ALONE_S = 4.0
 """Work done here before processes are started: they take a second to load, which a small question is not worth."""
@@ -129,7 +129,7 @@ def start_pool(workers: int) -> Executor:
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deaf()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

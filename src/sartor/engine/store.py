@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sartor import __version__
+from sartor import __version__, interrupts
 from sartor.designs.baselines import alone
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
@@ -212,6 +212,7 @@ class SearchStore:
         if row is not None:
             known: T = self._value(row[0])
             return known
+        interrupts.point()
         value = make()
         with self.store.writing() as connection:
             row = (self.search, key, to_text(value))

@@ -13,6 +13,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.search import in_time
 from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
+from sartor.interrupts import unheard
 
 OnDone = Callable[[Task, Result], None]
 
@@ -72,9 +73,10 @@ class Submitting:
         """Ask for every task that is neither known nor asked for."""
         self.executor = self.executor or self.start()
         asked = {*known, *waiting.values()}
-        for i, task in enumerate(tasks):
-            if i not in asked:
-                waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
+        with unheard():
+            for i, task in enumerate(tasks):
+                if i not in asked:
+                    waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
 
     def _bury(self, waiting: dict[Future[Result], int], lives: int) -> None:
         """Workers have died: forget what they were to do, so that it is asked again of new ones."""

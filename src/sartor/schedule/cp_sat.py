@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 from sartor.errors import MissingExtraError
+from sartor.interrupts import asked
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.split import OpBlock, Timetable, bits
 
@@ -96,6 +97,7 @@ def _run(solver: Any, model: Any) -> tuple[Any, bool]:
             done.wait(timeout=0.2)
         except KeyboardInterrupt:
             interrupted = True
+        interrupted = interrupted or asked()
         if interrupted:  # again and again: before the search has begun, a stop is not heard
             solver.stop_search()
     if not status:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from sartor.errors import InputError
+from sartor.interrupts import asked
 from sartor.schedule import bounds, cp_sat, greedy, milp, second_clock
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.check import violations
@@ -86,6 +87,8 @@ def _answers(
     still_open = [block for block, answer in found.items() if _open(block, answer)]
     for k, block in enumerate(sorted(still_open, key=lambda block: block.size)):
         limit_s = (deadline - time.perf_counter()) / (len(still_open) - k)
+        if asked():
+            found[block] = replace(found[block], interrupted=True)
         interrupted = any(answer.interrupted for answer in found.values())
         if work and not interrupted:
             found[block] = _by_work(block, found[block], work)
