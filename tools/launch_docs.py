@@ -33,7 +33,9 @@ def section(kind: LaunchKind) -> str:
         f"\n## {kind.title}\n\n| field | for | argument | since | written as |\n"
         "|---|---|---|---|---|\n"
         + "\n".join(lines)
-        + f"\n\nNo argument, so refused where a model has them: {', '.join(f'`{name}`' for name in refused)}; and every "
+        + "\n\nNo argument, so refused where a model has them: "
+        + ", ".join(f"`{name}`" for name in refused)
+        + "; and every "
         "field of a config whose name suggests that it changes the model and that is not known here.\n"
     )
 

@@ -19,6 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files, write_launch
 from sartor.launch.plan import LaunchFiles, LaunchKind, LaunchReading, canonical, even_stages
+from sartor.launch.torchtitan_source import read_source
 from sartor.launch.yaml_text import read_yaml
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
@@ -39,7 +40,7 @@ from sartor.units import round_up
 
 CLUSTER = load_cluster("dgx-h100")
 DENSE = load_model("llama-3.1-8b")
-MOE = load_model("deepseek-v3")
+MOE = replace(load_model("deepseek-v3"), mtp_layers=0)
 
 
 ANY: dict[str, tuple[Any, ...]] = {
@@ -68,14 +69,14 @@ ABLE: dict[LaunchKind, dict[str, tuple[Any, ...]]] = {
     },
     LaunchKind.TORCHTITAN: {
         "zero": (2, 3),
-        "sequence": (True,),
-        "exchange": (ContextParallel.RING, ContextParallel.ALL_GATHER),
-        "recipe": (Recipe.BF16, Recipe.FP32, Recipe.FP8_CURRENT, Recipe.FP8_ROWWISE, Recipe.MXFP8),
+        "exchange": (ContextParallel.ALL_GATHER,),
+        "recipe": (Recipe.BF16, Recipe.FP32, Recipe.FP8_ROWWISE, Recipe.MXFP8, Recipe.NVFP4),
         "optimizer": (Optimizer.ADAM,),
         "recompute": (Recompute.NONE, Recompute.FULL),
         "virtual": (1, 2),
         "schedule": (PipelineSchedule.ONE_F_ONE_B,),
-        "layers": (-1, 1, 2),
+        "layers": (-1,),
+        "splits": (False,),
     },
     LaunchKind.DEEPSPEED: {
         "pp": (1,),
@@ -102,6 +103,15 @@ ABLE: dict[LaunchKind, dict[str, tuple[Any, ...]]] = {
     },
 }
 """What each framework can run, for three plans in four; the fourth may ask for anything."""
+BEFORE = {
+    **ABLE[LaunchKind.TORCHTITAN],
+    "sequence": (True,),
+    "exchange": (ContextParallel.RING, ContextParallel.ALL_GATHER),
+    "recipe": (Recipe.BF16, Recipe.FP32, Recipe.FP8_CURRENT, Recipe.FP8_ROWWISE, Recipe.MXFP8),
+    "layers": (-1, 1, 2),
+    "splits": (True, False),
+}
+"""What torchtitan ran while its configurations were TOML."""
 
 
 SWITCHES = ("dispatch_once", "ep_overlap", "grad_fusion", "fused_loss")
@@ -109,9 +119,9 @@ SWITCHES = ("dispatch_once", "ep_overlap", "grad_fusion", "fused_loss")
 
 
 @st.composite
-def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]:
+def plans(draw: st.DrawFn, kind: LaunchKind, version: str = "") -> tuple[TrainingJob, TrainingPlan]:
     """A job and a plan of it, on whole nodes or a part of one."""
-    menu = ANY if draw(st.integers(0, 3)) == 0 else {**ANY, **ABLE[kind]}
+    menu = ANY if draw(st.integers(0, 3)) == 0 else {**ANY, **(BEFORE if version else ABLE[kind])}
 
     def pick(name: str) -> Any:
         return draw(st.sampled_from(menu[name]))
@@ -120,7 +130,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]
     tp, pp, dp, cp = pick("degree"), pick("pp"), pick("degree"), pick("cp")
     assume(tp * pp * dp * cp <= 8 or tp * pp * dp * cp % 8 == 0)
     ep = pick("ep") if shape is MOE else 1
-    splits = draw(st.booleans())
+    splits = draw(st.sampled_from(menu.get("splits", (True, False))))
     assume((dp * cp * (1 if splits else tp)) % ep == 0)
     virtual = pick("virtual") if pp > 1 else 1
     layers = int(shape.num_layers)
@@ -162,27 +172,27 @@ def plans(draw: st.DrawFn, kind: LaunchKind) -> tuple[TrainingJob, TrainingPlan]
     return job, plan
 
 
-def written(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> LaunchFiles | None:
+def written(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan, version: str = "") -> LaunchFiles | None:
     refusal = None
     try:
-        return launch_files(kind, job, plan, CLUSTER)
+        return launch_files(kind, job, plan, CLUSTER, version)
     except InputError as error:
         refusal = error
     assert refusal.nearest, f"no way out: {refusal}"
     return None
 
 
-@pytest.mark.parametrize("kind", list(LaunchKind))
+@pytest.mark.parametrize(("kind", "version"), [*((kind, "") for kind in LaunchKind), (LaunchKind.TORCHTITAN, "0.2.2")])
 def test_a_plan_written_and_read_back_is_the_same_plan(
-    kind: LaunchKind, tmp_path_factory: pytest.TempPathFactory
+    kind: LaunchKind, version: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     counted: Counter[bool] = Counter()
 
-    @settings(max_examples=150, deadline=None)
-    @given(asked=plans(kind))
+    @settings(max_examples=60 if version else 150, deadline=None)
+    @given(asked=plans(kind, version))
     def law(asked: tuple[TrainingJob, TrainingPlan]) -> None:
         job, plan = asked
-        made = written(kind, job, plan)
+        made = written(kind, job, plan, version)
         counted[made is not None] += 1
         if made is not None:
             folder = tmp_path_factory.mktemp(kind.value)
@@ -258,6 +268,8 @@ def test_a_model_written_for_megatron_reads_back_with_the_same_parameters(name: 
         ("megatron", {"recipe": Recipe.FP8_ROWWISE}, "recipe=fp8_rowwise"),
         ("megatron", {"seq_len": 4100, "dims": ParallelDims(cp=4, dp=8)}, "seq_len=4100"),
         ("torchtitan", {"zero_stage": 1}, "zero_stage=1"),
+        ("torchtitan", {"recipe": Recipe.FP8_CURRENT}, "recipe=fp8_current"),
+        ("torchtitan", {"shape": load_model("deepseek-v3"), "dims": ParallelDims(pp=2, dp=8)}, "pp=2"),
         ("torchtitan", {"optimizer": Optimizer.MUON}, "optimizer=muon"),
         ("torchtitan", {"recompute": Recompute.SELECTIVE}, "recompute=selective"),
         ("deepspeed", {"dims": ParallelDims(pp=2, dp=8)}, "pp=2"),
@@ -313,9 +325,10 @@ def test_every_name_written_is_the_frameworks_own(kind: LaunchKind, repo_dir: Pa
     seen = set()
     for changes in VARIANTS:
         job, plan = plain(kind, **changes)
-        made = written(kind, job, plan)
-        for file_ in made.files if made else ():
-            seen |= set(names_in(file_.name, file_.text))
+        for version in ("", "0.2.2") if kind is LaunchKind.TORCHTITAN else ("",):
+            made = written(kind, job, plan, version)
+            for file_ in made.files if made else ():
+                seen |= set(names_in(file_.name, file_.text))
     assert len(seen) > 15
     assert not seen - known, f"not in tests/golden/launch_arguments.csv: {sorted(seen - known)}"
 
@@ -350,6 +363,8 @@ def names_in(name: str, text: str) -> list[str]:
             n if n != "--job.config_file" else "job.config_file"
             for n in re.findall(r"^ +(--[\w.-]+)", text, flags=re.MULTILINE)
         ]
+    if name.endswith(".py"):
+        return list(read_source(text, "train", name).values)
     value = (
         tomllib.loads(text)
         if name.endswith(".toml")

@@ -108,9 +108,10 @@ def plan(
 STARTS_GPUS = "launch files start a framework on GPUs"
 
 
-def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
-    """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate), and the
-    plan they hold: the fastest that the trainer can be told, where the very best cannot be (said in ``notes``).
+def launch(answer: PlanAnswer, kind: str, version: str = "") -> tuple[LaunchFiles, PricedPlan]:
+    """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate; of a
+    ``version``, its newest where nothing is said), and the plan they hold: the fastest that the trainer can be told,
+    where the very best cannot be (said in ``notes``).
 
     Raises ``InputError`` where no plan of the answer can be told, with the reason of the best one.
     """
@@ -124,19 +125,19 @@ def launch(answer: PlanAnswer, kind: str) -> tuple[LaunchFiles, PricedPlan]:
 
     def can(plan: TrainingPlan) -> bool:
         try:
-            launch_files(word, answer.job, plan, answer.cluster)
+            launch_files(word, answer.job, plan, answer.cluster, version)
         except InputError as error:
             reasons.append(error)
             return False
         return True
 
     if can(best.plan):
-        return launch_files(word, answer.job, best.plan, answer.cluster), best
+        return launch_files(word, answer.job, best.plan, answer.cluster, version), best
     others = (*answer.search.top, *answer.front, *_within(answer, word.absent_degrees))
     other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
     if other is None:
         raise reasons[0]
-    made = launch_files(word, answer.job, other.plan, answer.cluster)
+    made = launch_files(word, answer.job, other.plan, answer.cluster, version)
     slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
     note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other

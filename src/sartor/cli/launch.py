@@ -22,12 +22,12 @@ def trainer_of(kind: str | None) -> str | None:
     return kind if kind in {each.value for each in LaunchKind} else None
 
 
-def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, overwrite: bool) -> PricedPlan:
+def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = "", overwrite: bool) -> PricedPlan:
     """Write the best plan's launch files; which plan they hold, and what they leave to say, goes to stderr."""
     from sartor import api
     from sartor.launch.files import save_files
 
-    made, priced = api.launch(answer, kind)
+    made, priced = api.launch(answer, kind, version)
     for path in save_files(made, folder, overwrite=overwrite):
         c.say(f"wrote {path}")
     for note in made.notes:
@@ -39,6 +39,7 @@ def write_files(
     answer: PlanAnswer,
     *,
     write: tuple[str, Path] | None,
+    version: str,
     overwrite: bool,
     html: Path | None,
     png: Path | None,
@@ -46,7 +47,7 @@ def write_files(
 ) -> None:
     """Write the requested files of the best plan."""
     if write is not None:
-        write_plan(answer, *write, overwrite=overwrite)
+        write_plan(answer, *write, version=version, overwrite=overwrite)
     if trace is not None:
         from sartor.report.plan_trace import plan_trace
 

@@ -43,6 +43,7 @@ def plan(
     set_: c.SetField = None,
     calibration: c.CalibrationFile = None,
     write: o.Write = None,
+    trainer_version: o.TrainerVersion = "",
     overwrite: o.Overwrite = False,
     html: c.HtmlFile = None,
     png: c.PngFolder = None,
@@ -70,6 +71,7 @@ def plan(
             "--framework": framework,
             "--set": set_,
             "--write": write,
+            "--trainer-version": trainer_version,
             "--html": html,
             "--png": png,
         }
@@ -115,7 +117,7 @@ def plan(
             progress=progress,
         )
     if found.best is not None:
-        write_files(found, write=write, overwrite=overwrite, html=html, png=png, trace=trace)
+        write_files(found, write=write, version=trainer_version, overwrite=overwrite, html=html, png=png, trace=trace)
     _show(found, json=json, out=out)
 
 

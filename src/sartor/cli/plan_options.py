@@ -75,6 +75,14 @@ Write = Annotated[
         help="Write the best plan's launch files: megatron, torchtitan, deepspeed or accelerate, and a folder.",
     ),
 ]
+TrainerVersion = Annotated[
+    str,
+    typer.Option(
+        "--trainer-version",
+        metavar="VERSION",
+        help="With --write: the trainer's version (default: its newest). torchtitan before 0.3 gets a TOML.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
 Trace = Annotated[
     Path | None,

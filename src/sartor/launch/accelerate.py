@@ -21,11 +21,12 @@ from sartor.launch.plan import (
     LaunchKind,
     LaunchReading,
     canonical,
-    check_batch,
     check_numbers,
+    launchable,
     nodes_of,
     refuser,
 )
+from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
 from sartor.launch.yaml_text import write_yaml
 from sartor.model.parallel import ParallelDims
@@ -49,11 +50,10 @@ PRECISION = {Recipe.BF16: "bf16", Recipe.FP16: "fp16", Recipe.FP32: "no", Recipe
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``accelerate.yaml`` and ``launch.sh``. Raises `InputError` for what accelerate's FSDP cannot do."""
-    plan = canonical(plan, int(job.shape.num_layers))
-    check_numbers(plan)
-    check_batch(job, plan)
+    release_of(KIND, version)
+    plan = launchable(job, plan)
     _check(job, plan)
     nodes, _ = nodes_of(int(plan.num_devices), devices_per_node)
     about = f"accelerate: {job.shape.name or 'a model'} on {plan.num_devices} devices"

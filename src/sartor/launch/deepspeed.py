@@ -20,11 +20,12 @@ from sartor.launch.plan import (
     LaunchKind,
     LaunchReading,
     canonical,
-    check_batch,
     check_numbers,
+    launchable,
     nodes_of,
     refuser,
 )
+from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
@@ -42,15 +43,22 @@ _refuse = refuser(KIND)
 
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
 
+AUTO = {
+    Optimizer.ADAM: ("lr", "betas", "eps", "weight_decay"),
+    Optimizer.SGD: ("lr", "weight_decay"),
+    Optimizer.MUON: ("lr", "weight_decay"),
+}
+"""What Hugging Face's integration fills in from the training program's own arguments (transformers
+integrations/deepspeed.py, 5.23.0): a value here, or DeepSpeed's default, would win over the user's."""
+
 
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``ds_config.json`` and ``launch.sh``. Raises `InputError` for what a DeepSpeed configuration cannot say."""
-    plan = canonical(plan, int(job.shape.num_layers))
-    check_numbers(plan)
-    check_batch(job, plan)
+    release_of(KIND, version)
+    plan = launchable(job, plan)
     _check(job, plan)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     notes = ("the training program must call deepspeed.initialize with this configuration",)
@@ -110,7 +118,8 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.num_microbatches,
         "zero_optimization": {"stage": plan.zero_stage, "overlap_comm": job.trainer.dp_overlap},
-        "optimizer": {"type": OPTIMIZERS[job.optimizer]},
+        "optimizer": {"type": OPTIMIZERS[job.optimizer], "params": dict.fromkeys(AUTO[job.optimizer], "auto")},
+        "gradient_clipping": "auto",
     }
     if plan.zero_stage:
         out["zero_optimization"] |= {"contiguous_gradients": True}

@@ -20,7 +20,8 @@ from sartor.launch.megatron_read import read_megatron
 from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
-from sartor.launch.torchtitan_read import read_torchtitan
+from sartor.launch.torchtitan_read import read_torchtitan, read_torchtitan_python
+from sartor.launch.torchtitan_source import read_named, read_source
 from sartor.launch.yaml_text import read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
@@ -37,12 +38,15 @@ WRITERS = {
 }
 
 
-def launch_files(kind: LaunchKind | str, job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> LaunchFiles:
-    """One plan as the files a trainer starts from, with notes on what they could not say.
+def launch_files(
+    kind: LaunchKind | str, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, version: str = ""
+) -> LaunchFiles:
+    """One plan as the files a trainer starts from, with notes on what they could not say; ``version`` is the trainer's
+    (its newest where nothing is said).
 
     Raises `InputError` for a plan the framework cannot run, naming the field and the nearest it could.
     """
-    return WRITERS[launch_kind(kind)](job, plan, cluster.devices_per_node)
+    return WRITERS[launch_kind(kind)](job, plan, cluster.devices_per_node, version)
 
 
 def write_launch(
@@ -112,6 +116,8 @@ def read_launch(
 
 def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
     suffix, name = path.suffix.lower(), path.name
+    if suffix == ".py":
+        return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
     if suffix == ".toml":
         return read_torchtitan(text, None, num_devices, shape, name=name)
     if suffix == ".json":
@@ -129,6 +135,10 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
 def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
     """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
     words = (*command.launcher, *command.arguments)
+    if (module := _after(words, "--module")) and (config := _after(words, "--config")):
+        beside = path.parent / f"{module.rpartition('.')[2]}.py"
+        source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
+        return read_torchtitan_python(source, command, num_devices, shape)
     if "--num-layers" in words:  # Megatron's own flags are the launch, also where DeepSpeed runs them.
         return read_megatron(command, num_devices)
     for option, reader in (
@@ -151,6 +161,16 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("--launch", printable(path.name), must)
     return read_megatron(command, num_devices)
+
+
+def _after(words: tuple[str, ...], option: str) -> str:
+    """The value of an option, empty where there is none."""
+    for at, word in enumerate(words):
+        if word == option and at + 1 < len(words):
+            return words[at + 1]
+        if word.startswith(option + "="):
+            return word.partition("=")[2]
+    return ""
 
 
 def _value_of(words: tuple[str, ...], option: str) -> str | None:

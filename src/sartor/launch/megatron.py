@@ -15,13 +15,12 @@ from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
     LaunchKind,
-    canonical,
-    check_batch,
-    check_numbers,
+    launchable,
     nearest_divisors,
     nodes_of,
     refuser,
 )
+from sartor.launch.release import check_arguments
 from sartor.launch.script import script_text
 from sartor.model.training import (
     ContextParallel,
@@ -55,13 +54,11 @@ CP_TYPES = {ContextParallel.RING: "p2p", ContextParallel.ALL_TO_ALL: "a2a", Cont
 OPTIMIZERS = {Optimizer.ADAM: "adam", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
 
 
-def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
+def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``launch.sh`` with every argument that shapes time and memory; data, learning rate and checkpoints follow as
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
     layers = int(job.shape.num_layers)
-    plan = canonical(plan, layers)
-    check_numbers(plan, splits_experts=job.trainer.splits_experts)
-    check_batch(job, plan)
+    plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     _check(job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
     groups = {
@@ -69,6 +66,7 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) 
         "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
         "TRAINING_ARGS": list(_training(job, plan, layers)),
     }
+    check_arguments(KIND, (words for group in groups.values() for words in group), version)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     env = {} if plan.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     text = script_text(

@@ -24,6 +24,8 @@ Argument = tuple[str, ...]
 OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
 OF_SHAPE = {"activation", "norm_order"}
 """Fields that the writer of the shape answers for."""
+BALANCE = {"aux_loss", "aux_loss_per_sequence", "router_bias"}
+"""Fields that spread tokens over experts while training and change no forward pass of a trained model but the bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,11 @@ class FieldRow:
         return int(found) if self.whole else found
 
 
-def numeric_arguments(kind: LaunchKind, shape: TransformerShape) -> tuple[list[Argument], list[str]]:
-    """The arguments that say what the model computes beyond its sizes, and notes. Raises `InputError` for a field that
-    the trainer has no argument for."""
+def numeric_arguments(
+    kind: LaunchKind, shape: TransformerShape, fixed: Numerics | None = None
+) -> tuple[list[Argument], list[str]]:
+    """The arguments that say what the model computes beyond its sizes, and notes. ``fixed`` is what the trainer's own
+    model of these sizes computes. Raises `InputError` for a field that the trainer has no argument for."""
     if shape.numerics is None:
         return [], ["norm epsilon, rotary base and scaling are not known of this model: the trainer's defaults stand"]
     values, traits = _effective(shape, shape.numerics), _traits(shape, shape.numerics)
@@ -92,12 +96,24 @@ def numeric_arguments(kind: LaunchKind, shape: TransformerShape) -> tuple[list[A
         if why := row.refused(value):
             raise _cannot(kind, shape, row.field, value, why)
         out += row.said(value)
+    own = fixed or Numerics()
     known = {row.field for row in rows} | OF_SHAPE
-    for name, value in values.items():
-        if name not in known and value != NEUTRAL.get(name) and not _without_effect(name, traits):
-            raise _cannot(kind, shape, name, value, "has no argument for it")
+    balance: list[str] = []
+    for name in [each for each in dict.fromkeys([*values, *own.values]) if each not in known]:
+        there = own.get(name)
+        value = values.get(name, NEUTRAL.get(name, False))
+        if value == there or _without_effect(name, traits):
+            continue
+        if fixed is None or name not in BALANCE:
+            raise _cannot(kind, shape, name, value, "has no argument for it" if fixed is None else _other(there))
+        balance.append(f"{name}={_text(there or 0.0)}, not {_text(value)}")
     notes = [] if shape.numerics.compared else [_unchecked(shape)]
+    notes += [f"{kind.title} balances experts in its own way: {'; '.join(balance)}"] if balance else []
     return out, notes
+
+
+def _other(value: Value | None) -> str:
+    return "has no argument for it" if value is None else f"has {_text(value)} in its own model of these sizes"
 
 
 def _cannot(kind: LaunchKind, shape: TransformerShape, name: str, value: Value, why: str) -> InputError:

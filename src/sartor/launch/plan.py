@@ -190,6 +190,14 @@ def device_layers(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
     return tuple(sum(stages[k::pp]) for k in range(pp))
 
 
+def launchable(job: TrainingJob, plan: TrainingPlan, *, splits_experts: bool = True) -> TrainingPlan:
+    """The plan as every writer takes it: in one spelling, whole numbers, and the job's batch. Raises `InputError`."""
+    plan = canonical(plan, int(job.shape.num_layers))
+    check_numbers(plan, splits_experts=splits_experts)
+    check_batch(job, plan)
+    return plan
+
+
 def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
     """The plan's microbatches are the job's batch. Raises `InputError`."""
     dp, b, count = int(plan.dims.dp), int(plan.microbatch_size), int(plan.num_microbatches)

@@ -161,4 +161,4 @@ def _array(name: str, arguments: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    return word if word.startswith('"${') else shlex.quote(word)
+    return word if word.startswith('"$') else shlex.quote(word)

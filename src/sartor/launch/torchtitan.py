@@ -1,7 +1,7 @@
-"""A plan as a torchtitan TOML; `torchtitan_read` reads one.
+"""A plan as a torchtitan configuration: Python since its 0.3, TOML before; `torchtitan_read` reads both.
 
-Written against torchtitan/config/job_config.py of pytorch/torchtitan (its last form before configs moved to Python;
-read 2026-11-21), older names of the same fields included; names are in tests/golden/launch_arguments.csv.
+The TOML is written against torchtitan/config/job_config.py of pytorch/torchtitan (its last form; read 2026-11-21),
+older names of the same fields included; names are in tests/golden/launch_arguments.csv.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.model_fields import Argument, numeric_arguments
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
     LaunchKind,
-    canonical,
-    check_batch,
-    check_numbers,
     device_layers,
+    launchable,
     nodes_of,
     refuser,
     stages_of,
 )
+from sartor.launch.release import PYTHON_CONFIGS, release_of
 from sartor.launch.script import script_text
+from sartor.launch.torchtitan_flavors import Flavor, flavor_of
+from sartor.launch.torchtitan_python import CONVERTERS, python_text
+from sartor.model.numerics import Numerics
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -32,21 +35,11 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.zoo import load_model
 from sartor.units import ceil_div
 
 KIND = LaunchKind.TORCHTITAN
 _refuse = refuser(KIND)
 
-FLAVORS = {
-    ("llama3", "8B"): "llama-3.1-8b",
-    ("llama3", "70B"): "llama-3.1-70b",
-    ("llama3", "405B"): "llama-3.1-405b",
-    ("deepseek_v3", "16B"): "deepseek-v2-lite",
-    ("deepseek_v3", "236B"): "deepseek-v2",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-}
-"""Models of torchtitan (torchtitan/models/*/__init__.py, 2026-11-21) that the zoo has with the same sizes."""
 ROTATE = {ContextParallel.RING: "alltoall", ContextParallel.ALL_GATHER: "allgather"}
 """torchtitan's alltoall passes keys and values round, which is `RING` here; Ulysses it has not."""
 QUANTIZED = {
@@ -57,17 +50,75 @@ QUANTIZED = {
 Table = JsonDict
 
 
-def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int) -> LaunchFiles:
-    """``train.toml`` and ``launch.sh``. Raises `InputError` for what torchtitan cannot do, naming what it could."""
-    layers = int(job.shape.num_layers)
-    plan = canonical(plan, layers)
-    check_numbers(plan, splits_experts=job.trainer.splits_experts)
-    check_batch(job, plan)
+def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
+    """``sartor_config.py`` (``train.toml`` before 0.3) and ``launch.sh``. Raises `InputError` for what torchtitan
+    cannot do, naming what it could."""
+    plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
+    by_python = release_of(KIND, version) >= PYTHON_CONFIGS
     _check(job, plan)
-    name, flavor = _flavor(job.shape)
-    notes = () if name else ("torchtitan has no flavor of this model: register one, and name it under [model]",)
+    (_check_new if by_python else _check_old)(job, plan)
+    about = f"torchtitan: {job.shape.name or 'a model'} on {plan.num_devices} devices"
+    made, arguments, notes = (_python if by_python else _toml_file)(about, job, plan)
+    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
+    script = script_text(
+        about=about,
+        launcher="torchrun",
+        nodes=nodes,
+        local=local,
+        script="-m torchtitan.train",
+        groups={"CONFIG_ARGS": arguments},
+        env={"PYTHONPATH": '"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd):${PYTHONPATH:-}"'} if by_python else None,
+        notes=(*notes, "give data, tokenizer and learning rate behind this script's name"),
+    )
+    files = (made, LaunchFile(name="launch.sh", text=script, executable=True))
+    return LaunchFiles(kind=KIND, files=files, notes=tuple(notes))
+
+
+Made = tuple[LaunchFile, list[Argument], list[str]]
+
+
+def _python(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
+    """The configuration of torchtitan 0.3 and newer."""
+    flavor = flavor_of(job.shape)
+    beside, notes = numeric_arguments(KIND, job.shape, flavor.computes if flavor else None)
+    if flavor is None:
+        notes += ["torchtitan has no flavor of this model: put model_registry of one into custom_model.py"]
+    name = (flavor.module, flavor.flavor) if flavor else ("", job.shape.name or "custom")
+    d, layers = plan.dims, int(job.shape.num_layers)
+    parallelism = _parallelism(job, plan, layers)
+    gone = ("enable_async_tensor_parallel", "context_parallel_rotate_method", "expert_tensor_parallel_degree")
+    parts = parallelism.get("module_fqns_per_model_part")
+    if parts:
+        parts[-1] = ["lm_head" if part == "output" else part for part in parts[-1]]
     tables = {
-        "model": {"name": name or "custom", "flavor": flavor or job.shape.name or "custom", **_converters(job)},
+        "training": {**_training(job, plan), "disable_cuda_graphs": not job.trainer.cuda_graphs},
+        "parallelism": {
+            **{field: value for field, value in parallelism.items() if field not in gone},
+            "enable_sequence_parallel": bool(d.tp == 1 or d.sequence_parallel),
+        },
+        "compile": {
+            "enable": job.trainer.fused_kernels,
+            "enable_async_tensor_parallel": bool(job.trainer.tp_overlap and d.tp > 1),
+        },
+    }
+    text = python_text(about, job, plan, name, beside, tables)
+    arguments: list[Argument] = [("--module", "sartor_config"), ("--config", "train")]
+    return LaunchFile(name="sartor_config.py", text=text), arguments, notes
+
+
+def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
+    """The configuration of torchtitan 0.2 and older, whose flavors compute what they compute."""
+    flavor, layers, notes = flavor_of(job.shape), int(job.shape.num_layers), list[str]()
+    if flavor is None:
+        notes += ["torchtitan has no flavor of this model: register one, and name it under [model]"]
+    elif job.shape.numerics is not None:
+        _same_as_flavor(job.shape, flavor, notes)
+    tables = {
+        "model": {
+            "name": flavor.module if flavor else "custom",
+            "flavor": flavor.flavor if flavor else job.shape.name or "custom",
+            **_converters(job),
+        },
         "optimizer": {"name": "AdamW"},
         "training": _training(job, plan),
         "parallelism": _parallelism(job, plan, layers),
@@ -75,26 +126,20 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         "compile": {"enable": job.trainer.fused_kernels},
         **_quantize(job),
     }
-    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
-    about = f"torchtitan: {job.shape.name or 'a model'} on {plan.num_devices} devices"
-    script = script_text(
-        about=about,
-        launcher="torchrun",
-        nodes=nodes,
-        local=local,
-        script="-m torchtitan.train",
-        groups={"CONFIG_ARGS": [("--job.config_file", "train.toml")]},
-        notes=(*notes, "give data, tokenizer and learning rate behind this script's name"),
-    )
     text = f"# {about}\n# Written by sartor plan --write.\n" + toml_text(tables)
-    files = (LaunchFile(name="train.toml", text=text), LaunchFile(name="launch.sh", text=script, executable=True))
-    return LaunchFiles(kind=KIND, files=files, notes=notes)
+    return LaunchFile(name="train.toml", text=text), [("--job.config_file", "train.toml")], notes
 
 
-def _flavor(shape: TransformerShape) -> tuple[str, str]:
-    """torchtitan's name and flavor of the model with the same sizes, or empty words."""
-    sizes = shape.fields()
-    return next((key for key, zoo in FLAVORS.items() if load_model(zoo).fields() == sizes), ("", ""))
+def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -> None:
+    """Says where a flavor computes otherwise than the model; a TOML has no field to change it by."""
+    asked, there = shape.numerics or Numerics(), flavor.computes
+    names = sorted({*asked.unusual, *there.unusual} - {"activation"})
+    other = [f"{name}={there.get(name)}, not {asked.get(name)}" for name in names if asked.get(name) != there.get(name)]
+    if any(name.startswith("rope_") for name in "".join(other).split()):
+        raise _refuse(
+            "MODEL", shape.name, f"before 0.3 has a fixed model: {'; '.join(other)}", "--trainer-version 0.3.0"
+        )
+    notes += [f"torchtitan's {flavor.module} {flavor.flavor} has {'; '.join(other)}"] if other else []
 
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
@@ -103,26 +148,12 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3) or not at all", "zero_stage=2")
     if plan.zero_stage == 0 and sharded and (d.cp > 1 or d.tp > 1 or d.pp > 1):
         raise _refuse("zero_stage", 0, "replicates (DDP) only without other parallelism", "zero_stage=2")
-    if d.tp > 1 and not d.sequence_parallel:
-        raise _refuse(
-            "sequence_parallel", "false", "always uses sequence parallelism with tp", "sequence_parallel=true"
-        )
     if plan.schedule is PipelineSchedule.ZERO_BUBBLE and plan.virtual_stages < 2:
         raise _refuse(
             "schedule", "zero_bubble", "supports it only with two or more chunks per device", "virtual_stages=2"
         )
     if plan.schedule is PipelineSchedule.GPIPE and plan.virtual_stages > 1:
         raise _refuse("virtual_stages", plan.virtual_stages, "runs GPipe with one chunk per device", "virtual_stages=1")
-    if job.context_parallel not in ROTATE and d.cp > 1:
-        raise _refuse(
-            "context_parallel",
-            job.context_parallel.value,
-            "does not support this context-parallel exchange",
-            "ring and all_gather",
-        )
-    if job.recipe not in (Recipe.BF16, Recipe.FP32, *QUANTIZED):
-        known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *QUANTIZED))
-        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
     if job.optimizer is not Optimizer.ADAM:
         raise _refuse("optimizer", job.optimizer.value, "supports Adam and AdamW", "optimizer=adam")
     if plan.recompute is Recompute.SELECTIVE:
@@ -135,6 +166,46 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):
         must = f"shards over a multiple of cp={d.cp} that divides dp x cp = {d.dp * d.cp}"
         raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
+
+
+def _check_old(job: TrainingJob, plan: TrainingPlan) -> None:
+    d = plan.dims
+    if d.tp > 1 and not d.sequence_parallel:
+        raise _refuse(
+            "sequence_parallel", "false", "always uses sequence parallelism with tp", "sequence_parallel=true"
+        )
+    if job.context_parallel not in ROTATE and d.cp > 1:
+        raise _refuse(
+            "context_parallel",
+            job.context_parallel.value,
+            "does not support this context-parallel exchange",
+            "ring and all_gather",
+        )
+    if job.recipe not in (Recipe.BF16, Recipe.FP32, *QUANTIZED):
+        known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *QUANTIZED))
+        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
+
+
+def _check_new(job: TrainingJob, plan: TrainingPlan) -> None:
+    """What 0.3 no longer has."""
+    d = plan.dims
+    if d.cp > 1 and job.context_parallel is not ContextParallel.ALL_GATHER:
+        why = "gathers keys and values in context parallelism"
+        raise _refuse("context_parallel", job.context_parallel.value, why, "all_gather, or --trainer-version 0.2.2")
+    if job.recipe not in (Recipe.BF16, Recipe.FP32, *CONVERTERS):
+        known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *CONVERTERS))
+        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
+    if plan.recompute is Recompute.FULL and plan.recompute_layers >= 0:
+        why = "recomputes all layers, none, or by operator"
+        raise _refuse("recompute_layers", plan.recompute_layers, why, "recompute=full, or --trainer-version 0.2.2")
+    if job.shape.moe_ffn is not None and d.tp > 1 and d.ep > 1 and job.trainer.splits_experts:
+        raise _refuse("ep", d.ep, "keeps experts whole where ep > 1", "ep=1, or --trainer-version 0.2.2")
+    if job.shape.mtp_layers and d.pp * d.cp > 1:
+        name = "pp" if d.pp > 1 else "cp"
+        why = "trains multi-token prediction without pipeline and context parallelism"
+        raise _refuse(name, getattr(d, name), why, "pp=1 and cp=1, or the model with --set mtp_layers=0")
+    if job.trainer.tp_overlap and d.tp > 1 and not job.trainer.fused_kernels:
+        raise _refuse("tp_overlap", "true", "overlaps tensor parallelism in compiled models", "fused_kernels=true")
 
 
 def _check_experts(job: TrainingJob, plan: TrainingPlan) -> None:

@@ -16,7 +16,7 @@ OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
 def override(config: Document, command: Command | None) -> None:
     """``--training.local_batch_size 4`` on the command line wins over the file."""
     for flag, values in parse_flags(command.arguments if command else ()).given.items():
-        path = flag[2:].split(".")
+        path = flag[2:].replace("-", "_").split(".")
         if len(path) < 2 or path == ["job", "config_file"]:
             continue
         table = config.raw
@@ -30,7 +30,8 @@ def override(config: Document, command: Command | None) -> None:
 
 _SILENT_SECTIONS = (
     "job.", "profiling.", "metrics.", "lr_scheduler.", "checkpoint.", "comm.", "memory_estimation.", "validation.",
-    "debug.", "experimental.custom", "training.dataset", "training.gc_", "training.dataloader",
+    "debug.", "experimental.custom", "dataloader.", "validator.", "profiler.",
+    "training.dataset", "training.gc_", "training.dataloader",
 )  # fmt: skip
 _SILENT = frozenset((
     "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.lr", "optimizer.beta1",

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.launch.document import Document
+from sartor.launch.model_fields import field_rows
 from sartor.launch.plan import (
     JobParts,
     LaunchReading,
@@ -19,8 +21,11 @@ from sartor.launch.plan import (
     nearest_divisors,
 )
 from sartor.launch.script import Command
-from sartor.launch.torchtitan import FLAVORS, KIND
+from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
+from sartor.launch.torchtitan_flavors import Flavor, named_flavor
+from sartor.launch.torchtitan_source import Source
+from sartor.model.numerics import Numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -32,7 +37,6 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.workload import AttentionKernel
-from sartor.model.zoo import load_model
 from sartor.read.config_text import printable
 from sartor.step.trainers import TORCHTITAN
 from sartor.units import ceil_div
@@ -55,9 +59,58 @@ def read_torchtitan(
     config = Document(raw=tables, older=OLDER)
     override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
-    known = FLAVORS.get((model[0].replace("llama3_ft", "llama3"), model[1]))
+    known = named_flavor(*model)
     if shape is None and known:
-        shape = load_model(known)
+        shape = replace(known.shape, numerics=known.computes)
+    return _reading(config, command, num_devices, shape, " ".join(model))
+
+
+def read_torchtitan_python(
+    source: Source, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
+) -> LaunchReading:
+    """The plan of a configuration in Python. Raises `InputError`."""
+    config = Document(raw={})
+    for path, value in source.values.items():
+        section, _, field = path.rpartition(".")
+        _table(config.raw, section)[field] = value
+    override(config, command)
+    compiled = config.find("compile.components")
+    if isinstance(compiled, list) and "model" not in compiled:
+        _table(config.raw, "compile")["enable"] = False
+    if config.flag("compile.enable_async_tensor_parallel"):
+        _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
+    if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it borrows the ranks of tp: experts stay whole
+        _table(config.raw, "parallelism")["expert_tensor_parallel_degree"] = 1
+    known = named_flavor(source.module, source.flavor)
+    if shape is None and known:
+        shape = _with_settings(known, source)
+    reading = _reading(config, command, num_devices, shape, f"{source.module} {source.flavor}".strip())
+    return replace(reading, unknown=(*reading.unknown, *source.unknown))
+
+
+def _table(raw: JsonDict, section: str) -> JsonDict:
+    for part in section.split(".") if section else ():
+        raw = raw.setdefault(part, {})
+    return raw
+
+
+def _with_settings(flavor: Flavor, source: Source) -> TransformerShape:
+    """A flavor's model with what the module sets beside it."""
+    values = dict(flavor.computes.values)
+    for row in field_rows(KIND):
+        name, _, field = row.argument.partition(".")
+        said = source.settings.get(name.upper(), {}).get(field)
+        if said is not None:
+            words = {text: value for value, text in (row.words or {}).items()}
+            values[row.field] = words.get(said, said) if isinstance(said, str) else said
+    if "rope_mscale_all_dim" in values:
+        values["rope_mscale"] = values["rope_mscale_all_dim"]
+    return replace(flavor.shape, numerics=Numerics(values=values), mtp_layers=source.mtp_layers)
+
+
+def _reading(
+    config: Document, command: Command | None, num_devices: int, shape: TransformerShape | None, model: str
+) -> LaunchReading:
     layers = None if shape is None else int(shape.num_layers)
     devices = num_devices or (command.num_devices if command else 0)
     plan = _read_plan(config, devices, layers)
@@ -68,7 +121,7 @@ def read_torchtitan(
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
-        model=" ".join(model),
+        model=model,
         unknown=tuple(shown(name) for name in config.left() if not no_bearing(name)),
         ignored=tuple(name for name in config.left() if no_bearing(name)),
         assumptions=(*config.assumptions, *(command.notes if command else ())),
@@ -90,7 +143,7 @@ def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPl
     virtual, schedule, stages = _read_pipeline(config, pp, layers)
     microbatch, count = _read_batch(config, dp, pp)
     plan = TrainingPlan(
-        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep),
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=_splits_sequence(config)),
         microbatch_size=microbatch,
         num_microbatches=count,
         virtual_stages=virtual,
@@ -101,6 +154,10 @@ def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPl
         stage_layers=stages,
     )
     return _with_recompute(config, plan, layers)
+
+
+def _splits_sequence(config: Document) -> bool:
+    return config.flag("parallelism.enable_sequence_parallel", True)
 
 
 def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
@@ -214,8 +271,6 @@ def _read_batch(config: Document, dp: int, pp: int) -> tuple[int, int]:
 
 
 def _with_recompute(config: Document, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
-    from dataclasses import replace
-
     words = ("none", "selective", "full", "memory_budget")
     mode = config.choice("activation_checkpoint.mode", "selective", words)
     option = config.text("activation_checkpoint.selective_ac_option", "2")
@@ -256,6 +311,7 @@ def _parts(config: Document, dims: ParallelDims) -> JobParts:
             TORCHTITAN,
             tp_overlap=config.flag("parallelism.enable_async_tensor_parallel"),
             fused_kernels=compiled,
+            cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
             splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
         ),
     )
@@ -265,13 +321,17 @@ def _read_recipe(config: Document, param: str) -> Recipe:
     """Converters of linear layers, by their newer and their older sections."""
     converters = config.find("model.converters") or []
     words = converters if isinstance(converters, list) else str(converters).split(",")
-    for kind, sections in (("float8", ("quantize.linear.float8", "float8")), ("mx", ("quantize.linear.mx", "mx"))):
+    for kind, sections in (
+        ("float8", ("quantize.linear.float8", "float8")),
+        ("mx", ("quantize.linear.mx", "mx")),
+        ("nvfp4", ("nvfp4",)),
+    ):
         if not any(str(word).strip() in sections for word in words):
             continue
         names = [config.find(f"{section}.recipe_name") for section in sections]
         recipe = next((name for name in names if name is not None), None)
-        if kind == "mx":
-            return Recipe.MXFP8
+        if kind != "float8":
+            return Recipe.MXFP8 if kind == "mx" else Recipe.NVFP4
         return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
     if config.flag("float8.enable_float8_linear"):  # how the first versions said it
         return Recipe.FP8_CURRENT

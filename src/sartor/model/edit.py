@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.shape import TransformerShape
 
-LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1}
+LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1, "mtp_layers": 64}
 """Largest plausible sizes; other fields stop at 2^24."""
 
 
@@ -20,7 +21,9 @@ def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[Tr
     If heads times head dimension was the hidden size, it stays so: the head dimension follows unless given. Raises
     ``InputError`` for unknown fields, values that are not positive integers, and heads that do not divide.
     """
-    wanted = {_field(name): _integer(name, value) for name, value in changes.items()}
+    if "mtp_layers" in changes:
+        shape = replace(shape, mtp_layers=_integer("mtp_layers", changes["mtp_layers"], least=0))
+    wanted = {_field(name): _integer(name, value) for name, value in changes.items() if name != "mtp_layers"}
     missing = sorted(set(wanted) - set(shape.fields()))
     if missing:
         raise InputError("--set", missing[0], f"{shape.name or 'this model'} has none", ", ".join(shape.fields()))
@@ -42,12 +45,12 @@ def _field(name: str) -> str:
     return name
 
 
-def _integer(name: str, value: Any) -> int:
+def _integer(name: str, value: Any, least: int = 1) -> int:
     most = LARGEST.get(name, 2**24)
     text = str(value)
     digits = text.isascii() and text.isdigit() and not isinstance(value, bool)
-    if not digits or not 1 <= int(text[:20]) <= most:
-        raise InputError(name, value, f"must be an integer from 1 to {most}")
+    if not digits or not least <= int(text[:20]) <= most:
+        raise InputError(name, value, f"must be an integer from {least} to {most}")
     return int(text)
 
 

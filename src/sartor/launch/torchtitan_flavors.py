@@ -1,0 +1,74 @@
+"""Models that torchtitan has by name, and what its configurations of those names set."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sartor.model.numerics import Numerics, Value
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo import load_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A model of torchtitan, by the zoo's name for the same sizes, and where it computes otherwise."""
+
+    module: str
+    flavor: str
+    zoo: str
+    numerics: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> TransformerShape:
+        return load_model(self.zoo)
+
+    @property
+    def computes(self) -> Numerics:
+        """What the flavor computes beyond its sizes."""
+        known = self.shape.numerics
+        return Numerics(values={**(known.values if known else {}), **self.numerics})
+
+
+def flavor_of(shape: TransformerShape) -> Flavor | None:
+    """torchtitan's model of the same sizes."""
+    sizes = shape.fields()
+    for each in flavors():
+        own = each.shape
+        if own.fields() == sizes and own.tied_embeddings is shape.tied_embeddings:
+            return each
+    return None
+
+
+def named_flavor(module: str, flavor: str) -> Flavor | None:
+    """The model of a name, ``("llama3", "8B")``; fine-tuning recipes carry a suffix."""
+    bare = module.removesuffix("_ft")
+    return next((x for x in flavors() if (x.module, x.flavor.lower()) == (bare, flavor.lower())), None)
+
+
+def named_config(module: str, config: str) -> tuple[str, dict[str, Any]] | None:
+    """(flavor, values) of a configuration, ``--module llama3 --config llama3_8b``."""
+    found = _table()["config"].get(config)
+    if found is None or not config.startswith(module):
+        return None
+    return str(found["flavor"]), dict(found["values"])
+
+
+def config_names(module: str) -> list[str]:
+    """Configurations of a module whose values are known."""
+    return [name for name in _table()["config"] if name.startswith(module)]
+
+
+@cache
+def flavors() -> tuple[Flavor, ...]:
+    """Every model of torchtitan that the zoo has."""
+    return tuple(Flavor(**row) for row in _table()["flavor"])
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(files("sartor.launch").joinpath("torchtitan_flavors.toml").read_text(encoding="utf-8"))

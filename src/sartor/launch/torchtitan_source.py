@@ -1,0 +1,187 @@
+"""A torchtitan configuration in Python as tables in the names of the older TOML: its text is parsed, never run.
+
+Read are calls with literal values (``TrainingConfig(seq_len=8192)``, ``FullAC.Config()``), assignments to fields
+(``config.training.seq_len = 8192``), a flavor (``model_registry("8B")``), and a named configuration that is taken over
+(``config = llama3_8b()``). What is computed is listed as not understood.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.launch.torchtitan_flavors import config_names, named_config
+from sartor.read.config_text import printable
+
+SECTIONS = {"training", "parallelism", "compile", "activation_checkpoint", "optimizer"}
+POLICIES = {
+    "FullAC": {"mode": "full"},
+    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
+    "MemoryBudgetAC": {"mode": "memory_budget"},
+}
+CONVERTED = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
+
+
+@dataclass(slots=True)
+class Source:
+    """What a module says: values by dotted path, the model's module and flavor, and settings by class."""
+
+    values: JsonDict = field(default_factory=dict)
+    module: str = ""
+    flavor: str = ""
+    settings: dict[str, JsonDict] = field(default_factory=dict)
+    mtp_layers: int = 0
+    unknown: list[str] = field(default_factory=list)
+
+
+def read_source(text: str, function: str, name: str) -> Source:
+    """The configuration that a function of a module returns. Raises `InputError`."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
+    found = Source()
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if function not in functions:
+        raise InputError("--config", printable(function), f"must be a function of {name}", ", ".join(functions))
+    _constants(tree, found)
+    _follow(functions[function], functions, found, _modules(tree), depth=0)
+    return found
+
+
+def read_named(module: str, config: str) -> Source:
+    """A configuration of torchtitan's own. Raises `InputError` for one whose values are not known."""
+    known = named_config(module.rpartition(".")[2], config)
+    if known is None:
+        must = "must be a configuration of torchtitan 0.3.0 whose values are known, or a file beside the script"
+        raise InputError("--config", printable(config), must, ", ".join(config_names(module)))
+    return Source(values=dict(known[1]), module=module.rpartition(".")[2], flavor=known[0])
+
+
+def _modules(tree: ast.Module) -> dict[str, str]:
+    """Names that are imported, with the last part of their packages (``model_registry`` -> ``llama3``)."""
+    out: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = [part for part in node.module.split(".") if part != "config_registry"]
+            out |= {alias.asname or alias.name: parts[-1] if parts else "" for alias in node.names}
+    return out
+
+
+def _constants(tree: ast.Module, found: Source) -> None:
+    """Tables at the head of a module that set fields of classes: ``ROPE = {"theta": 500000}``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
+            value = _literal(node.value)
+            if isinstance(value, dict):
+                found.settings[node.targets[0].id] = {str(k): v for k, v in value.items()}
+
+
+def _follow(
+    node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], found: Source, modules: dict[str, str], depth: int
+) -> None:
+    for statement in node.body:
+        for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
+            _base(call, functions, found, modules, depth)
+        for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
+            _call(call, found, modules)
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            _assign(statement.targets[0], statement.value, found)
+
+
+def _base(
+    call: ast.Call, functions: dict[str, ast.FunctionDef], found: Source, modules: dict[str, str], depth: int
+) -> None:
+    """A configuration that another function makes, of this module or torchtitan's own."""
+    name = _last(call.func)
+    if name in functions and depth < 5:
+        _follow(functions[name], functions, found, modules, depth + 1)
+    elif modules.get(name, "") and (known := named_config(modules[name], name)):
+        found.module, found.flavor = modules[name], known[0]
+        found.values |= known[1]
+
+
+def _call(call: ast.Call, found: Source, modules: dict[str, str]) -> None:
+    name = _last(call.func)
+    if name == "model_registry":
+        flavor = _literal(call.args[0]) if call.args else None
+        if isinstance(flavor, str):
+            found.flavor, found.module = flavor, modules.get("model_registry", found.module)
+    for keyword in call.keywords:
+        if keyword.arg == "num_mtp_layers" and isinstance(layers := _literal(keyword.value), int):
+            found.mtp_layers = layers
+        elif keyword.arg == "converters":
+            _convert(keyword.value, found)
+        elif keyword.arg in SECTIONS and name == "Config":
+            _section(keyword.arg, keyword.value, found)
+
+
+def _assign(target: ast.expr, value: ast.expr, found: Source) -> None:
+    """``config.training.seq_len = 8192``, ``config.compile = CompileConfig(enable=True)``."""
+    path = _path(target)[1:]
+    if len(path) == 1 and path[0] in SECTIONS:
+        _section(path[0], value, found)
+    elif len(path) == 2 and path[0] in SECTIONS:
+        _put(f"{path[0]}.{path[1]}", value, found)
+
+
+def _section(name: str, value: ast.expr, found: Source) -> None:
+    if name == "activation_checkpoint":
+        policy = next((_path(x.func)[0] for x in ast.walk(value) if isinstance(x, ast.Call)), "")
+        said = {"mode": "none"} if _is_none(value) else POLICIES.get(policy)
+        if said is None:
+            found.unknown.append(f"activation_checkpoint={printable(ast.unparse(value)[:60])}")
+            return
+        found.values = {k: v for k, v in found.values.items() if not k.startswith("activation_checkpoint.")}
+        found.values |= {f"activation_checkpoint.{k}": v for k, v in said.items()}
+        return
+    if isinstance(value, ast.Call) and name != "optimizer":
+        for keyword in value.keywords:
+            if keyword.arg:
+                _put(f"{name}.{keyword.arg}", keyword.value, found)
+
+
+def _put(path: str, node: ast.expr, found: Source) -> None:
+    value = _literal(node)
+    if value is None and not _is_none(node):
+        found.unknown.append(f"{path}={printable(ast.unparse(node)[:60])}")
+    elif value is not None:
+        found.values[path] = value
+
+
+def _convert(value: ast.expr, found: Source) -> None:
+    """Which converters replace linear layers, and their recipe."""
+    for call in (x for x in ast.walk(value) if isinstance(x, ast.Call)):
+        kind = next((word for start, word in CONVERTED.items() if _path(call.func)[0].startswith(start)), "")
+        if kind:
+            found.values.setdefault("model.converters", []).append(kind)
+            recipes = [_literal(k.value) for k in call.keywords if k.arg == "recipe_name"]
+            if kind == "float8":
+                found.values["float8.recipe_name"] = recipes[0] if recipes else "rowwise"
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, MemoryError, RecursionError, SyntaxError):
+        return None
+
+
+def _path(node: ast.expr) -> list[str]:
+    """``a.b.c`` as its words."""
+    words: list[str] = []
+    while isinstance(node, ast.Attribute):
+        words.append(node.attr)
+        node = node.value
+    return [node.id if isinstance(node, ast.Name) else "", *reversed(words)]
+
+
+def _last(node: ast.expr) -> str:
+    return _path(node)[-1]
