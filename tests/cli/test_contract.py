@@ -60,6 +60,16 @@ def config(repo_dir: Path) -> Path:
     return repo_dir / "examples" / "llama-3-8b" / "config.json"
 
 
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_printed_text_is_as_wide_as_columns_says_where_it_is_piped(
+    sartor, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ("advise", "lint"):
+        widest = max(len(line.rstrip()) for line in sartor(command, "gpt2", "--gpu", "a100").out.splitlines())
+        assert columns - 12 < widest <= columns
+
+
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_estimate_answers_for_every_example_in_every_phase(sartor, repo_dir: Path, name: str, phase: str) -> None:

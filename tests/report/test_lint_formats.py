@@ -68,7 +68,7 @@ def test_text_fits_a_terminal_and_counts_what_it_shows(findings: tuple[Finding, 
     assert max(map(len, lines)) < 100
     assert lines[0].startswith("error  R7  unsplit_heads")
     assert "cannot run" in lines[0]
-    assert re.fullmatch(r"\d+ errors?(, \d+ warnings?)?(, \d+ notes?)?", lines[-1])
+    assert any(re.fullmatch(r"\d+ errors?(, \d+ warnings?)?(, \d+ notes?)?", line) for line in lines)
     assert any(line.strip() == "fix: vocab_size=50304" for line in lines)
 
 
@@ -79,8 +79,8 @@ def test_rich_text_says_what_plain_text_says(findings: tuple[Finding, ...]) -> N
 
 
 def test_nothing_found_is_said() -> None:
-    assert lint_formats.plain(()) == "No findings."
-    assert str(lint_formats.text(())) == "No findings."
+    assert lint_formats.plain(()) == "Clean: none of the 22 rules finds waste in this shape."
+    assert str(lint_formats.text(())) == lint_formats.plain(())
 
 
 def test_text_cannot_move_a_terminals_cursor() -> None:

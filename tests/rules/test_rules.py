@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rules.rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
+from sartor import api
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
@@ -19,10 +20,11 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Role
+from sartor.report import lint_formats
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.lint import rule_entries, run_rules
 from sartor.rules.pricing import LEAST_GAIN, changed
-from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade
+from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, worst_grade
 
 NAMES = [rule.name for rule in RULES]
 CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}
@@ -329,3 +331,34 @@ def test_a_fix_can_be_asked_about_as_it_is_printed(model: str, phase: Phase) -> 
         assert {name: shape.fields()[name] for name in sizes} == sizes
         coupled = workload.shape.num_heads * workload.shape.head_dim == workload.shape.hidden_size
         assert not coupled or shape.num_heads * shape.head_dim == shape.hidden_size
+
+
+def test_rules_that_one_change_answers_are_one_finding_with_several_reasons() -> None:
+    """GPT-3 2.7B: R4 and R14 each claimed the same 3.0% of heads of 128."""
+    found = api.lint("gpt3-2.7b", "a100_sxm").findings
+    heads = [finding for finding in found if "head_dim" in finding.fix]
+    assert [finding.rules for finding in heads] == [("ragged_head_dim", "flash_misfit")]
+    assert [reason["code"] for reason in heads[0].to_dict()["reasons"]] == ["R4", "R14"]
+
+
+def test_no_two_findings_claim_the_gain_of_one_field() -> None:
+    for question in ({"tp": 8}, {"phase": "decode"}, {"microbatch_size": 1}):
+        for model in ("gpt3-2.7b", "t5-large", "tinyllama-1.1b"):
+            found = api.lint(model, "h100_sxm", **question).findings  # type: ignore[arg-type]
+            fields = [field for finding in found if finding.gain_s is not None for field in finding.fix]
+            assert len(fields) == len(set(fields)), (model, question)
+
+
+def test_a_matter_of_architecture_is_a_remark_and_no_fault() -> None:
+    found = api.lint("llama-3.1-8b", "a100_sxm").findings
+    assert [finding.rule for finding in found if finding.remark] == ["sequential_layers"]
+    assert worst_grade(finding for finding in found if finding.remark) is None
+    assert lint_formats.plain(found).startswith("Clean: none of the 22 rules finds waste in this shape.")
+
+
+def test_a_finding_gains_what_advise_says_of_the_same_change() -> None:
+    advice = api.advise("gpt3-2.7b", "a100_sxm")
+    single = {edit.field: edit for edit in advice.search.single_edits}
+    vocab = next(finding for finding in advice.findings if finding.rule == "ragged_vocab")
+    assert vocab.fix == {"vocab_size": single["vocab_size"].new}
+    assert vocab.gain_fraction == pytest.approx(1 - 1 / single["vocab_size"].efficiency_gain, abs=1e-9)

@@ -234,7 +234,7 @@ def lint(
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     """The findings of a question, and its estimate: at the nearest smaller split, where it cannot run as asked."""
-    from sartor.rules.lint import run_rules
+    from sartor.rules.lint import added_up, run_rules
     from sartor.rules.rule import Context
 
     base = _base(asked)
@@ -246,7 +246,7 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
         run=base.run,
         sigma_factor=asked.reading.interval_factor,
     )
-    return Lint(base=replace(base, question=asked), findings=run_rules(context, allow=tuple(allow)))
+    return Lint(base=replace(base, question=asked), findings=added_up(run_rules(context, allow=tuple(allow))))
 
 
 def _base(asked: Question) -> ModelEstimate:

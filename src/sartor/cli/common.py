@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -261,8 +262,8 @@ def complain_json(error: InputError, command: str) -> None:
 
 
 def console() -> Console:
-    """The terminal, 100 columns wide at most; plain text when it is not a terminal. What a file or a name says is
-    shown, not obeyed: neither markup nor control characters."""
+    """The terminal, at most ``WIDEST`` columns of it, or as many as ``COLUMNS`` says; plain text where it is none. What
+    a file or a name says is shown, not obeyed: neither markup nor control characters."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -280,8 +281,13 @@ def console() -> Console:
             raise BrokenPipeError  # rich would exit with 1
 
     probe = Console()
-    width = min(probe.width, 100) if probe.is_terminal else 100
+    told = os.environ.get("COLUMNS", "").isdecimal() or probe.is_terminal
+    width = max(NARROWEST, min(probe.width, WIDEST)) if told else USUAL
     return Plain(width=width, soft_wrap=False, highlight=False, markup=False, emoji=False)
+
+
+NARROWEST, USUAL, WIDEST = 40, 100, 140
+"""Columns of printed text."""
 
 
 def say(text: str) -> None:

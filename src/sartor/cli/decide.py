@@ -180,7 +180,7 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     elif format == "text":
         if named:
             print(printable(model))
-        c.show(lint_formats.text(found.findings))
+        c.show(lint_formats.text(found.findings, width=c.console().width - 2))
         for sentence in found.base.question.reading.assumptions:
             c.say(f"assumed: {printable(sentence)}")
     worst: str | None = body["worst_grade"]

@@ -90,9 +90,9 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Chart:
     colours = {"error": theme.vermillion, "warn": theme.orange, "info": theme.sky}
     labels = unique(points.rules)
     rows = [
-        {"finding": label, "grade": grade, "message": message, "share": share, "time": seconds * 1e3}
-        for label, grade, message, share, seconds in zip(
-            labels, points.grades, points.messages, points.gain_fraction.tolist(), points.gain_s.tolist(), strict=True
+        {"finding": label, "grade": grade, "message": message, "share": share}
+        for label, grade, message, share in zip(
+            labels, points.grades, points.messages, points.gain_fraction.tolist(), strict=True
         )
     ]
     used = [grade for grade in colours if grade in points.grades]
@@ -108,7 +108,6 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Chart:
                 "finding:N",
                 "grade:N",
                 ("share:Q", "of the step", ".2%"),
-                ("time:Q", "saves [ms]", ".3g"),
                 "message:N",
             ),
         )

@@ -39,7 +39,8 @@ def advice_points(advice: Advice) -> JsonDict:
 
 def gains_points(findings: Iterable[Finding]) -> Gains | None:
     """Findings whose fix saves time, most expensive first; None if there are none."""
-    costly = sorted((f for f in findings if (f.gain_fraction or 0.0) > 0), key=lambda f: -(f.gain_fraction or 0.0))
+    gaining = (f for f in findings if (f.gain_fraction or 0.0) > 0 and not f.remark)
+    costly = sorted(gaining, key=lambda f: -(f.gain_fraction or 0.0))
     if not costly:
         return None
     first = costly[0]
@@ -49,7 +50,6 @@ def gains_points(findings: Iterable[Finding]) -> Gains | None:
         rules=tuple(f.rule for f in costly),
         grades=tuple(f.grade.value for f in costly),
         messages=tuple(printable(f.message) for f in costly),
-        gain_s=np.asarray([f.gain_s or 0.0 for f in costly]),
         gain_fraction=np.asarray([f.gain_fraction or 0.0 for f in costly]),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -19,9 +19,10 @@ from sartor import __version__
 from sartor.json_types import JsonDict
 from sartor.report.words import printable
 from sartor.rules import rule as rules
-from sartor.rules.catalog import find_rule
+from sartor.rules.catalog import RULES, find_rule
+from sartor.rules.pricing import LEAST_GAIN
 from sartor.rules.rule import Finding, Grade, Rule
-from sartor.units import format_seconds, format_share
+from sartor.units import format_share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,28 +56,51 @@ def worst_grade(findings: Iterable[Finding]) -> str | None:
     return None if worst is None else worst.value
 
 
-def text(findings: Sequence[Finding]) -> Text:
-    """Findings for a terminal, as coloured ``rich`` text of at most ``WIDTH`` columns."""
+def text(findings: Sequence[Finding], width: int = WIDTH) -> Text:
+    """Findings for a terminal, as coloured ``rich`` text of at most ``width`` columns."""
     from rich.text import Text
 
-    out = Text()
-    for line, style in _lines(findings):
-        out.append(line + "\n", style=style)
-    out.append(_tally(findings))
-    return out
+    lines = _lines(findings, width)
+    return Text("\n").join(Text(line, style=style) for line, style in lines)
 
 
 def plain(findings: Sequence[Finding]) -> str:
     """The same as ``text``, without colours."""
-    return "\n".join([*(line for line, _ in _lines(findings)), _tally(findings)])
+    return "\n".join(line for line, _ in _lines(findings, WIDTH))
 
 
-def _lines(findings: Iterable[Finding]) -> Iterable[tuple[str, str]]:
-    for each in findings:
-        yield f"{each.grade.value:5}  {each.code:3} {each.rule:24} {_gain(each)}", _STYLES[each.grade]
-        yield from ((line, "") for line in wrap(printable(each.message), WIDTH, **_INDENT))
-        if each.fix:
-            yield from ((line, "green") for line in wrap(f"fix: {_fix(each)}", WIDTH, **_INDENT))
+def _lines(findings: Sequence[Finding], width: int) -> list[tuple[str, str]]:
+    """Findings and their tally, then remarks under their own heading."""
+    faults, remarks = split_remarks(findings)
+    lines = [line for each in faults for line in _finding_lines(each, width)]
+    lines.append((_tally(faults), ""))
+    if remarks:
+        lines += [("", ""), (f"{REMARKS}:", "bold")]
+        lines += [line for each in remarks for line in _finding_lines(each, width)]
+    return lines
+
+
+REMARKS = "Remarks on the architecture, to be chosen before training"
+
+
+def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What is wasteful in the shape, and remarks on its architecture."""
+    found = list(findings)
+    return [each for each in found if not each.remark], [each for each in found if each.remark]
+
+
+def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
+    yield f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {_gain(finding)}", _STYLES[finding.grade]
+    yield from ((line, "") for line in wrap(printable(finding.message), width, **_INDENT))
+    for reason in also(finding):
+        yield from ((line, "") for line in wrap(printable(reason), width, **_INDENT))
+    if finding.fix:
+        yield from ((line, "green") for line in wrap(f"fix: {_fix(finding)}", width, **_INDENT))
+
+
+def also(finding: Finding) -> list[str]:
+    """Further reasons for the same change: ``also R14 flash_misfit: head_dim=80 is padded ...``."""
+    return [f"also {other.code} {other.rule}: {other.message}" for other in finding.others]
 
 
 LEAST_SHOWN = 5e-5
@@ -89,7 +113,7 @@ def _gain(finding: Finding) -> str:
         return "cannot run"
     if (finding.gain_fraction or 0.0) < LEAST_SHOWN:
         return "no gain predicted"
-    return f"{format_share(finding.gain_fraction or 0.0)} of the step ({format_seconds(finding.gain_s)})"
+    return f"{format_share(finding.gain_fraction or 0.0)} of the step"
 
 
 def _fix(finding: Finding) -> str:
@@ -97,11 +121,17 @@ def _fix(finding: Finding) -> str:
 
 
 def _tally(findings: Sequence[Finding]) -> str:
+    """How many of each grade; a clean bill without any."""
     if not findings:
-        return "No findings."
+        return CLEAN
     words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
     counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
-    return ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
+    tally = ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
+    cheap = all(each.gain_s is not None and (each.gain_fraction or 0.0) < LEAST_GAIN for each in findings)
+    return f"{tally}; none costs {format_share(LEAST_GAIN)} of the step" if cheap else tally
+
+
+CLEAN = f"Clean: none of the {len(RULES)} rules finds waste in this shape."
 
 
 def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
@@ -145,7 +175,9 @@ def _sarif_rule(rule: Rule) -> JsonDict:
 
 
 def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDict:
-    message = finding.message + (f"; fix: {_fix(finding)} saves {_gain(finding)}" if finding.fix else "")
+    message = "; ".join([finding.message, *also(finding)]) + (
+        f"; fix: {_fix(finding)} saves {_gain(finding)}" if finding.fix else ""
+    )
     return {
         "ruleId": finding.rule,
         "ruleIndex": rule_index,
@@ -180,7 +212,7 @@ def _annotation(finding: Finding, source: _Source) -> str:
     }
     shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
     fix = f"\nfix: {_fix(finding)}" if finding.fix else ""
-    return f"::{_ANNOTATIONS[finding.grade]} {shown}::{_data(finding.message + fix)}"
+    return f"::{_ANNOTATIONS[finding.grade]} {shown}::{_data(chr(10).join([finding.message, *also(finding)]) + fix)}"
 
 
 def _data(value: str) -> str:

@@ -30,8 +30,9 @@ READING = (
     ("roofline", "min(peak, intensity x bandwidth). Left of the ridge point a kernel is memory-bound, right of it "
      "compute-bound."),
     ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak."),
-    ("same size", "Parameters within the tolerance; the change in FLOPs is shown with the speedup."),
-    ("smallest edit", "The candidate with the fewest changed fields that still has most of the best gain."),
+    ("same size", "Parameters within the tolerance."),
+    ("gain", "Speedup at equal parameters and equal FLOPs: what is left of it without being a smaller model."),
+    ("smallest edit", "The shape with the fewest changed fields that keeps at least 70% of the best gain."),
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import kind_name
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
+from sartor.report.lint_formats import CLEAN, REMARKS, also, split_remarks
 from sartor.report.table_advice import fix_text, position, with_candidate
 from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.verdict import why_to_keep
@@ -44,11 +45,14 @@ def figure(records: JsonMap, name: str, note: str = "") -> Markup:
 
 def findings_section(advice: Advice, records: JsonMap) -> Markup:
     heading = element("h2", "Findings, and what each costs", id="findings")
-    if not advice.findings:
-        return join([heading, element("p", "No findings on this device.")])
+    faults, remarks = split_remarks(advice.findings)
+    parts = [heading, figure(records, "findings") if faults else element("p", CLEAN)]
     pages = _rule_pages()
-    items = (_finding(finding, pages.get(finding.rule, "")) for finding in advice.findings)
-    return join([heading, figure(records, "findings"), *items])
+    parts += [_finding(finding, pages.get(finding.rule, "")) for finding in faults]
+    if remarks:
+        parts.append(element("h3", REMARKS))
+        parts += [_finding(finding, pages.get(finding.rule, "")) for finding in remarks]
+    return join(parts)
 
 
 @cache
@@ -67,7 +71,7 @@ def _finding(finding: Finding, page: str) -> Markup:
         element("span", finding.code, class_="note"),
         element("span", gain, class_="gain"),
     )
-    parts = [head, element("p", finding.message)]
+    parts = [head, element("p", finding.message), *(element("p", reason) for reason in also(finding))]
     parts += [element("p", "Fix: ", element("code", fix_text(finding)), _saves(finding))] if finding.fix else []
     if page:
         title, _, rest = page.strip().partition("\n")
@@ -77,12 +81,15 @@ def _finding(finding: Finding, page: str) -> Markup:
 
 
 def _saves(finding: Finding) -> str:
-    if finding.gain_s is None:
+    if not finding.gain_s:
         return ""
     interval = ""
     if finding.gain_low_s is not None and finding.gain_high_s is not None:
-        interval = f" (80%: {format_seconds(finding.gain_low_s)} to {format_seconds(finding.gain_high_s)})"
-    return f" saves {format_seconds(finding.gain_s)}{interval} for the same work; {finding.source.value}"
+        step_s = finding.gain_s / (finding.gain_fraction or 1.0)
+        low, high = (format_share(each / step_s) for each in (finding.gain_low_s, finding.gain_high_s))
+        interval = f" (80%: {low} to {high})"
+    share = format_share(finding.gain_fraction or 0.0)
+    return f" saves {share} of the step{interval} at equal work; {finding.source.value}"
 
 
 def shapes_section(advice: Advice, records: JsonMap) -> Markup:

@@ -204,13 +204,12 @@ class Pareto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gains:
-    """The time each finding's fix saves, in seconds and as a share of the step, largest first."""
+    """The time each finding's fix saves, as a share of the step, largest first."""
 
     title: str
     rules: tuple[str, ...]
     grades: tuple[str, ...]
     messages: tuple[str, ...]
-    gain_s: Numbers
     gain_fraction: Numbers
 
 

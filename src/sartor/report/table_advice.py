@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.report.lint_formats import CLEAN, REMARKS, also, split_remarks
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import heading, notes, plain_table, section_title, times_table, totals_line
 from sartor.report.verdict import verdict, why_to_keep
@@ -40,7 +41,7 @@ def advice_view(advice: Advice) -> RenderableType:
         times_table(operator_times(advice.base.estimate, small=0.02)),
         totals_line(advice.base),
         section_title("Findings, and what each costs"),
-        findings_view(advice.findings),
+        *findings_view(advice.findings),
         section_title("Shapes that gain at equal work"),
         candidates_table(search),
         *_legend(search),
@@ -52,19 +53,24 @@ def advice_view(advice: Advice) -> RenderableType:
     return Group(*parts)
 
 
-def findings_view(findings: Iterable[Finding]) -> RenderableType:
-    """Each finding: grade, gain, message, rule and fix."""
+def findings_view(findings: Iterable[Finding]) -> list[RenderableType]:
+    """Each finding: grade, gain, message, rules and fix; then remarks under their own heading."""
+    faults, remarks = split_remarks(findings)
+    parts: list[RenderableType] = [_findings_table(faults) if faults else Text(CLEAN)]
+    return parts + ([section_title(REMARKS), _findings_table(remarks)] if remarks else [])
+
+
+def _findings_table(findings: Iterable[Finding]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(overflow="fold")
-    found = list(findings)
-    if not found:
-        return Text("No findings.")
-    for finding in found:
+    for finding in findings:
         grade = finding.grade.value
         words = Text(printable(finding.message))
         words.append(f"  [{finding.rule} {finding.code}]", style="dim")
+        for reason in also(finding):
+            words.append(f"\n{printable(reason)}")
         if finding.fix:
             words.append(f"\nfix: {fix_text(finding)}", style="green")
         table.add_row(Text(grade, style=GRADE_STYLES.get(grade, "")), Text(gain_text(finding)), words)

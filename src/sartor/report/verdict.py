@@ -26,7 +26,7 @@ def verdict(advice: Advice) -> str:
 
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
     """Three parts: where the time goes, what costs time, what to change."""
-    return where_time_goes(advice), what_is_broken(advice.findings), what_to_change(advice)
+    return where_time_goes(advice), what_costs_time(advice.findings), what_to_change(advice)
 
 
 def where_time_goes(advice: Advice) -> str:
@@ -56,14 +56,15 @@ def _shares(times: OperatorTimes) -> str:
     return f"{', '.join(parts)}; {longest}."
 
 
-def what_is_broken(findings: Sequence[Finding]) -> str:
-    """The findings that cost time, each with its share of the step."""
+def what_costs_time(findings: Sequence[Finding]) -> str:
+    """The findings that cost time, each with its share of the step; a matter of the architecture is none."""
+    findings = [f for f in findings if not f.remark]
     blocking = [f for f in findings if f.gain_fraction is None and f.grade.value == "error"]
     costly = [f for f in findings if (f.gain_fraction or 0.0) >= MATTERS]
     costly.sort(key=lambda f: -(f.gain_fraction or 0.0))
     sentences = [f"It cannot run: {printable(f.message).rstrip('.')}." for f in blocking[:2]]
     if costly:
-        shown = ", ".join(f"{f.rule} ({format_share(f.gain_fraction or 0.0)})" for f in costly[:3])
+        shown = ", ".join(f"{' and '.join(f.rules)} ({format_share(f.gain_fraction or 0.0)})" for f in costly[:3])
         more = f" and {len(costly) - 3} more" if len(costly) > 3 else ""
         noun = "finding costs" if len(costly) == 1 else "findings cost"
         sentences.append(f"{len(costly)} {noun} at least 1% of the step: {shown}{more}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from sartor.rules.catalog import RULES, UNKNOWN, find_rule
@@ -23,6 +24,25 @@ def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, 
     suspicions = [(rule, each) for rule in without(RULES, allow, UNKNOWN) for each in rule.check(context)]
     findings = price(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
+
+
+def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings whose gains add up: those that change the same field are one finding, the worst and most expensive, with
+    the others as further reasons. Remarks come last."""
+    kept: list[Finding] = []
+    for each in findings:
+        same = next((i for i, other in enumerate(kept) if _alike(other, each)), None)
+        if same is None:
+            kept.append(each)
+        else:
+            kept[same] = replace(kept[same], others=(*kept[same].others, each))
+    return tuple(sorted(kept, key=lambda finding: finding.remark))
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    """Whether one change answers both; what cannot run has no gain to share."""
+    both_run = (one.gain_s is None) == (other.gain_s is None)
+    return both_run and bool(one.fix.keys() & other.fix.keys())
 
 
 def rule_entries(name: str | None = None) -> list[dict[str, Any]]:

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.compare import compare
+from sartor.cost.compare import compare, work_kept
 from sartor.cost.price import Estimate
 from sartor.cost.together import price_all
 from sartor.errors import InputError
+from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
@@ -24,6 +25,7 @@ from sartor.model.workload import Workload
 from sartor.operators import OperatorGraph
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
+from sartor.units import Floats
 
 LEAST_GAIN = 0.01
 """Below this share of the step a finding is information only."""
@@ -149,9 +151,15 @@ def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, A
     before, dims = context.baseline, change.dims
     time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
-    less_work = np.maximum(1.0, 1.0 / work) if change.of_shape else 1.0
+    kept = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0
     compared = compare(before, after)
-    return time * less_work, compared.high / compared.speedup
+    return time / kept, compared.high / compared.speedup
+
+
+def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
+    """Parameters over the baseline's: all, and those that one token uses."""
+    now, then = count_params(context.shape), count_params(change.workload.shape)
+    return then.total / now.total, then.active / now.active
 
 
 def _per_token(of: Estimate, amount: Any, dims: ParallelDims) -> Any:
@@ -225,6 +233,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         gain_low_s=gained_s(choice.offer.relative * choice.offer.spread),
         gain_high_s=gained_s(choice.offer.relative / choice.offer.spread),
         source=context.baseline.source,
+        remark=rule.remark,
     )
     if suspicion.blocking:
         return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)

@@ -183,9 +183,22 @@ class Finding:
     gain_low_s: float | None = None
     gain_high_s: float | None = None
     source: Source = Source.ANALYTIC
+    remark: bool = False
+    """A matter of the architecture, to be chosen before training: no fault of the shape."""
+    others: tuple[Finding, ...] = ()
+    """Findings of other rules that the same change answers: its gain is theirs too, not one more."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of all rules that it speaks for."""
+        return (self.rule, *(other.rule for other in self.others))
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source."""
+        """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source, whether it is a
+        remark, and every rule that speaks."""
+        reasons = [
+            {"rule": f.rule, "code": f.code, "grade": f.grade.value, "message": f.message} for f in (self, *self.others)
+        ]
         return {
             "rule": self.rule,
             "grade": self.grade.value,
@@ -200,6 +213,8 @@ class Finding:
             "low_s": self.gain_low_s,
             "high_s": self.gain_high_s,
             "source": self.source.value,
+            "remark": self.remark,
+            "reasons": reasons,
         }
 
 
@@ -212,6 +227,8 @@ class Rule:
     worst: Grade
     """The most severe grade it gives."""
     page: str
+    remark: bool = False
+    """Whether what it finds is a matter of the architecture."""
 
     @property
     def name(self) -> str:
@@ -255,5 +272,5 @@ def without(rules: Sequence[AnyRule], allow: Iterable[str], must: str) -> tuple[
 
 
 def worst_grade(findings: Iterable[Finding]) -> Grade | None:
-    """The most severe grade among findings; None without findings."""
-    return max((f.grade for f in findings), key=lambda grade: grade.severity, default=None)
+    """The most severe grade among findings; None without any but remarks."""
+    return max((f.grade for f in findings if not f.remark), key=lambda grade: grade.severity, default=None)

@@ -68,4 +68,4 @@ def in_parallel(shape: TransformerShape) -> TransformerShape:
     return replace(shape, stacks=stacks)
 
 
-RULE = Rule(code="R17", check=sequential_layers, worst=Grade.INFO, page=__doc__ or "")
+RULE = Rule(code="R17", check=sequential_layers, worst=Grade.INFO, page=__doc__ or "", remark=True)

@@ -63,4 +63,4 @@ def _plain(layer: Layer) -> Layer:
     return replace(layer, mixers=mixers)
 
 
-RULE = Rule(code="R18", check=unfused_positions, worst=Grade.INFO, page=__doc__ or "")
+RULE = Rule(code="R18", check=unfused_positions, worst=Grade.INFO, page=__doc__ or "", remark=True)

@@ -124,9 +124,10 @@ class Offered:
         return any(self.score[j] <= self.score[i] + NOISE for j in fewer)
 
     def smallest_edit(self, share: float) -> int:
-        """The row with fewest fields that saves at least ``share`` of what the best saves; of those the best."""
-        best = 1 - float(self.score.min())
-        return next(i for i in sorted(self.ranked(), key=lambda i: self.count[i]) if 1 - self.score[i] >= share * best)
+        """The row with fewest fields that saves at least ``share`` of what the first saves; of those the best."""
+        ranked = self.ranked()
+        enough = share * (1 - self.score[ranked[0]])
+        return next(i for i in sorted(ranked, key=lambda i: self.count[i]) if 1 - self.score[i] >= enough)
 
 
 def single_edits(found: Changes, score: FloatArray) -> Mapping[str, int]:

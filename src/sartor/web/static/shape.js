@@ -208,11 +208,19 @@ export function shapeView({ banner, status }) {
   }
 
   function drawFindings() {
-    put(findings, answer.findings.length ? answer.findings.map((f) => h("div", { class: `finding full ${f.grade}` },
+    const faults = answer.findings.filter((f) => !f.remark), remarks = answer.findings.filter((f) => f.remark);
+    put(findings,
+      faults.length ? faults.map(drawFinding) : h("p", { class: "muted" }, "Clean: no rule finds waste in this shape."),
+      remarks.length ? h("h3", {}, "Remarks on the architecture, to be chosen before training") : null,
+      remarks.map(drawFinding));
+  }
+
+  function drawFinding(f) {
+    return h("div", { class: `finding full ${f.grade}` },
       h("div", {}, h("span", { class: "grade" }, f.grade), h("a", { href: `#field-${f.field}`, onclick: (e) => { e.preventDefault(); (fields.get(f.field) ?? { focus() {} }).focus(); } }, f.rule), f.gain_fraction ? h("span", { class: "gain" }, `${change(-f.gain_fraction)} time`) : null),
       h("p", {}, f.message),
-      Object.keys(f.fix).length ? h("button", { class: "chip", onclick: () => applyFix(f.fix) }, `set ${fixWords(f.fix)}`) : null))
-      : h("p", { class: "muted" }, "No findings on this device."));
+      f.reasons.slice(1).map((r) => h("p", { class: "muted" }, `also ${r.code} ${r.rule}: ${r.message}`)),
+      Object.keys(f.fix).length ? h("button", { class: "chip", onclick: () => applyFix(f.fix) }, `set ${fixWords(f.fix)}`) : null);
   }
 
   function drawOperators() {

@@ -1,0 +1,105 @@
+"""What `advise` says over the whole zoo: which shapes it advises, how few fields they change, and whether all apply.
+
+    python benchmarks/bench_advice.py [MODEL ...]
+
+For every model and every device of `DEVICES`: no advised shape may gain less at equal work than its interval can tell
+from nothing, and each must be one that ``--set`` makes and that a config.json can hold where one can be written of the
+model at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sartor import api
+from sartor.errors import InputError
+from sartor.model.zoo import model_names
+from sartor.shapes.result import Candidate
+from sartor.web.config_out import written_config
+
+DEVICES = ("v100_sxm2_32gb", "a100_sxm", "l40s", "h100_sxm", "h200_sxm", "b200", "mi300x", "tpu_v5p")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """One model on one device: whether an edit pays, fields of the smallest, what is wrong with what is advised."""
+
+    model: str
+    device: str
+    num_advised: int
+    smallest_fields: int
+    gain: float
+    faults: tuple[str, ...]
+
+
+def audit(model: str, device: str) -> Audit:
+    """Advise on one model and check every advised shape."""
+    found = api.advise(model, device).search
+    edit = found.smallest_edit
+    advised = [*found.candidates, *([edit] if edit else [])]
+    faults = [fault for each in advised for fault in faults_of(model, each)]
+    few = min((c.num_fields for c in found.candidates if _keeps(c, found.candidates)), default=0)
+    if edit and edit.num_fields > few:
+        faults.append(f"{few} fields would do for the smallest edit's {edit.num_fields}")
+    return Audit(
+        model=model,
+        device=device,
+        num_advised=len(found.candidates),
+        smallest_fields=edit.num_fields if edit else 0,
+        gain=edit.efficiency_gain if edit else 1.0,
+        faults=tuple(dict.fromkeys(faults)),
+    )
+
+
+def _keeps(candidate: Candidate, all_: Iterable[Candidate]) -> bool:
+    best = max(1 - 1 / each.efficiency_gain for each in all_)
+    return 1 - 1 / candidate.efficiency_gain >= 0.7 * best
+
+
+def faults_of(model: str, candidate: Candidate) -> list[str]:
+    """What is wrong with an advised shape."""
+    faults = []
+    if not candidate.efficiency_low > 1:
+        faults.append(f"gain {candidate.efficiency_gain:.3f} is below its interval")
+    sets = {field: new for field, (_, new) in candidate.changed.items()}
+    try:
+        if dict(api.read(model, sets).shape.fields()) != dict(candidate.fields):
+            faults.append(f"--set makes another shape of {sets}")
+    except InputError as error:
+        faults.append(f"--set refuses: {error}")
+    try:
+        written_config({"model": model, "set": None, "config": None})
+    except InputError:
+        return [*faults, "no config.json of the model"]
+    try:
+        written_config({"model": model, "set": sets, "config": None})
+    except InputError as error:
+        faults.append(f"config.json: {error}")
+    return faults
+
+
+def main(models: Iterable[str]) -> int:
+    """Print the figures, and every fault."""
+    found = [audit(model, device) for model in models or model_names() for device in DEVICES]
+    paying = [each for each in found if each.num_advised]
+    print(f"{len(found)} questions; {len(paying)} with advice, {len(found) - len(paying)} to keep the shape")
+    if paying:
+        few = sum(each.smallest_fields <= 2 for each in paying) / len(paying)
+        fields = dict(sorted(Counter(each.smallest_fields for each in paying).items()))
+        print(f"smallest edit of at most two fields: {few:.1%} (by number: {fields})")
+    for each in paying:
+        if each.smallest_fields > 2:
+            print(f"{each.model} on {each.device}: {each.smallest_fields} fields gain {each.gain:.3f}x")
+    faults = Counter(fault for each in found for fault in each.faults)
+    for each in found:
+        for fault in each.faults:
+            print(f"{each.model} on {each.device}: {fault}")
+    print(f"faults: {sum(faults.values())}")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
