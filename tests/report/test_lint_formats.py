@@ -190,7 +190,7 @@ def test_annotations_escape_what_would_end_them(config: Path) -> None:
     assert message.startswith("50%25 lost:%0D%0Asee, there")
     assert "\n" not in line
     assert "\r" not in line
-    assert "title=R1 ragged_vocab%3A 5.0%25 of the step (10 ms)" in head
+    assert "title=R1 ragged_vocab%3A 5.0%25 of the step" in head
 
 
 def test_annotations_of_a_model_that_is_no_file_have_no_place() -> None:
