@@ -23,6 +23,7 @@ from sartor.launch.plan import (
     canonical,
     check_numbers,
     launchable,
+    no_devices,
     nodes_of,
     refuser,
 )
@@ -160,7 +161,9 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
         must = "must be FSDP, MULTI_GPU or NO; for DeepSpeed, give its own JSON file"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
-    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0) or 1
+    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
+    if not devices:
+        raise no_devices(1)
     dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
     micro = flags.size("--per_device_train_batch_size")
     if micro is None:

@@ -22,6 +22,7 @@ from sartor.launch.plan import (
     canonical,
     check_numbers,
     launchable,
+    no_devices,
     nodes_of,
     refuser,
 )
@@ -211,8 +212,7 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
             raise InputError("train_batch_size", total, must, str(total // (micro * steps) * micro * steps or micro))
         return total // (micro * steps), micro, steps
     if not dp:
-        dp = 1
-        fields.assumptions.append("the number of devices is not in the file: dp=1 assumed; set --num-devices")
+        raise no_devices(tp)
     if micro is None:
         micro = 1 if not total else max(total // (dp * (steps or 1)), 1)
         fields.assumptions.append(f"train_micro_batch_size_per_gpu={micro} (default)")

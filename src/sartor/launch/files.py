@@ -17,6 +17,7 @@ from sartor.launch.accelerate import accelerate_files, read_accelerate
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
 from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_read import read_megatron
+from sartor.launch.other_runs import check_pretraining
 from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
@@ -124,7 +125,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
         return read_deepspeed(parse_config(text.encode(), name=name), None, num_devices)
     if suffix in (".yaml", ".yml"):
         return _yaml(text, name, num_devices)
-    command = find_command(text)
+    command = find_command(text, lambda name: _beside(path, name))
     reading = _script(path, command, num_devices, shape)
     if not num_devices or command.num_devices in (0, num_devices):
         return reading
@@ -134,6 +135,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
 
 def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
     """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
+    check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
@@ -161,6 +163,15 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("--launch", printable(path.name), must)
     return read_megatron(command, num_devices)
+
+
+def _beside(script: Path, name: str) -> str | None:
+    """The text of a file that a script sources, from its own folder and no other."""
+    file = script.parent / name.rsplit("/", 1)[-1]
+    try:
+        return _text(file) if file.is_file() and file != script else None
+    except (InputError, OSError, ValueError):
+        return None
 
 
 def _after(words: tuple[str, ...], option: str) -> str:

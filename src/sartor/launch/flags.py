@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sartor.errors import InputError
-from sartor.launch.shell import HOLE
+from sartor.launch.shell_words import HOLE
 from sartor.read.config_text import printable
 
 MAX_SIZE = 2**40

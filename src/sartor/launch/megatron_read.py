@@ -10,7 +10,7 @@ from sartor.launch.megatron import CP_TYPES, KIND, OPTIMIZERS
 from sartor.launch.megatron_arguments import left_over
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages
-from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers
+from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import Command
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, Trainer, TrainingPlan
@@ -79,12 +79,10 @@ def _splits_experts(flags: Flags, tp: int) -> bool:
 
 
 def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
-    """Data-parallel width: devices over tp x pp x cp; the least that holds the experts where nobody counts devices."""
+    """Data-parallel width: devices over tp x pp x cp. Raises `InputError` where nobody counts the devices."""
     devices = num_devices or command.num_devices
     if not devices:
-        least = max(ep // cp, 1)
-        flags.assumptions.append(f"the number of devices is not in the file: {model * least} assumed (dp={least})")
-        return least
+        raise no_devices(model * max(ep // cp, 1))
     if devices % model:
         below = devices // model * model
         near = f"{below} and {below + model}" if below else str(model)

@@ -240,6 +240,13 @@ def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
     return ceil_div(num_devices, devices_per_node), devices_per_node
 
 
+def no_devices(least: int) -> InputError:
+    """The file doesn't say on how many devices it runs, and no number is assumed."""
+    return InputError(
+        "--num-devices", "missing", "must be given: the launch does not say how many devices it has", str(least)
+    )
+
+
 Refuse = Callable[[str, Any, str, str], InputError]
 
 

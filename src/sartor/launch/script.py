@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sartor.launch.flags import parse_flags
-from sartor.launch.shell import HOLE, Shell, read_shell
+from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
+from sartor.launch.shell_words import HOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,10 @@ _RENDEZVOUS = re.compile(
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train")
 
 
-def find_command(text: str, variables: Mapping[str, str] | None = None) -> Command:
-    """The command with the most flags; flags on lines of their own are one command."""
-    shell = read_shell(text, dict(variables or {}))
+def find_command(text: str, beside: Beside = nothing_beside) -> Command:
+    """The command with the most flags; flags on lines of their own are one command. ``beside`` gives the text of a file
+    that the script sources."""
+    shell = read_shell(text, beside=beside)
     commands = [inner for command in shell.commands for inner in _unwrapped(command, shell)]
     if commands and all(command[0].startswith("--") for command in commands):
         commands = [[word for command in commands for word in command]]

@@ -1,45 +1,35 @@
 """A launch script's words, as the shell would see them, without running anything.
 
-Assignments, arrays, ``export``, ``${NAME:-default}``, ``$((a * b))``, continuation lines, comments and simple ``if``
-tests are followed. What only a running shell knows (``$(command)``, loops, variables set elsewhere) stays a hole: a
-word with a hole in it is never guessed, and the line it came from is remembered.
+Assignments, arrays, ``export``, ``${NAME:-default}``, ``$((a * b))``, continuation lines, comments, ``if`` and ``&&``
+tests, ``case``, functions, here-documents that a shell reads, and ``source`` of a file beside the script are followed.
+What only a running shell knows (``$(command)``, loops, variables set elsewhere) stays a hole: a word with a hole in it
+is never guessed, and the line it came from is remembered.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from sartor.errors import InputError
+from sartor.launch.shell_words import HOLE, Scanner, Statement, Variable, Word, statements_of
 
 MAX_CHARS = 1_000_000
 """Longest script that is read; real ones stay below 100 kB."""
 MAX_WORDS = 100_000
 """Longest array or command that is followed."""
-HOLE = "\x00"
-"""Stands in a word for what the file does not tell."""
+MAX_DEPTH = 8
+"""Deepest nesting of functions and sourced files."""
+MAX_STATEMENTS = 200_000
+"""Most statements that are followed, each call of a function anew."""
+Beside = Callable[[str], str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
-    """``$NAME``, ``${NAME:-default}``, ``${NAME[@]}``; quoted ones stay one word."""
-
-    name: str
-    default: str | None = None
-    quoted: bool = False
-
-
-Word = tuple[str | Variable, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One command or assignment, with its line. ``array`` names the array that the words are put in."""
-
-    line: int
-    words: tuple[Word, ...]
-    array: str = ""
-    appends: bool = False
+def nothing_beside(name: str) -> str | None:
+    """No file is beside the script."""
+    return None
 
 
 @dataclass(slots=True)
@@ -50,196 +40,65 @@ class Shell:
     commands: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     holes: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, list[Statement]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    """Files that the script writes itself, from here-documents."""
+    beside: Beside = nothing_beside
+    depth: int = 0
+    followed: int = 0
 
 
-def read_shell(text: str, variables: dict[str, str] | None = None) -> Shell:
-    """Follow a script. ``variables`` are what the caller sets beforehand. Raises `InputError` for unclosed quotes."""
+def read_shell(text: str, variables: dict[str, str] | None = None, beside: Beside = nothing_beside) -> Shell:
+    """Follow a script. ``variables`` are what the caller sets beforehand; ``beside`` gives the text of a file that the
+    script sources, or None. Raises `InputError` for unclosed quotes."""
     if len(text) > MAX_CHARS:
         raise InputError("launch script", f"{len(text)} characters", f"must have at most {MAX_CHARS}")
-    shell = Shell(variables={name: [value] for name, value in (variables or {}).items()})
+    shell = Shell(variables={name: [value] for name, value in (variables or {}).items()}, beside=beside)
     try:
-        _run(shell, _statements(text))
+        _run(shell, statements_of(text))
     except RecursionError:
         raise InputError("launch script", "deeply nested", "must nest its ${...} less deeply") from None
     return shell
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
-
-
-def _statements(text: str) -> list[Statement]:
-    scan = _Scanner(text=text.replace("\r\n", "\n").replace("\\\n", " \x01"))
-    out = []
-    while scan.at < len(scan.text):
-        statement = scan.statement()
-        if statement is not None:
-            out.append(statement)
-    return out
-
-
-_ARRAY = re.compile(r"(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=\(")
-_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-_BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?:(?P<op>:?[-=])(?P<default>.*))?", re.DOTALL)
-
-
-@dataclass(slots=True)
-class _Scanner:
-    text: str
-    at: int = 0
-    line: int = 1
-
-    def statement(self) -> Statement | None:
-        self._blanks("\n;&|")
-        if self.at >= len(self.text):
-            return None
-        line = self.line
-        if found := _ARRAY.match(self.text, self.at):
-            self.at = found.end()
-            words = self._words(until=")")
-            return Statement(line=line, words=tuple(words), array=found[1], appends=bool(found[2]))
-        words = self._words(until="\n;&|")
-        return Statement(line=line, words=tuple(words)) if words else None
-
-    def _words(self, until: str) -> list[Word]:
-        """Words up to one of the characters in ``until``; inside parentheses, lines do not end them."""
-        out: list[Word] = []
-        while True:
-            self._blanks("\n" if until == ")" else "")
-            if self.at >= len(self.text):
-                return out
-            char = self.text[self.at]
-            if char in until or char in "();&|":
-                self.at += 1
-                self.line += char == "\n"
-                return out
-            if found := re.compile(r"\d*[<>]{1,2}&?[\d-]?").match(self.text, self.at):
-                self.at = found.end()
-                if not found[0][-1].isdigit() and not found[0].endswith("-"):
-                    self._blanks("")
-                    self._word()
-                continue
-            out.append(self._word())
-
-    def _blanks(self, also: str) -> None:
-        """Past blanks and comments."""
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;\x01("):
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char in " \t\x01" or char in also:
-                self.line += char in "\n\x01"
-                self.at += 1
-            else:
-                return
-
-    def _word(self) -> Word:
-        parts: list[str | Variable] = []
-        while self.at < len(self.text) and self.text[self.at] not in " \t\n;&|()\x01":
-            parts += self._piece()
-        return tuple(parts)
-
-    def _piece(self) -> list[str | Variable]:
-        char = self.text[self.at]
-        if char == "'":
-            return [self._until("'").replace(" \x01", "")]
-        if char == '"':
-            return self._quoted()
-        if char == "\\" and self.at + 1 < len(self.text):
-            self.at += 2
-            return [self.text[self.at - 1]]
-        if char == "`":
-            self._until("`")
-            return [HOLE]
-        if char == "$":
-            return [self._dollar(quoted=False)]
-        self.at += 1
-        return [char]
-
-    def _quoted(self) -> list[str | Variable]:
-        start, self.at = self.line, self.at + 1
-        parts: list[str | Variable] = [""]
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == '"':
-                self.at += 1
-                return parts
-            if char == "$":
-                parts.append(self._dollar(quoted=True))
-            elif char == "`":
-                self._until("`")
-                parts.append(HOLE)
-            else:
-                self.at += 2 if char == "\\" else 1
-                self.line += char in "\n\x01"
-                parts.append("" if char == "\x01" else self.text[self.at - 1])
-        raise InputError("launch script", f"line {start}", 'has a quote " that is never closed')
-
-    def _until(self, quote: str) -> str:
-        end = self.text.find(quote, self.at + 1)
-        if end < 0:
-            raise InputError("launch script", f"line {self.line}", f"has a quote {quote} that is never closed")
-        inner = self.text[self.at + 1 : end]
-        self.line += inner.count("\n") + inner.count("\x01")
-        self.at = end + 1
-        return inner
-
-    def _dollar(self, *, quoted: bool) -> str | Variable:
-        self.at += 1
-        if self.text.startswith("((", self.at):
-            return self._arithmetic(quoted)
-        if self.text.startswith("(", self.at):
-            self._closing("(", ")")
-            return HOLE
-        if self.text.startswith("{", self.at):
-            inner = self._closing("{", "}")
-            found = _BRACED.fullmatch(inner)
-            return Variable(name=found["name"], default=found["default"], quoted=quoted) if found else HOLE
-        found = _NAME.match(self.text, self.at)
-        if not found:
-            return "$"
-        self.at = found.end()
-        return Variable(name=found[0], quoted=quoted)
-
-    def _arithmetic(self, quoted: bool) -> str | Variable:
-        inner = self._closing("(", ")")
-        return Variable(name="((" + inner.strip("()") + "))", quoted=True)
-
-    def _closing(self, opening: str, closing: str) -> str:
-        depth, start = 0, self.at
-        for at in range(start, len(self.text)):
-            depth += {opening: 1, closing: -1}.get(self.text[at], 0)
-            if depth == 0:
-                self.at = at + 1
-                return self.text[start + 1 : at]
-        raise InputError("launch script", f"line {self.line}", f"has a {opening} that is never closed")
-
-
 # -- following ----------------------------------------------------------------------------------------------------
 
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_LOOPS = {"for": "done", "while": "done", "until": "done", "case": "esac", "select": "done"}
+_LOOPS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
+_TESTS = ("[", "[[", "test")
 
 
 def _run(shell: Shell, statements: list[Statement]) -> None:
     """Statements in order; branches that a test rules out and loops are passed over."""
     live: list[bool] = []
     decided: list[bool] = []
-    waiting: list[str] = []
-    for statement in statements:
+    at = 0
+    while at < len(statements):
+        statement, at = statements[at], at + 1
+        shell.followed += 1
+        if shell.followed > MAX_STATEMENTS:
+            raise InputError("launch script", "its functions", f"must not follow more than {MAX_STATEMENTS} statements")
         word = _plain(statement.words)
-        if waiting:
-            waiting += [_LOOPS[word]] if word in _LOOPS else []
-            if word == waiting[-1]:
-                waiting.pop()
-            continue
-        if word in _LOOPS and not statement.array:
-            waiting.append(_LOOPS[word])
+        if statement.function:
+            stop = _closing(statements, at)
             if all(live):
-                shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops and functions are not evaluated")
+                shell.functions[statement.function] = statements[at:stop]
+            at = stop + 1
+        elif word in _LOOPS and not statement.array:
+            stop = _loop_end(statements, at, _LOOPS[word])
+            if all(live) and word == "case":
+                _case(shell, statement, statements[at:stop])
+            elif all(live):
+                shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops are not evaluated")
+            at = stop + 1
         elif word == "if":
-            live.append(all(live) and _test(shell, statement))
-            decided.append(live[-1])
+            held = all(live) and _test(shell, statement)
+            while statement.end in ("&&", "||") and at < len(statements) and _is_test(statements[at]):
+                both, statement, at = statement.end == "&&", statements[at], at + 1
+                if all(live) and held is both:
+                    held = _test(shell, statement, first=0)
+            live.append(held)
+            decided.append(held)
         elif word in ("elif", "else") and live:
             outer = all(live[:-1])
             live[-1] = outer and not decided[-1] and (word == "else" or _test(shell, statement))
@@ -249,8 +108,75 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
         elif word == "fi" and live:
             live.pop()
             decided.pop()
+        elif all(live) and word in _TESTS and statement.end in ("&&", "||"):
+            if _test(shell, statement, first=0) is not (statement.end == "&&"):
+                at = _past_chain(statements, at)
         elif all(live):
             _do(shell, statement, drop=int(word in ("then", "do", "{")))
+
+
+def _is_test(statement: Statement) -> bool:
+    return _plain(statement.words) in (*_TESTS, "!") or _plain(statement.words[-1:]) in ("]", "]]")
+
+
+def _closing(statements: list[Statement], at: int) -> int:
+    """Where a function's body ends: its lone ``}``."""
+    depth = 1
+    while at < len(statements):
+        word = _plain(statements[at].words)
+        depth += bool(statements[at].function) + (word == "{") - (word == "}")
+        if depth == 0:
+            return at
+        at += 1
+    return at
+
+
+def _loop_end(statements: list[Statement], at: int, end: str) -> int:
+    waiting = [end]
+    while at < len(statements):
+        words = {_plain(statements[at].words), _plain(statements[at].words[1:]) if _opens(statements[at]) else ""}
+        inner = next((word for word in words if word in _LOOPS and not statements[at].array), None)
+        if inner:
+            waiting.append(_LOOPS[inner])
+        elif waiting[-1] in words:
+            waiting.pop()
+            if not waiting:
+                return at
+        at += 1
+    return at
+
+
+def _opens(statement: Statement) -> bool:
+    """Whether the first word only introduces the next (``do for ...``, ``then case ...``)."""
+    return _plain(statement.words) in ("do", "then", "else", "{")
+
+
+def _past_chain(statements: list[Statement], at: int) -> int:
+    """Past the command that a test guards, and those chained to it."""
+    while at < len(statements) and statements[at].end == "&&":
+        at += 1
+    return at + 1
+
+
+def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
+    """The first branch whose pattern fits the word; none where only the running shell knows it."""
+    subject = "".join(text for word in head.words[1:2] for text in _expand(shell, word))
+    if HOLE in subject:
+        shell.notes.append(f"line {head.line}: a case of a word that only the running shell knows is skipped")
+        return
+    waiting = [Statement(line=head.line, words=head.words[3:], end=head.end), *rest]
+    while waiting:
+        patterns: list[str] = []
+        while waiting:
+            each = waiting.pop(0)
+            patterns += [text for word in each.words for text in _expand(shell, word)]
+            if each.end == ")":
+                break
+        stop = next((k for k, each in enumerate(waiting) if each.end == ";;" and not each.words), len(waiting))
+        if any(fnmatchcase(subject, pattern) for pattern in patterns):
+            _run(shell, waiting[:stop])
+            return
+        waiting = waiting[stop + 1 :]
 
 
 def _plain(words: tuple[Word, ...]) -> str:
@@ -276,8 +202,52 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         _assign(shell, words[0], found[1], len(found[0]), appends=bool(found[2]))
         words = words[1:]
     command = [text for word in words for text in _expand(shell, word)]
-    if command and command != ["}"]:
+    if not command or command == ["}"]:
+        return
+    if statement.document and statement.target:
+        shell.files[_base(shell, statement.target)] = statement.document
+    if (inner := _inner(shell, command, statement)) is None:
         shell.commands.append(command)
+    elif shell.depth < MAX_DEPTH:
+        shell.depth += 1
+        kept = {name: shell.variables.get(name) for name in "@#123456789"}
+        if command[0] in shell.functions:
+            shell.variables |= {"@": command[1:], "#": [str(len(command) - 1)]}
+            shell.variables |= {str(k + 1): [text] for k, text in enumerate(command[1:10])}
+        _run(shell, inner)
+        for name, value in kept.items():
+            shell.variables.pop(name, None)
+            if value is not None:
+                shell.variables[name] = value
+        shell.depth -= 1
+
+
+_SHELLS = ("bash", "sh", "sbatch")
+
+
+def _inner(shell: Shell, command: list[str], statement: Statement) -> list[Statement] | None:
+    """The statements a command stands for: a function's, a sourced file's, or those of a script it is handed."""
+    name = command[0].rsplit("/", 1)[-1]
+    if command[0] in shell.functions:
+        return shell.functions[command[0]]
+    if statement.document and not statement.target and any(word.rsplit("/", 1)[-1] in _SHELLS for word in command):
+        return statements_of(statement.document.replace("\\$", "$"))
+    if len(command) > 1 and (name in ("source", ".") or (name in _SHELLS and _base_of(command[1]) in shell.files)):
+        text = shell.files.get(_base_of(command[1])) or shell.beside(command[1])
+        if text is not None and len(text) <= MAX_CHARS:
+            return statements_of(text)
+        if not re.search(r"(activate|\.bashrc|\.profile|modules?|conda|setvars)", command[1]):
+            shown = re.sub(f"{HOLE}(\\w*){HOLE}?", r"$\1", command[1])
+            shell.notes.append(f"line {statement.line}: {shown} is not beside the script: what it sets is not known")
+    return None
+
+
+def _base(shell: Shell, word: Word) -> str:
+    return _base_of("".join(_expand(shell, word)))
+
+
+def _base_of(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def _assign(shell: Shell, word: Word, name: str, skip: int, *, appends: bool) -> None:
@@ -301,7 +271,9 @@ def _expand(shell: Shell, word: Word) -> list[str]:
         last = word[-1]
         if isinstance(last, Variable):
             found = _look_up(shell, last)
-            if len(found) != 1 or last.quoted:
+            if not last.quoted:  # the shell splits what is not quoted, an array's items too
+                return [piece for item in found for piece in item.split()]
+            if len(found) != 1:
                 return found
     text = ""
     quoted = False
@@ -319,11 +291,13 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
     name = variable.name
     if name.startswith("(("):
         return [_calculate(shell, name[2:-2])]
+    if variable.instead:
+        held = "".join(shell.variables.get(name, []))
+        return _filled(shell, variable.default or "") if held else [""]
     if name in shell.variables and (shell.variables[name] != [""] or variable.default is None):
         return shell.variables[name]
     if variable.default is not None:
-        scan = _Scanner(text=variable.default)
-        value = "".join("".join(_expand(shell, w)) for w in scan._words(until="\n"))
+        value = "".join(_filled(shell, variable.default))
         shell.variables[name] = [value]
         if value:
             shown = f"${name}" if name.isdigit() else name
@@ -332,6 +306,11 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
     if name in "@*#":
         return []
     return [HOLE + name + HOLE]
+
+
+def _filled(shell: Shell, text: str) -> list[str]:
+    """The words of a ``${NAME:-text}``."""
+    return [piece for word in Scanner(text=text).words(until="\n") for piece in _expand(shell, word)]
 
 
 def _calculate(shell: Shell, text: str) -> str:
@@ -373,9 +352,9 @@ def _atom(tokens: list[str]) -> int:
     return int(token)
 
 
-def _test(shell: Shell, statement: Statement) -> bool:
+def _test(shell: Shell, statement: Statement, first: int = 1) -> bool:
     """Whether a test holds; one that cannot be told is taken as true, and said."""
-    words = ["".join(_expand(shell, word)) for word in statement.words[1:]]
+    words = ["".join(_expand(shell, word)) for word in statement.words[first:]]
     inner = [word for word in words if word not in ("[", "]", "[[", "]]", "then", "test")]
     answer = _judge(inner)
     if answer is None:

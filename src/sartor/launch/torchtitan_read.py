@@ -19,6 +19,7 @@ from sartor.launch.plan import (
     device_layers,
     even_stages,
     nearest_divisors,
+    no_devices,
 )
 from sartor.launch.script import Command
 from sartor.launch.torchtitan import KIND
@@ -162,11 +163,7 @@ def _splits_sequence(config: Document) -> bool:
 
 def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
     if not devices:
-        config.assumptions.append(
-            f"parallelism.data_parallel_shard_degree=-1 takes all devices left, and the file does not count them: "
-            f"{ep} taken; give --num-devices"
-        )
-        return ep
+        raise no_devices(others * ep)
     if devices % others:
         below = devices // others * others
         near = f"{below} and {below + others}" if below else str(others)

@@ -1,0 +1,253 @@
+"""A launch script's text as statements of words; `shell` follows them.
+
+Words keep their variables and whether they are quoted; functions, ``case`` and here-documents keep their text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from sartor.errors import InputError
+
+HOLE = "\x00"
+"""Stands in a word for what the file does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """``$NAME``, ``${NAME:-default}``, ``${NAME[@]}``; quoted ones stay one word."""
+
+    name: str
+    default: str | None = None
+    quoted: bool = False
+    instead: bool = False
+    """``${NAME:+words}``: the words where the variable is set, nothing where it is not."""
+
+
+Word = tuple[str | Variable, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One command or assignment, with its line. ``array`` names the array that the words are put in."""
+
+    line: int
+    words: tuple[Word, ...]
+    array: str = ""
+    appends: bool = False
+    end: str = ""
+    """What ends it: a line's end (empty), ``;``, ``;;``, ``&``, ``&&``, ``|``, ``||`` or a parenthesis."""
+    document: str = ""
+    """The here-document that it reads."""
+    target: Word = ()
+    """The file its output goes to."""
+    function: str = ""
+    """The function that begins here; its body follows, up to a lone ``}``."""
+
+
+def statements_of(text: str) -> list[Statement]:
+    scan = Scanner(text=text.replace("\r\n", "\n").replace("\\\n", " \x01"))
+    out = []
+    while scan.at < len(scan.text):
+        statement = scan.statement()
+        if statement is not None:
+            out.append(statement)
+    return out
+
+
+_ARRAY = re.compile(r"(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=\(")
+_FUNCTION = re.compile(r"(?:function\s+([\w-]+)\s*(?:\(\s*\))?|([A-Za-z_][\w-]*)\s*\(\s*\))\s*\{(?=\s)")
+_REDIRECT = re.compile(r"\d*(?:<<<|<<-?|[<>]{1,2})&?[\d-]?")
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?:(?P<op>:?[-=+])(?P<default>.*))?", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Scanner:
+    text: str
+    at: int = 0
+    line: int = 1
+    end: str = ""
+    documents: list[str] = field(default_factory=list)
+    target: Word = ()
+
+    def statement(self) -> Statement | None:
+        self._skip()
+        if self.at >= len(self.text):
+            return None
+        line = self.line
+        if self.text.startswith(";;", self.at):
+            self.at += 2
+            return Statement(line=line, words=(), end=";;")
+        if found := _FUNCTION.match(self.text, self.at):
+            self.at = found.end()
+            self.line += found[0].count("\n")
+            return Statement(line=line, words=(), function=found[1] or found[2])
+        if found := _ARRAY.match(self.text, self.at):
+            self.at = found.end()
+            words = self.words(until=")")
+            return Statement(line=line, words=tuple(words), array=found[1], appends=bool(found[2]))
+        self.target, self.documents = (), []
+        words = self.words(until="\n;&|")
+        end = self.end
+        document = self._document() if self.documents else ""
+        if not words and not end:
+            return None
+        return Statement(line=line, words=tuple(words), end=end, document=document, target=self.target)
+
+    def _skip(self) -> None:
+        """Past blanks, comments and what separates statements, but for the ``;;`` of a case."""
+        while True:
+            self._blanks("\n&|")
+            if self.text.startswith(";", self.at) and not self.text.startswith(";;", self.at):
+                self.at += 1
+            else:
+                return
+
+    def words(self, until: str) -> list[Word]:
+        """Words up to one of the characters in ``until``; inside parentheses, lines do not end them."""
+        out: list[Word] = []
+        self.end = ""
+        while True:
+            self._blanks("\n" if until == ")" else "")
+            if self.at >= len(self.text):
+                return out
+            char = self.text[self.at]
+            if char in until or char in "();&|":
+                if char == ";" and self.text.startswith(";;", self.at):
+                    return out
+                double = char in "&|" and self.text.startswith(char * 2, self.at)
+                self.end = "" if char == "\n" else char * (2 if double else 1)
+                self.at += 2 if double else 1
+                self.line += char == "\n"
+                return out
+            if found := _REDIRECT.match(self.text, self.at):
+                self.at = found.end()
+                self._redirect(found[0])
+                continue
+            out.append(self._word())
+
+    def _redirect(self, sign: str) -> None:
+        """Past a redirection; its file or here-document is kept."""
+        if sign[-1].isdigit() or (sign.endswith("-") and "<<" not in sign):
+            return
+        self._blanks("")
+        word = self._word()
+        text = "".join(part for part in word if isinstance(part, str))
+        if sign.lstrip("0123456789").startswith("<<") and not sign.endswith("<<<"):
+            self.documents.append(text)
+        elif sign in (">", ">>"):
+            self.target = word
+
+    def _document(self) -> str:
+        """The text up to a line that is the here-document's word."""
+        if not self.text.startswith("\n", self.at - 1):  # the rest of the line comes first
+            end = self.text.find("\n", self.at)
+            self.at = len(self.text) if end < 0 else end + 1
+            self.line += 1
+        text = ""
+        for word in self.documents:
+            found = re.compile(rf"^[\t ]*{re.escape(word)}[\t ]*$", re.MULTILINE).search(self.text, self.at)
+            stop = found.start() if found else len(self.text)
+            text = self.text[self.at : stop]
+            self.line += text.count("\n") + text.count("\x01") + 1
+            self.at = found.end() + 1 if found else stop
+        return text.replace(" \x01", "\\\n")
+
+    def _blanks(self, also: str) -> None:
+        """Past blanks and comments."""
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;\x01("):
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif char in " \t\x01" or char in also:
+                self.line += char in "\n\x01"
+                self.at += 1
+            else:
+                return
+
+    def _word(self) -> Word:
+        parts: list[str | Variable] = []
+        while self.at < len(self.text) and self.text[self.at] not in " \t\n;&|()\x01":
+            parts += self._piece()
+        return tuple(parts)
+
+    def _piece(self) -> list[str | Variable]:
+        char = self.text[self.at]
+        if char == "'":
+            return [self._until("'").replace(" \x01", "")]
+        if char == '"':
+            return self._quoted()
+        if char == "\\" and self.at + 1 < len(self.text):
+            self.at += 2
+            return [self.text[self.at - 1]]
+        if char == "`":
+            self._until("`")
+            return [HOLE]
+        if char == "$":
+            return [self._dollar(quoted=False)]
+        self.at += 1
+        return [char]
+
+    def _quoted(self) -> list[str | Variable]:
+        start, self.at = self.line, self.at + 1
+        parts: list[str | Variable] = [""]
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == '"':
+                self.at += 1
+                return parts
+            if char == "$":
+                parts.append(self._dollar(quoted=True))
+            elif char == "`":
+                self._until("`")
+                parts.append(HOLE)
+            else:
+                self.at += 2 if char == "\\" else 1
+                self.line += char in "\n\x01"
+                parts.append("" if char == "\x01" else self.text[self.at - 1])
+        raise InputError("launch script", f"line {start}", 'has a quote " that is never closed')
+
+    def _until(self, quote: str) -> str:
+        end = self.text.find(quote, self.at + 1)
+        if end < 0:
+            raise InputError("launch script", f"line {self.line}", f"has a quote {quote} that is never closed")
+        inner = self.text[self.at + 1 : end]
+        self.line += inner.count("\n") + inner.count("\x01")
+        self.at = end + 1
+        return inner
+
+    def _dollar(self, *, quoted: bool) -> str | Variable:
+        self.at += 1
+        if self.text.startswith("((", self.at):
+            return self._arithmetic(quoted)
+        if self.text.startswith("(", self.at):
+            self._closing("(", ")")
+            return HOLE
+        if self.text.startswith("{", self.at):
+            inner = self._closing("{", "}")
+            found = _BRACED.fullmatch(inner)
+            if not found:
+                return HOLE
+            other = (found["op"] or "").endswith("+")
+            return Variable(name=found["name"], default=found["default"], quoted=quoted, instead=other)
+        found = _NAME.match(self.text, self.at)
+        if not found:
+            return "$"
+        self.at = found.end()
+        return Variable(name=found[0], quoted=quoted)
+
+    def _arithmetic(self, quoted: bool) -> str | Variable:
+        inner = self._closing("(", ")")
+        return Variable(name="((" + inner.strip("()") + "))", quoted=True)
+
+    def _closing(self, opening: str, closing: str) -> str:
+        depth, start = 0, self.at
+        for at in range(start, len(self.text)):
+            depth += {opening: 1, closing: -1}.get(self.text[at], 0)
+            if depth == 0:
+                self.at = at + 1
+                return self.text[start + 1 : at]
+        raise InputError("launch script", f"line {self.line}", f"has a {opening} that is never closed")
