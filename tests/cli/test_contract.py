@@ -221,13 +221,6 @@ def test_unusable_input_gets_exit_code_two_and_one_sentence(sartor, config: Path
     assert as_json.body["error"]["message"] in as_json.err
 
 
-def test_help_shows_an_example_for_every_command(sartor) -> None:
-    for command in ("advise", "lint", "estimate", "gemm", "collective", "plan", "catalog"):
-        ran = sartor(command, "--help")
-        assert ran.code == 0
-        assert f"sartor {command}" in ran.out
-
-
 @pytest.mark.parametrize("words", [(), ("validate",)])
 def test_asking_for_nothing_prints_the_help_and_no_complaint(sartor, words: tuple[str, ...]) -> None:
     ran = sartor(*words)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
@@ -25,8 +26,8 @@ def calibrate(
         Path | None,
         typer.Argument(metavar="RECORDS", help="CSV or Parquet of measured GEMMs, or a calibration file to compare."),
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Device, if the records have several.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type, if the records have several.")] = None,
+    gpu: o.GpuOfRecords = None,
+    dtype: o.DTypeOfRecords = None,
     samples: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of shapes to fit on. [default: up to 400]")
     ] = None,
@@ -46,13 +47,8 @@ def calibrate(
         int | None,
         typer.Option(metavar="N", min=1, help="Without RECORDS: write the N most useful GEMMs to measure on --gpu."),
     ] = None,
-    json: c.AsJson = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", callback=c.writable, help="Write the calibration (TOML) or the plan (CSV)."
-        ),
-    ] = None,
+    json: o.AsJson = False,
+    out: o.CalibrationOut = None,
 ) -> None:
     """Fit the GEMM model to your own measurements; use it with `--calibration FILE`.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
@@ -22,8 +23,8 @@ def catalog(
         str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators|spaces", help="Which catalogue.")
     ],
     name: Annotated[str | None, typer.Argument(help="Show one entry with all fields and sources.")] = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """List GPUs, models, clusters, rules, accelerator templates and design spaces, with sources.
 

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-
-GRADES = ("info", "warn", "error")
 
 
 def register(app: typer.Typer) -> None:
@@ -20,17 +19,10 @@ def register(app: typer.Typer) -> None:
     app.command()(lint)
 
 
-Gpus = Annotated[
-    list[str], typer.Option("--gpu", metavar="GPU", help="Device; repeat it for a shape that is fast on several.")
-]
-
-
 def advise(
-    model: c.Model,
-    gpu: Gpus = ["h100"],  # noqa: B006 - typer copies it
-    objective: Annotated[
-        str, typer.Option("--objective", "--phase", metavar="train|prefill|decode", help="Phase to optimize.")
-    ] = "train",
+    model: o.Model,
+    gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
+    objective: o.PhaseToWin = "train",
     params_tolerance: Annotated[float, typer.Option(help="Largest change of the parameter count, as a share.")] = 0.01,
     freeze: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
@@ -38,23 +30,23 @@ def advise(
     free: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that may change though they stay by default: num_layers.")
     ] = "",
-    top: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="Number of candidates to show.")] = 10,
+    top: o.Top = 10,
     evidence: Annotated[
         float,
         typer.Option(help="Width of the quality guard: 1 is the range of published evidence, 0.5 half of it, ..."),
     ] = 1.0,
-    seq_len: c.SeqLen = None,
-    microbatch_size: c.Microbatch = None,
-    context_len: c.ContextLen = None,
-    tp: c.Tp = 1,
-    dtype: c.DTypeName = None,
-    attention: c.AttentionName = "flash",
-    set_: c.SetField = None,
-    calibration: c.CalibrationFile = None,
-    html: c.HtmlFile = None,
-    png: c.PngFolder = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    seq_len: o.SeqLen = None,
+    microbatch_size: o.MicrobatchSize = None,
+    context_len: o.ContextLen = None,
+    tp: o.Tp = 1,
+    dtype: o.DType = None,
+    attention: o.Attention = "flash",
+    set_: o.SetField = None,
+    calibration: o.Calibration = None,
+    html: o.HtmlFile = None,
+    png: o.PngFolder = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Show where a model's time goes, what its shape wastes, and faster shapes of the same size.
 
@@ -105,28 +97,31 @@ def _fields(words: str) -> tuple[str, ...]:
 
 
 def lint(
-    models: c.Models,
-    gpu: c.GpuName = "h100",
-    fail_on: Annotated[
-        str, typer.Option(metavar="error|warn|info|never", help="Exit with 1 if a finding has at least this grade.")
-    ] = "error",
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Paths to Hugging Face config.json files or their folders, zoo names, or org/name.",
+            show_default=False,
+        ),
+    ],
+    gpu: o.Gpu = "h100",
+    fail_on: o.FailOn = "error",
     format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="Output format.")] = "text",
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Skip a rule, by name or code. May be repeated.")
-    ] = None,
-    phase: c.PhaseName = "train",
-    seq_len: c.SeqLen = None,
-    microbatch_size: c.Microbatch = None,
-    context_len: c.ContextLen = None,
-    tp: c.Tp = 1,
-    pp: Annotated[int, typer.Option("--pp", metavar="N", parser=c.whole_number, help="Pipeline-parallel stages.")] = 1,
-    ep: Annotated[int, typer.Option("--ep", metavar="N", parser=c.whole_number, help="Expert-parallel devices.")] = 1,
-    dtype: c.DTypeName = None,
-    attention: c.AttentionName = "flash",
-    set_: c.SetField = None,
-    calibration: c.CalibrationFile = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    allow: o.Allow = None,
+    phase: o.Phase = "train",
+    seq_len: o.SeqLen = None,
+    microbatch_size: o.MicrobatchSize = None,
+    context_len: o.ContextLen = None,
+    tp: o.Tp = 1,
+    pp: o.Pp = 1,
+    ep: o.Ep = 1,
+    dtype: o.DType = None,
+    attention: o.Attention = "flash",
+    set_: o.SetField = None,
+    calibration: o.Calibration = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """List what is wasteful in a shape on a device, and the time each finding costs.
 
@@ -134,8 +129,6 @@ def lint(
 
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """
-    if fail_on not in (*GRADES, "never"):
-        raise InputError("--fail-on", fail_on, f"must be one of {', '.join(GRADES)}, never")
     if format not in ("text", "json", "sarif", "github"):
         raise InputError("--format", format, "must be one of text, json, sarif, github")
     format = "json" if json else format
@@ -160,7 +153,7 @@ def lint(
         "calibration": calibration,
     }
     worst = [_lint_one(model, gpu, format, out, question, named=len(models) > 1) for model in models]
-    if fail_on != "never" and any(w is not None and GRADES.index(w) >= GRADES.index(fail_on) for w in worst):
+    if any(o.fails(grade, fail_on) for grade in worst):
         raise c.Exit(1)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sartor.cli import common as c
-from sartor.cli import design_options as o
-from sartor.cli.study import ExecutorName, ExportFile, NumWorkers, StudyFile, check_export_needs, tell_study
+from sartor.cli import design_options as d
+from sartor.cli import options as o
+from sartor.cli.study import check_export_needs, tell_study
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
@@ -30,40 +31,40 @@ def register(app: typer.Typer) -> None:
 
 
 def design(
-    model: o.Models = None,
-    num_devices: o.NumDevices = None,
-    global_batch_size: c.GlobalBatch = None,
-    seq_len: o.SeqLen = None,
-    space: o.Space = "published",
-    objective: o.Objective = "throughput",
-    mean: o.Mean = "geometric",
-    weights: o.Weights = None,
-    area_mm2: o.AreaMm2 = None,
-    power_w: o.PowerW = None,
-    hbm_gib: o.HbmGib = None,
-    energy_j_per_token: o.EnergyJPerToken = None,
-    microbatch_size: o.MicrobatchSize = "1,2,4,8",
-    tensor_parallel: o.TensorParallel = "1,2,4,8",
-    recompute: o.Recompute = "none,full",
-    area_model: o.AreaModel = None,
-    wafer_usd: o.WaferUsd = None,
-    hbm_usd_per_gb: o.HbmUsdPerGb = None,
-    time_limit: o.TimeLimit = None,
-    tolerance: o.Tolerance = 0.0,
-    baselines: o.Baselines = True,
-    shapes: o.Shapes = None,
-    fleet: o.Fleet = None,
-    against: o.Against = None,
-    pareto: o.Pareto = None,
-    set_: c.SetField = None,
-    study: StudyFile = None,
-    executor: ExecutorName = "local",
-    workers: NumWorkers = None,
-    export: ExportFile = None,
-    html: c.HtmlFile = None,
-    png: c.PngFolder = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    model: o.ModelsToTrain = None,
+    num_devices: o.EqualDevices = None,
+    global_batch_size: o.GlobalBatch = None,
+    seq_len: o.SeqLens = None,
+    space: d.Space = "published",
+    objective: o.DesignObjective = "throughput",
+    mean: d.Mean = "geometric",
+    weights: d.Weights = None,
+    area_mm2: d.AreaMm2 = None,
+    power_w: d.PowerW = None,
+    hbm_gib: d.HbmGib = None,
+    energy_j_per_token: d.EnergyJPerToken = None,
+    microbatch_size: o.MicrobatchSizes = "1,2,4,8",
+    tensor_parallel: o.TpChoices = "1,2,4,8",
+    recompute: o.RecomputeChoices = "none,full",
+    area_model: d.AreaModel = None,
+    wafer_usd: d.WaferUsd = None,
+    hbm_usd_per_gb: d.HbmUsdPerGb = None,
+    time_limit: o.OpenTimeLimit = None,
+    tolerance: d.Tolerance = 0.0,
+    baselines: d.Baselines = True,
+    shapes: d.Shapes = None,
+    fleet: d.Fleet = None,
+    against: d.Against = None,
+    pareto: d.Pareto = None,
+    set_: o.SetField = None,
+    study: o.StudyFile = None,
+    executor: d.Executor = "local",
+    workers: o.Workers = None,
+    export: o.Export = None,
+    html: o.HtmlFile = None,
+    png: o.PngFolder = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Find the accelerator of a design space and the training plan with the highest throughput, with proof.
 

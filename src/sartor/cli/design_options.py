@@ -6,35 +6,10 @@ from typing import Annotated
 
 import typer
 
-from sartor.cli import common as c
+from sartor.cli import options as o
 
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model", metavar="MODEL", help="Model to train (config.json, zoo name or org/name). May be repeated."
-    ),
-]
-NumDevices = Annotated[
-    int | None, typer.Option("--num-devices", metavar="N", parser=c.whole_number, help="Equal devices.")
-]
-SeqLen = Annotated[
-    str | None,
-    typer.Option(
-        "--seq-len",
-        metavar="S[,S...]",
-        help="Tokens per sequence, or one value per model. [default: 4096, or the model's maximum]",
-    ),
-]
 Space = Annotated[
     str, typer.Option("--space", metavar="NAME|FILE", help="A name from `sartor catalog spaces`, or a TOML file.")
-]
-Objective = Annotated[
-    str,
-    typer.Option(
-        "--objective",
-        metavar="WORD",
-        help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar.",
-    ),
 ]
 Mean = Annotated[str, typer.Option("--mean", metavar="geometric|arithmetic", help="Mean over several models.")]
 Weights = Annotated[
@@ -47,13 +22,6 @@ HbmGib = Annotated[float | None, typer.Option("--hbm-gib", metavar="M", help="Mo
 EnergyJPerToken = Annotated[
     float | None, typer.Option("--energy-j-per-token", metavar="J", help="Most energy per token, all devices.")
 ]
-MicrobatchSize = Annotated[
-    str, typer.Option("--microbatch-size", metavar="N,...", help="Microbatch sizes to choose from.")
-]
-TensorParallel = Annotated[str, typer.Option("--tp", metavar="T,...", help="Tensor-parallel widths to choose from.")]
-Recompute = Annotated[
-    str, typer.Option("--recompute", metavar="none,full", help="Recomputation settings to choose from.")
-]
 AreaModel = Annotated[
     str | None,
     typer.Option("--area-model", metavar="published|die", help="Area of cores and buffers only, or of the whole die."),
@@ -63,10 +31,6 @@ WaferUsd = Annotated[
 ]
 HbmUsdPerGb = Annotated[
     float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory per GB. [default: 10]")
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option("--time-limit", metavar="SECONDS", help="Stop after this time with the best result so far."),
 ]
 Tolerance = Annotated[
     float,
@@ -80,7 +44,7 @@ Baselines = Annotated[
 Shapes = Annotated[
     int | None,
     typer.Option(
-        "--shapes", metavar="N", parser=c.whole_number, help="Also search N shapes of the same size, each with proof."
+        "--shapes", metavar="N", parser=o.whole_number, help="Also search N shapes of the same size, each with proof."
     ),
 ]
 Fleet = Annotated[
@@ -94,4 +58,10 @@ Pareto = Annotated[
 Against = Annotated[
     list[str] | None,
     typer.Option("--against", metavar="GPU", help="A catalogue GPU to price on the same jobs. May be repeated."),
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        "--executor", metavar="local|serial|tcp://...", help="Local processes if they help, or a Dask scheduler."
+    ),
 ]

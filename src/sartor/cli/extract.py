@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
@@ -29,32 +30,16 @@ def extract(
             "--input", metavar="NAME=SHAPE:DTYPE", help="Input of a factory's module: `--input x=8x1024:bfloat16`."
         ),
     ] = None,
-    phase: Annotated[
-        str, typer.Option("--phase", metavar="train|prefill", help="Forward and backward, or forward alone.")
-    ] = "train",
-    seq_len: Annotated[
-        int | None,
-        typer.Option("--seq-len", metavar="N", parser=c.whole_number, help="[default: 2048, or the model's maximum]"),
-    ] = None,
-    microbatch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--microbatch-size", metavar="N", parser=c.whole_number, help="Sequences per microbatch. [default: 1]"
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own type]"),
-    ] = None,
+    phase: o.TracedPhase = "train",
+    seq_len: o.TracedSeqLen = None,
+    microbatch_size: o.TracedMicrobatchSize = None,
+    dtype: o.TracedDType = None,
     architecture: Annotated[
         str, typer.Option(metavar="CLASS", help="transformers class to build, if not the config's own.")
     ] = "",
-    eager: Annotated[
-        bool,
-        typer.Option("--eager", help="Price every memory-bound operator as a separate kernel, as in eager PyTorch."),
-    ] = False,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    eager: o.Eager = False,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Trace the operators of any PyTorch module, forward and backward, without weights (extra `torch`).
 

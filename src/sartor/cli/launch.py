@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
     from sartor.plans.result import PricedPlan
-
-GRADES = ("info", "warn", "error")
 
 
 def trainer_of(kind: str | None) -> str | None:
@@ -84,8 +83,6 @@ def lint_launch(
     from sartor import api
     from sartor.report.launch_view import launch_body, launch_view
 
-    if fail_on not in (*GRADES, "never"):
-        raise InputError("--fail-on", fail_on, f"must be one of {', '.join(GRADES)}, never")
     if num_devices is not None and len(num_devices) > 1:
         raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
     found = api.lint_launch(
@@ -107,7 +104,7 @@ def lint_launch(
     if not found.fits:
         raise c.Exit(3)
     worst = found.findings[0].grade.value if found.findings else None
-    if fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on):
+    if o.fails(worst, fail_on):
         raise c.Exit(1)
 
 

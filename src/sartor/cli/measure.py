@@ -12,18 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
 from sartor.interrupts import patient
 from sartor.json_types import JsonDict
-
-DeviceName = Annotated[
-    str,
-    typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: a GPU if there is one]"),
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="On cpu: number of cores. [default: all]")
-]
 
 
 class _SuiteOfModel(TyperGroup):
@@ -54,38 +47,31 @@ def measure(
     suite: Annotated[
         str, typer.Option(metavar="quick|full|model MODEL|alignment|waves|layer|collectives", help="What to run.")
     ] = "quick",
-    device: DeviceName = "",
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", callback=c.writable, help="Records: .csv or .parquet. [default: records.csv]"
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
-    time_budget_s: Annotated[
-        float | None, typer.Option(metavar="S", min=1.0, help="Time limit. [default: the suite's]")
-    ] = None,
+    device: o.Device = "",
+    records: o.RecordsOut = None,
+    resume: o.Resume = False,
+    time_budget_s: o.SuiteTimeBudget = None,
     machine: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            callback=c.writable,
+            callback=o.writable,
             help="Datasheet of a device that is not in the catalogue. [default: next to the records]",
         ),
     ] = None,
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
-    threads: Threads = None,
+    gpu: o.GpuHere = "",
+    threads: o.Threads = None,
     rounds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Repetitions of each case. [default: 2 on cpu, else 1]")
     ] = None,
-    calibration: c.CalibrationFile = None,
-    model: Annotated[str | None, typer.Option(hidden=True)] = None,
-    phase: c.PhaseName = "train",
-    seq_len: c.SeqLen = None,
-    microbatch_size: c.Microbatch = None,
-    context_len: c.ContextLen = None,
-    dtype: c.DTypeName = None,
-    json: c.AsJson = False,
+    calibration: o.Calibration = None,
+    model: o.ModelOfSuite = None,
+    phase: o.Phase = "train",
+    seq_len: o.SeqLen = None,
+    microbatch_size: o.MicrobatchSize = None,
+    context_len: o.ContextLen = None,
+    dtype: o.DType = None,
+    json: o.AsJson = False,
 ) -> None:
     """Time operators on this machine; `sartor calibrate` turns the records into a calibration.
 
@@ -168,23 +154,18 @@ def study(
         str,
         typer.Argument(metavar="NAME", help="heads, swiglu, vocabulary, head_dim, waves, decode, models; or a to g."),
     ],
-    device: DeviceName = "",
-    records: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", callback=c.writable, help="Records. [default: study-NAME.csv]"),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an existing file.")] = False,
+    device: o.Device = "",
+    records: o.StudyRecordsOut = None,
+    resume: o.Resume = False,
     size: Annotated[
         str, typer.Option(metavar="full|toy", help="Published sizes, or small ones for a CPU. [default: by the device]")
     ] = "",
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="Device name, or its datasheet.")] = "",
-    calibration: c.CalibrationFile = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=c.writable, help="Draw it (extra `report`).")
-    ] = None,
-    time_budget_s: Annotated[float, typer.Option(metavar="S", min=1.0, help="Stop after so long.")] = 560.0,
-    threads: Threads = None,
-    json: c.AsJson = False,
+    gpu: o.GpuHere = "",
+    calibration: o.Calibration = None,
+    png: o.PngFile = None,
+    time_budget_s: o.TimeBudget = 560.0,
+    threads: o.Threads = None,
+    json: o.AsJson = False,
 ) -> None:
     """Run a case study end to end and compare it with its prediction.
 

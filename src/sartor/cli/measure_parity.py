@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 
 
 def parity(
-    device: Annotated[str, typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to train.")] = "",
+    device: o.Device = "",
     heads: Annotated[str, typer.Option(metavar="A,B", help="Heads of the two shapes.")] = "",
     ffn: Annotated[
         str, typer.Option(metavar="A,B", help="Feed-forward widths of the two shapes. [default: 4 x hidden-size]")
@@ -23,16 +24,16 @@ def parity(
         int | None, typer.Option(metavar="H", min=8, help="[default: 128 on cpu, else 512]", show_default=False)
     ] = None,
     num_layers: Annotated[int | None, typer.Option(metavar="L", min=1, help="[default: 2 on cpu, else 8]")] = None,
-    seq_len: Annotated[int | None, typer.Option(metavar="S", min=8, help="[default: 64 on cpu, else 512]")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="B", min=1, help="[default: 8 on cpu, else 32]")] = None,
+    seq_len: o.ParitySeqLen = None,
+    batch: o.ParityBatch = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=8, help="[default: 300 on cpu, else 2000]")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each shape.")] = 3,
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Training text; bytes are the tokens. [default: generated text]")
     ] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="On cpu: cores to use.")] = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    threads: o.Threads = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Train small proxies of two shapes on the same tokens with several seeds, and compare their losses.
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from sartor.cli import common as c
-from sartor.cli import plan_options as o
+from sartor.cli import options as o
+from sartor.cli import plan_options as p
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
 
@@ -25,34 +26,34 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: o.Model = None,
+    model: p.Model = None,
     cluster: o.Cluster = "dgx-h100",
-    num_devices: o.NumDevices = None,
-    global_batch_size: c.GlobalBatch = None,
+    num_devices: o.DeviceCounts = None,
+    global_batch_size: o.GlobalBatch = None,
     seq_len: o.SeqLen = None,
-    dtype: o.Dtype = None,
-    microbatch_size: o.MicrobatchSize = None,
-    fix: o.Fix = None,
+    dtype: o.DType = None,
+    microbatch_size: o.HeldMicrobatchSize = None,
+    fix: p.Fix = None,
     framework: o.Framework = None,
-    optimizer: o.Optimizer = "adam",
-    attention: c.AttentionName = "flash",
-    context_parallel: o.ContextParallel = "ring",
-    routing_skew: o.RoutingSkew = 1.0,
-    tokens: o.Tokens = "1T",
+    optimizer: p.Optimizer = "adam",
+    attention: o.Attention = "flash",
+    context_parallel: p.ContextParallel = "ring",
+    routing_skew: p.RoutingSkew = 1.0,
+    tokens: p.Tokens = "1T",
     top: o.Top = 10,
-    set_: c.SetField = None,
-    calibration: c.CalibrationFile = None,
-    write: o.Write = None,
-    trainer_version: o.TrainerVersion = "",
-    overwrite: o.Overwrite = False,
-    html: c.HtmlFile = None,
-    png: c.PngFolder = None,
-    trace: o.Trace = None,
-    launch: o.Launch = None,
+    set_: o.SetField = None,
+    calibration: o.Calibration = None,
+    write: p.Write = None,
+    trainer_version: p.TrainerVersion = "",
+    overwrite: p.Overwrite = False,
+    html: o.HtmlFile = None,
+    png: o.PngFolder = None,
+    trace: o.TraceFile = None,
+    launch: p.Launch = None,
     allow: o.Allow = None,
     fail_on: o.FailOn = "never",
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Find the parallel plan with the shortest predicted step that fits in memory, out of all valid plans.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
@@ -16,36 +17,49 @@ def register(app: typer.Typer) -> None:
     app.command()(collective)
 
 
+Cp = Annotated[int, typer.Option("--cp", metavar="N", parser=o.whole_number, help="Context-parallel devices.")]
+ZeroStage = Annotated[
+    int | None,
+    typer.Option(
+        "--zero-stage",
+        metavar="0|1|2|3",
+        parser=o.whole_number,
+        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1]",
+    ),
+]
+VirtualStages = Annotated[
+    int | None,
+    typer.Option(
+        "--virtual-stages", metavar="N", parser=o.whole_number, help="Interleaved chunks per stage. [default: 1]"
+    ),
+]
+
+
 def estimate(
-    model: c.Model,
-    gpu: c.GpuOfPlan = None,
-    phase: c.PhaseName = "train",
-    seq_len: c.SeqLen = None,
-    microbatch_size: c.Microbatch = None,
-    context_len: c.ContextLen = None,
-    num_devices: c.NumDevices = None,
-    global_batch_size: c.GlobalBatch = None,
-    tp: c.Tp = 1,
-    pp: c.Pp = 1,
-    cp: c.Cp = 1,
-    ep: c.Ep = 1,
-    zero_stage: c.ZeroStage = None,
-    virtual_stages: c.VirtualStages = None,
-    recompute: c.Recompute = None,
-    cluster: c.ClusterOfPlan = None,
-    framework: c.Framework = None,
-    dtype: c.DTypeName = None,
-    attention: c.AttentionName = "flash",
-    set_: c.SetField = None,
-    eager: Annotated[
-        bool,
-        typer.Option(
-            "--eager", help="As uncompiled PyTorch: a kernel for every elementwise operation, launched by the host."
-        ),
-    ] = False,
-    calibration: c.CalibrationFile = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    model: o.Model,
+    gpu: o.GpuOfCluster = None,
+    phase: o.Phase = "train",
+    seq_len: o.SeqLen = None,
+    microbatch_size: o.MicrobatchSize = None,
+    context_len: o.ContextLen = None,
+    num_devices: o.NumDevices = None,
+    global_batch_size: o.GlobalBatch = None,
+    tp: o.Tp = 1,
+    pp: o.Pp = 1,
+    cp: Cp = 1,
+    ep: o.Ep = 1,
+    zero_stage: ZeroStage = None,
+    virtual_stages: VirtualStages = None,
+    recompute: o.Recompute = None,
+    cluster: o.ClusterOfPlan = None,
+    framework: o.Framework = None,
+    dtype: o.DType = None,
+    attention: o.Attention = "flash",
+    set_: o.SetField = None,
+    eager: o.Eager = False,
+    calibration: o.Calibration = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Show where the time goes: every operator of one device's share, with its interval, and in training the step,
     throughput and memory of the whole plan, as `sartor plan --fix` answers them.
@@ -89,26 +103,19 @@ def estimate(
 
 
 def gemm(
-    m: Annotated[int, typer.Argument(parser=c.whole_number, help="Rows of A and C.")],
-    n: Annotated[int, typer.Argument(parser=c.whole_number, help="Columns of B and C.")],
-    k: Annotated[int, typer.Argument(parser=c.whole_number, help="The contracted dimension.")],
-    gpu: c.GpuName = "h100",
-    batch: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Number of independent GEMMs of this size.")
-    ] = 1,
-    dtype: c.DTypeName = None,
+    m: Annotated[int, typer.Argument(parser=o.whole_number, help="Rows of A and C.")],
+    n: Annotated[int, typer.Argument(parser=o.whole_number, help="Columns of B and C.")],
+    k: Annotated[int, typer.Argument(parser=o.whole_number, help="The contracted dimension.")],
+    gpu: o.Gpu = "h100",
+    batch: o.GemmBatch = 1,
+    dtype: o.DType = None,
     layout: Annotated[
         str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")
     ] = "TN",
-    clock: Annotated[
-        str,
-        typer.Option(
-            metavar="boost|sustained", help="boost: a short benchmark run; sustained: a long run limited by power."
-        ),
-    ] = "boost",
-    calibration: c.CalibrationFile = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    clock: o.Clock = "boost",
+    calibration: o.Calibration = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Price one GEMM C[m,n] = A[m,k] B[k,n]: its time, tiles and waves, and every tile considered.
 
@@ -130,21 +137,19 @@ def collective(
         str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
     ],
     message_bytes: Annotated[float, typer.Argument(metavar="BYTES", help="Size of the whole, unsharded buffer.")],
-    group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=c.whole_number, help="In the group.")],
-    cluster: Annotated[
-        str | None, typer.Option(metavar="CLUSTER", help="A name from sartor catalog clusters, or a TOML file.")
-    ] = None,
-    gpu: c.GpuName = "h100",
+    group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=o.whole_number, help="In the group.")],
+    cluster: o.ClusterOrGpu = None,
+    gpu: o.Gpu = "h100",
     stride: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Distance between members in device numbers.")
+        int, typer.Option(metavar="N", parser=o.whole_number, help="Distance between members in device numbers.")
     ] = 1,
     alone: Annotated[bool, typer.Option("--alone", help="No other group communicates, as in a benchmark.")] = False,
     library: Annotated[
         str, typer.Option(metavar="nccl|custom|trtllm", help="Library: an engine's own all-reduce, or NCCL.")
     ] = "nccl",
-    eager: Annotated[bool, typer.Option("--eager", help="Launched by the host, call by call (no CUDA graph).")] = False,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    eager: o.Eager = False,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Price one collective over the links that its group crosses.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 
@@ -22,26 +23,20 @@ def schedule(
     instance: Annotated[
         Path, typer.Argument(metavar="INSTANCE.json", help="A scheduling instance.", show_default=False)
     ],
-    time_limit: Annotated[
-        float,
-        typer.Option("--time-limit", metavar="S", help="Seconds; 0 returns list scheduling and a bound immediately."),
-    ] = 20.0,
+    time_limit: o.TimeLimit = 20.0,
     solver: Annotated[
         str,
         typer.Option("--solver", metavar="cp_sat|milp|greedy", help="milp: the published integer program, on HiGHS."),
     ] = "cp_sat",
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="FILE", callback=c.writable, help="Write a trace that ui.perfetto.dev opens."),
-    ] = None,
+    trace: o.TraceFile = None,
     figure: Annotated[
         Path | None,
         typer.Option(
-            "--figure", metavar="FILE", callback=c.writable, help="Write the Gantt chart as .svg, .png or .html."
+            "--figure", metavar="FILE", callback=o.writable, help="Write the Gantt chart as .svg, .png or .html."
         ),
     ] = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Find the shortest schedule of one layer's operators on tensor and vector cores, with a lower bound.
 

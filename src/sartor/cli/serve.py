@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 
 
@@ -21,20 +22,14 @@ def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. A non-local address requires a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", parser=c.whole_number, help="0 takes any that is free.")] = 8484,
+    port: Annotated[int, typer.Option(metavar="N", parser=o.whole_number, help="0 takes any that is free.")] = 8484,
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Additional host name of the server."),
     ] = None,
-    study: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A study of `sartor design` to watch in the design view.")
-    ] = None,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="S", help="Time limit of a search in seconds.")
-    ] = 120.0,
-    workers: Annotated[
-        int, typer.Option(metavar="N", parser=c.whole_number, help="Parallel searches, one process each.")
-    ] = 1,
+    study: o.WatchedStudy = None,
+    time_limit: o.RequestTimeLimit = 120.0,
+    workers: o.Searches = 1,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Open a page in the browser: drag a size and watch time, waves and memory change. Stop with Ctrl-C.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +28,8 @@ def place(
             help="Add cost terms: link tiers, gradient reduction of every stage, device types, interleaving, ZeRO.",
         ),
     ] = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Find the optimal placement of an instance (layers with times and bytes) on identical devices.
 

@@ -1,4 +1,4 @@
-"""``sartor study``: what a study file holds, and its points as a table; the options `design` shares with it."""
+"""``sartor study``: what a study file holds, and its points as a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
@@ -15,32 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sartor.engine.study import StudyRecord
-
-StudyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--study", metavar="FILE", callback=c.writable, help="Store every result in this file, and continue from it."
-    ),
-]
-ExecutorName = Annotated[
-    str,
-    typer.Option(
-        "--executor", metavar="local|serial|tcp://...", help="Local processes if they help, or a Dask scheduler."
-    ),
-]
-NumWorkers = Annotated[
-    int | None,
-    typer.Option("--workers", metavar="N", parser=c.whole_number, help="Processes of `local`. [default: one per core]"),
-]
-ExportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--export",
-        metavar="FILE",
-        callback=c.writable,
-        help="Write the study's points to FILE.csv or FILE.parquet (extra `data`).",
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,9 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A study that `sartor design --study` wrote.")],
-    export: ExportFile = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    export: o.Export = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Show a study file: its question, best point and proof so far, also while it is being written.
 

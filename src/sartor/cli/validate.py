@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.json_types import JsonDict
 
 group = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements.")
@@ -18,12 +19,6 @@ Data = Annotated[
 GroupBy = Annotated[
     str | None,
     typer.Option("--group-by", metavar="COL,...", help="Columns to group by. [default: gpu, dtype, phase or op]"),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html", metavar="FILE", callback=c.writable, help="Write one offline page: charts, table, worst targets."
-    ),
 ]
 Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets to list per group.")]
 
@@ -37,20 +32,13 @@ def register(app: typer.Typer) -> None:
 def operators(
     data: Data,
     group_by: GroupBy = None,
-    clock: Annotated[
-        str, typer.Option(metavar="boost|sustained", help="Clock of the measurements: short runs are at boost.")
-    ] = "boost",
+    clock: o.Clock = "boost",
     worst: Worst = 5,
-    calibration: c.CalibrationFile = None,
-    gpu: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--gpu", metavar="FILE", help="Datasheet (TOML) of a device named in the tables. May be repeated."
-        ),
-    ] = None,
-    html: Html = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    calibration: o.Calibration = None,
+    gpu: o.Datasheets = None,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """Operators: tables of measured GEMMs, attention, memory-bound kernels, expert layers and collectives.
 
@@ -80,9 +68,9 @@ def inference(
     data: Data,
     group_by: GroupBy = None,
     worst: Worst = 5,
-    html: Html = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """End-to-end inference: prefill, decoding steps, and throughput at full load.
 
@@ -103,13 +91,10 @@ def training(
         typer.Option("--shots", metavar="K", help="Also calibrate on K runs of a source, device and precision."),
     ] = 0,
     worst: Worst = 5,
-    calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", metavar="FILE", help="File of step constants, instead of the package's own."),
-    ] = None,
-    html: Html = None,
-    json: c.AsJson = False,
-    out: c.OutFile = None,
+    calibration: o.StepConstants = None,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
 ) -> None:
     """End-to-end training: step times, peak memory and ranking of plans of published runs.
 

@@ -1,0 +1,317 @@
+"""Options that several commands share, each declared once.
+
+A name in capitals is an option whose type or default is said differently by some commands: its flag, and what else
+never differs, stands there, and its forms below it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.errors import InputError
+
+
+def whole_number(text: str) -> int:
+    """An integer from the command line."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} must be a whole number") from None
+
+
+def writable(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before anything is computed (`sartor.files.check_writable`)."""
+    if value is not None:
+        from sartor.files import check_writable
+
+        check_writable(value, field=param.opts[0])
+    return value
+
+
+def writable_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
+    """The same for a folder that files are written into."""
+    if value is not None:
+        from sartor.files import check_writable
+
+        if value.exists() and not value.is_dir():
+            raise InputError(param.opts[0], str(value), "is a file; name a folder", str(value.with_suffix("")))
+        check_writable(value / "figure.png", field=param.opts[0])
+    return value
+
+
+GRADES = ("info", "warn", "error")
+"""Grades of a finding, mildest first."""
+
+
+def known_grade(value: str) -> str:
+    """Refuse a ``--fail-on`` that is no grade."""
+    if value not in (*GRADES, "never"):
+        raise InputError("--fail-on", value, f"must be one of {', '.join(GRADES)}, never")
+    return value
+
+
+def fails(worst: str | None, fail_on: str) -> bool:
+    """Whether a worst grade makes the check fail."""
+    return fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on)
+
+
+# What is asked about: the model, the device, the cluster.
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Path to a Hugging Face config.json or its folder, a file from `sartor extract`, a zoo name "
+        "(`sartor catalog models`), or org/name.",
+        show_default=False,
+    ),
+]
+SetField = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
+]
+
+MODEL = partial(typer.Option, "--model", metavar="MODEL")
+ModelsToTrain = Annotated[
+    list[str] | None, MODEL(help="Model to train (config.json, zoo name or org/name). May be repeated.")
+]
+ModelOfSuite = Annotated[str | None, MODEL(hidden=True)]
+
+GPU = partial(typer.Option, "--gpu")
+KNOWN_GPU = "A name from `sartor catalog gpus`, or a TOML file."
+Gpu = Annotated[str, GPU(metavar="GPU", help=KNOWN_GPU, show_default=False)]
+GpuOfCluster = Annotated[
+    str | None, GPU(metavar="GPU", help=f"{KNOWN_GPU} [default: the cluster's, else h100]", show_default=False)
+]
+Gpus = Annotated[list[str], GPU(metavar="GPU", help="Device; repeat it for a shape that is fast on several.")]
+GpuOfRecords = Annotated[str | None, GPU(metavar="GPU", help="Device, if the records have several.")]
+GpuHere = Annotated[str, GPU(metavar="NAME|FILE", help="Device name, or its datasheet.")]
+Datasheets = Annotated[
+    list[Path] | None,
+    GPU(metavar="FILE", help="Datasheet (TOML) of a device named in the tables. May be repeated."),
+]
+
+CLUSTER = partial(typer.Option, "--cluster", metavar="CLUSTER")
+KNOWN_CLUSTER = "A name from `sartor catalog clusters`, or a TOML file."
+Cluster = Annotated[str, CLUSTER(help=KNOWN_CLUSTER)]
+ClusterOrGpu = Annotated[str | None, CLUSTER(help=KNOWN_CLUSTER)]
+ClusterOfPlan = Annotated[str | None, CLUSTER(help=f"In training: {KNOWN_CLUSTER} [default: the GPU's usual one]")]
+
+# The pass: what the model does, on how much.
+
+PHASE = partial(typer.Option, "--phase")
+Phase = Annotated[str, PHASE(metavar="train|prefill|decode", help="What the model is doing.")]
+TracedPhase = Annotated[str, PHASE(metavar="train|prefill", help="Forward and backward, or forward alone.")]
+
+OBJECTIVE = partial(typer.Option, "--objective")
+PhaseToWin = Annotated[str, OBJECTIVE("--phase", metavar="train|prefill|decode", help="Phase to optimize.")]
+DesignObjective = Annotated[
+    str,
+    OBJECTIVE(metavar="WORD", help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar."),
+]
+
+SEQ_LEN = partial(typer.Option, "--seq-len")
+TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
+SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=whole_number, help=TOKENS)]
+SeqLens = Annotated[
+    str | None, SEQ_LEN(metavar="N[,N...]", help=TOKENS.replace("sequence.", "sequence, or one value per model."))
+]
+TracedSeqLen = Annotated[
+    int | None, SEQ_LEN(metavar="N", parser=whole_number, help="[default: 2048, or the model's maximum]")
+]
+ParitySeqLen = Annotated[int | None, SEQ_LEN(metavar="N", min=8, help="[default: 64 on cpu, else 512]")]
+
+ContextLen = Annotated[
+    int | None,
+    typer.Option(
+        "--context-len",
+        metavar="N",
+        parser=whole_number,
+        help="Tokens already in the KV cache. [default: decode 4096, else 0]",
+    ),
+]
+
+MICROBATCH_SIZE = partial(typer.Option, "--microbatch-size")
+MicrobatchSize = Annotated[
+    int | None,
+    MICROBATCH_SIZE(
+        metavar="N",
+        parser=whole_number,
+        help="Sequences per microbatch. [default: train 8192 tokens, prefill 1, decode 8]",
+    ),
+]
+HeldMicrobatchSize = Annotated[
+    int | None, MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Hold the microbatch at N.")
+]
+TracedMicrobatchSize = Annotated[
+    int | None,
+    MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Sequences per microbatch. [default: 1]"),
+]
+MicrobatchSizes = Annotated[str, MICROBATCH_SIZE(metavar="N,...", help="Microbatch sizes to choose from.")]
+
+BATCH = partial(typer.Option, "--batch", metavar="N")
+GemmBatch = Annotated[int, BATCH(parser=whole_number, help="Number of independent GEMMs of this size.")]
+ParityBatch = Annotated[int | None, BATCH(min=1, help="Sequences per step. [default: 8 on cpu, else 32]")]
+
+DTYPE = partial(typer.Option, "--dtype")
+DType = Annotated[
+    str | None,
+    DTYPE(
+        help="Data type of the matrix multiplications: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... "
+        "[default: bf16 if the device has it]"
+    ),
+]
+DTypeOfRecords = Annotated[str | None, DTYPE(help="Data type, if the records have several.")]
+TracedDType = Annotated[
+    str | None, DTYPE(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own type]")
+]
+
+Attention = Annotated[
+    str, typer.Option("--attention", metavar="flash|unfused", help="Attention as one fused kernel, or as three.")
+]
+Eager = Annotated[
+    bool,
+    typer.Option(
+        "--eager",
+        help="As eager PyTorch, without compiler or CUDA graph: the host launches every elementwise operation and "
+        "collective by itself.",
+    ),
+]
+Clock = Annotated[
+    str,
+    typer.Option(
+        "--clock",
+        metavar="boost|sustained",
+        help="boost: a short benchmark run; sustained: a long run limited by power.",
+    ),
+]
+CALIBRATION = partial(typer.Option, "--calibration", metavar="FILE")
+Calibration = Annotated[Path | None, CALIBRATION(help="Calibration file from `sartor calibrate` for this device.")]
+StepConstants = Annotated[Path | None, CALIBRATION(help="File of step constants, instead of the package's own.")]
+
+# The plan: how training is spread.
+
+NUM_DEVICES = partial(typer.Option, "--num-devices")
+NumDevices = Annotated[
+    int | None,
+    NUM_DEVICES(
+        metavar="N",
+        parser=whole_number,
+        help="In training: devices of the whole plan, with --global-batch-size. [default: 64 replicas]",
+    ),
+]
+DeviceCounts = Annotated[
+    str | None, NUM_DEVICES(metavar="N[,N...]", help="Number of devices; several numbers are compared.")
+]
+EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=whole_number, help="Equal devices.")]
+
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences per step over all devices."),
+]
+TP = partial(typer.Option, "--tp")
+Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
+TpChoices = Annotated[str, TP(metavar="T,...", help="Tensor-parallel widths to choose from.")]
+Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
+Ep = Annotated[int, typer.Option("--ep", metavar="N", parser=whole_number, help="Expert-parallel devices.")]
+
+RECOMPUTE = partial(typer.Option, "--recompute")
+Recompute = Annotated[
+    str | None, RECOMPUTE(metavar="none|selective|full", help="What backward computes again. [default: none]")
+]
+RecomputeChoices = Annotated[str, RECOMPUTE(metavar="none,full", help="Recomputation settings to choose from.")]
+
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+        "[default: the one that --write names, else megatron]",
+    ),
+]
+
+# How much is searched and listed, and what makes a check fail.
+
+TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")
+TimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search; 0 returns a first schedule at once.")]
+RequestTimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search.")]
+OpenTimeLimit = Annotated[float | None, TIME_LIMIT(help="Stop after this time with the best result so far.")]
+
+Top = Annotated[int, typer.Option("--top", metavar="N", parser=whole_number, help="Number of candidates to show.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="RULE", help="Skip a rule of `lint` or `plan --launch`, by name or code. May be repeated."
+    ),
+]
+FailOn = Annotated[
+    str,
+    typer.Option(
+        "--fail-on",
+        metavar="error|warn|info|never",
+        callback=known_grade,
+        help="Exit with 1 if a finding of `lint` or `plan --launch` has at least this grade.",
+    ),
+]
+
+STUDY = partial(typer.Option, "--study", metavar="FILE")
+StudyFile = Annotated[
+    Path | None, STUDY(callback=writable, help="Store every result in this file, and continue from it.")
+]
+WatchedStudy = Annotated[Path | None, STUDY(help="A study of `sartor design` to watch in the design view.")]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        "--export",
+        metavar="FILE",
+        callback=writable,
+        help="Write the study's points to FILE.csv or FILE.parquet (extra `data`).",
+    ),
+]
+WORKERS = partial(typer.Option, "--workers", metavar="N", parser=whole_number)
+Workers = Annotated[int | None, WORKERS(help="Processes of `local`. [default: one per core]")]
+Searches = Annotated[int, WORKERS(help="Parallel searches, one process each.")]
+
+# Measuring: where, and for how long.
+
+Device = Annotated[
+    str, typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: a GPU if there is one]")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="On cpu: number of cores. [default: all]")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an existing file.")]
+TIME_BUDGET_S = partial(typer.Option, "--time-budget-s", metavar="S", min=1.0)
+TimeBudget = Annotated[float, TIME_BUDGET_S(help="Stop after so long.")]
+SuiteTimeBudget = Annotated[float | None, TIME_BUDGET_S(help="Stop after so long. [default: the suite's]")]
+
+# What is written.
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+OUT = partial(typer.Option, "--out", metavar="FILE", callback=writable)
+OutFile = Annotated[Path | None, OUT(help="Write the JSON to a file as well.")]
+CalibrationOut = Annotated[Path | None, OUT(help="Write the calibration (TOML) or the plan (CSV).")]
+RecordsOut = Annotated[Path | None, OUT(help="Records: .csv or .parquet. [default: records.csv]")]
+StudyRecordsOut = Annotated[Path | None, OUT(help="Records. [default: study-NAME.csv]")]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", callback=writable, help="Write one offline page with figures (extra `report`)."
+    ),
+]
+PNG = partial(typer.Option, "--png")
+PngFolder = Annotated[
+    Path | None, PNG(metavar="DIR", callback=writable_folder, help="Write each figure as a PNG (extra `report`).")
+]
+PngFile = Annotated[Path | None, PNG(metavar="FILE", callback=writable, help="Draw it (extra `report`).")]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", callback=writable, help="Write a trace to open at https://ui.perfetto.dev."
+    ),
+]

@@ -1,0 +1,59 @@
+"""Every option has one home, and every command shows how it is used."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from sartor.cli import GROUPS, app_with
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that can be run, with the words that call it."""
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
+        yield words, command
+    for name, each in inner.items():
+        yield from commands(each, (*words, name))
+
+
+COMMANDS = {
+    " ".join(words): command
+    for words, command in commands(typer.main.get_command(app_with(*GROUPS)))
+    if words  # the root itself
+}
+
+
+def declared(source: Path) -> Iterator[str]:
+    """Flags that a module declares: spelt in ``typer.Option`` (or a ``partial`` of it), or named by its parameter."""
+    of_parameter: dict[ast.AST, str] = {}
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            of_parameter |= dict.fromkeys(ast.walk(node.annotation), node.arg)
+        if isinstance(node, ast.Call) and any(ast.unparse(each) == "typer.Option" for each in (node.func, *node.args)):
+            words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            flags = [flag for word in words if isinstance(word, str) for flag in word.split("/") if flag[:2] == "--"]
+            yield from flags or [f"--{of_parameter[node].replace('_', '-')}"]
+
+
+def test_no_option_is_declared_twice(repo_dir: Path) -> None:
+    places = defaultdict[str, list[str]](list)
+    for source in sorted((repo_dir / "src" / "sartor").rglob("*.py")):
+        if "typer.Option" in source.read_text():
+            for flag in declared(source):
+                places[flag].append(source.name)
+    assert {flag: files for flag, files in places.items() if len(files) > 1} == {}
+    offered = {flag for command in COMMANDS.values() for each in command.params for flag in each.opts}
+    assert {flag for flag in offered if flag.startswith("--")} <= set(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_an_example_for_every_command(name: str) -> None:
+    assert f"Example: `sartor {name} " in (COMMANDS[name].help or "")
+    assert all(each.help for each in COMMANDS[name].params if each.param_type_name == "option" and not each.hidden)
