@@ -11,7 +11,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model, model_names
-from sartor.shapes.quality import CRITERIA, QualityGuard, allowed, bounds, judged, levine_depth, quality_of
+from sartor.shapes.quality import CRITERIA, Evidence, QualityGuard, allowed, bounds, judged, levine_depth, quality_of
 from sartor.shapes.search import search_shapes
 
 BASE = load_model("llama-3.1-8b").fields()
@@ -67,8 +67,8 @@ def test_a_tighter_guard_allows_no_more() -> None:
 def test_a_tighter_guard_finds_no_faster_shape() -> None:
     gpu, workload = load_gpu("h100"), Workload(shape=load_model("llama-3.1-8b"), microbatch_size=4)
     wide, narrow = (search_shapes(workload, [gpu], guard=QualityGuard(width=w)) for w in (1.0, 0.4))
-    best = [found.candidates[0].time_s if found.candidates else found.baseline.time_s for found in (wide, narrow)]
-    assert best[0] <= best[1]
+    best = [max((c.efficiency_gain for c in found.candidates), default=1.0) for found in (wide, narrow)]
+    assert best[0] >= best[1]
 
 
 def test_a_closed_guard_lets_only_the_vocabulary_grow() -> None:
@@ -92,7 +92,7 @@ def test_beyond_the_default_guard_is_said_to_be_outside_the_evidence() -> None:
 
 def test_where_controlled_studies_end_is_said() -> None:
     notes = quality_of(QualityGuard(), {**BASE, "num_layers": 28}, BASE, 8e9).notes
-    assert any("1.5B" in note for note in notes)
+    assert any("num_layers: controlled studies end at 1.5B" in note and "5.3 times" in note for note in notes)
     assert not any("1.5B" in n for n in quality_of(QualityGuard(), {**BASE, "num_layers": 28}, BASE, 1.2e9).notes)
 
 
@@ -106,9 +106,43 @@ def test_shallower_small_models_are_outside_the_evidence() -> None:
 def test_padding_alone_costs_no_quality() -> None:
     base = load_model("gpt3-2.7b").fields()
     quality = quality_of(QualityGuard(), {**base, "vocab_size": 50304}, base, 2.7e9)
-    assert quality.within_evidence
-    assert quality.checks == ()
+    assert quality.evidence is Evidence.KNOWN
+    assert quality.moved == ()
     assert "padded" in quality.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "num_params", "evidence"),
+    [
+        ({"num_heads": 16, "num_kv_heads": 4, "head_dim": 256}, 3e8, Evidence.KNOWN),
+        ({"num_heads": 16, "num_kv_heads": 4, "head_dim": 256}, 4e8, Evidence.EXTRAPOLATED),
+        ({"num_kv_heads": 16}, 1e8, Evidence.EXTRAPOLATED),
+        ({"ffn_hidden_size": 14848}, 4e7, Evidence.KNOWN),
+        ({"ffn_hidden_size": 20480}, 4e7, Evidence.OUTSIDE),
+    ],
+)
+def test_known_ends_where_controlled_studies_of_what_moves_end(
+    change: dict[str, int], num_params: float, evidence: Evidence
+) -> None:
+    assert quality_of(QualityGuard(), {**BASE, **change}, BASE, num_params).evidence is evidence
+
+
+def test_nothing_above_the_largest_study_is_known() -> None:
+    largest = max(criterion.studied_params for criterion in CRITERIA)
+    assert largest == 1.5e9
+    for criterion in CRITERIA:
+        for name in criterion.needs:
+            moved = {**BASE, name: BASE[name] * 1.02} if name in BASE else BASE
+            quality = quality_of(QualityGuard(), moved, BASE, 1.01 * largest)
+            assert not quality.moved or quality.evidence is not Evidence.KNOWN
+
+
+def test_every_quantity_is_stated_with_its_range_and_source_moved_or_not() -> None:
+    quality = quality_of(QualityGuard(), {**BASE, "ffn_hidden_size": 14848}, BASE, 8e9)
+    stated = {check.name: check for check in quality.checks}
+    assert {"hidden_size_per_layer", "head_dim", "heads_per_kv_head", "ffn_over_hidden"} <= stated.keys()
+    assert all(check.source and check.low <= check.value <= check.high for check in quality.checks)
+    assert [check.name for check in quality.moved] == ["ffn_over_hidden"]
 
 
 def test_levine_s_depth_for_gpt3_is_80_layers() -> None:

@@ -16,6 +16,7 @@ from sartor.report.table_advice import fix_text, position, with_candidate
 from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.verdict import why_to_keep
 from sartor.report.words import (
+    EVIDENCE_WORDS,
     efficiency,
     interval_text,
     short_change,
@@ -31,7 +32,7 @@ from sartor.units import format_seconds, format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
-    from sartor.shapes.quality import Quality
+    from sartor.shapes.quality import Quality, QualityCheck
 
 
 def figure(records: JsonMap, name: str, note: str = "") -> Markup:
@@ -126,7 +127,11 @@ def _candidates(advice: Advice) -> Markup:
         GridColumn(head="FLOPs"),
         GridColumn(head="speedup", explains="with what a smaller model adds: time of the baseline over time of this"),
         GridColumn(head="time"),
-        GridColumn(head="quality", explains="published evidence on model quality for such a change", number=False),
+        GridColumn(
+            head="quality",
+            explains=f"published evidence on model quality for such a change: {EVIDENCE_WORDS}",
+            number=False,
+        ),
     ]
     edit = advice.search.smallest_edit
     shown = with_candidate(advice.search.candidates, edit)
@@ -158,18 +163,18 @@ def _tag(words: str) -> Markup:
 
 
 def _quality(quality: Quality) -> Markup:
-    """Changes that may affect the loss, with the range of published evidence and its source."""
-    word = "within published evidence" if quality.within_evidence else "outside published evidence"
+    """Every quantity with evidence on the loss, those that move first: its range and source, and how far that is
+    stretched."""
+    order = sorted(quality.checks, key=lambda check: not check.moved)
     checks = [
-        f"{check.name} {check.baseline:.4g} \u2192 {check.value:.4g} (range {check.low:.4g} to {check.high:.4g}; "
-        f"{check.source})"
-        for check in quality.checks
+        f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
     ]
-    lines = [*checks, *quality.notes]
-    if not lines:
-        return element("span", word)
-    items = element("ul", *(element("li", line) for line in lines))
-    return element("details", element("summary", word), element("div", items))
+    items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
+    return element("details", element("summary", quality.evidence.value), element("div", items))
+
+
+def _moves(check: QualityCheck) -> str:
+    return f"{check.baseline:.4g} \u2192 {check.value:.4g}" if check.moved else f"stays {check.value:.4g}"
 
 
 def _per_gpu(advice: Advice) -> Markup:

@@ -14,6 +14,7 @@ from sartor.report.points import operator_times
 from sartor.report.table_estimate import heading, notes, plain_table, section_title, times_table, totals_line
 from sartor.report.verdict import verdict, why_to_keep
 from sartor.report.words import (
+    EVIDENCE_WORDS,
     printable,
     short_change,
     signed_share,
@@ -100,7 +101,7 @@ def candidates_table(search: ShapeSearch) -> RenderableType:
             sure_text(float(each.confidence)),
             signed_share(float(each.params_change), 2),
             speedup_text(each.speedup),
-            "known" if each.quality.within_evidence else "check",
+            each.quality.evidence.value,
         )
     return table
 
@@ -111,7 +112,7 @@ def _legend(search: ShapeSearch) -> list[RenderableType]:
         return []
     words = (
         "gain: speedup at equal parameters and FLOPs; sure: probability of a gain; speedup: with what a smaller model "
-        "adds; quality: known = within published evidence, check = outside it"
+        f"adds; quality: {EVIDENCE_WORDS}"
     )
     return [Text(words, style="dim")]
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text, sure_text
 from sartor.shapes.choose import NOISE
-from sartor.units import format_share
+from sartor.units import format_count, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
+    from sartor.shapes.quality import Quality
     from sartor.shapes.search import Candidate, ShapeSearch
 
 MATTERS = 0.01
@@ -121,5 +122,15 @@ def _rest(candidate: Candidate) -> str:
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"
     whole = speedup_text(candidate.speedup)
     added = "" if whole == speedup_text(candidate.efficiency_gain) else f" ({whole} with the work it saves)"
-    outside = "" if candidate.quality.within_evidence else ", outside the range of published evidence on model quality"
-    return f", with {size}{added}{outside}"
+    return f", with {size}{added}{_evidence(candidate.quality)}"
+
+
+def _evidence(quality: Quality) -> str:
+    """``; quality extrapolated from studies of at most 336M parameters``."""
+    if quality.evidence.value == "known":
+        return ""
+    if quality.evidence.value == "outside":
+        return "; quality outside the range of published evidence"
+    if not quality.studied_params:
+        return "; quality as in published models, not studied at fixed size"
+    return f"; quality extrapolated from studies of at most {format_count(quality.studied_params)} parameters"

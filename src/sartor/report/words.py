@@ -168,3 +168,10 @@ def count_text(count: float, noun: str, plural: str = "") -> str:
 def three_digits(number: float) -> str:
     """``31354`` -> ``31,400``: three significant digits of a large number."""
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+EVIDENCE_WORDS = (
+    "known = controlled studies of models this large, extrapolated = of smaller ones, or published models only, "
+    "outside = neither"
+)
+"""What the words on quality mean."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ class Changes:
     """The fields each point changes.
 
     ``kinds`` [N]: one bit per field of ``fields`` that counts as an edit. A field that follows from others is changed
-    but does not count: key/value heads of a multi-head model, and the head dimension where heads x head_dim is the
-    hidden size before and after.
+    but does not count: key/value heads of a multi-head model, the head dimension where heads x head_dim is the hidden
+    size before and after, and what cuts the same width of queries, or of keys and values, into other heads.
     """
 
     fields: tuple[str, ...]
@@ -38,11 +39,18 @@ def changes(points: Points) -> Changes:
     edits = {name: values != own[name] for name, values in fields.items()}
     if "num_kv_heads" in own and own["num_kv_heads"] == own["num_heads"]:
         edits["num_kv_heads"] &= fields["num_kv_heads"] != fields["num_heads"]
-    if "head_dim" in own and is_coupled(own):
-        edits["head_dim"] &= ~is_coupled(fields)
+    if "head_dim" in own:
+        width, kv_width = (_width(fields, name) == _width(own, name) for name in ("num_heads", "num_kv_heads"))
+        edits["num_kv_heads"] &= ~(edits["head_dim"] & kv_width)
+        edits["head_dim"] &= ~width & ~(is_coupled(own) & is_coupled(fields))
     table = np.stack(list(edits.values())).astype(np.int64)
     bits = 1 << np.arange(len(edits))
     return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
+
+
+def _width(fields: Mapping[str, Any], heads: str) -> Any:
+    """Elements of all queries, or of all keys, of a token."""
+    return fields[heads] * fields["head_dim"]
 
 
 def worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:

@@ -8,14 +8,15 @@ changed, by how much, and where the evidence ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.units import Bools
+from sartor.units import Bools, format_count
 
 Fields = Mapping[str, Any]
 """Shape fields by glossary name, each a number or an array of candidates."""
@@ -54,19 +55,40 @@ class QualityGuard:
             raise InputError("evidence", self.width, "the width of the quality guard must be from 0 to 4", "1")
 
 
+class Evidence(Enum):
+    """What is known of a change's effect on quality. ``KNOWN``: a controlled study of models this large covers it.
+    ``EXTRAPOLATED``: published models of this shape, or controlled studies of smaller ones only. ``OUTSIDE``: neither.
+    """
+
+    KNOWN = "known"
+    EXTRAPOLATED = "extrapolated"
+    OUTSIDE = "outside"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One quantity, its bounds, and the evidence for it."""
+    """One quantity, the product of the fields ``over`` by that of those ``under``; its bounds and the evidence for
+    it."""
 
     name: str
-    needs: tuple[str, ...]
-    """Fields it is computed from; models without them are not checked."""
-    quantity: Callable[[Fields], Any]
-    factors: Callable[[QualityGuard], tuple[float, float]]
+    over: tuple[str, ...]
+    under: tuple[str, ...] = ()
+    factors: Callable[[QualityGuard], tuple[float, float]] = lambda _: (0.0, math.inf)
     """Least and greatest factor on the baseline's value."""
-    published: tuple[float, float] | None
+    published: tuple[float, float] | None = None
     """Range over published models; None if unknown."""
+    studied_params: float = 0.0
+    """Parameters of the largest model in a controlled study; 0: there is none."""
     source: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Fields it is computed from; models without them are not checked."""
+        return (*self.over, *self.under)
+
+    def quantity(self, fields: Fields) -> Any:
+        """Its value; broadcasts like the fields."""
+        return math.prod((fields[name] for name in self.over), start=1.0) / math.prod(fields[f] for f in self.under)
 
 
 def _around(share: float) -> tuple[float, float]:
@@ -80,81 +102,82 @@ def _factor(factor: float, width: float) -> tuple[float, float]:
 
 _ZOO = "86 published decoders, sartor's zoo (2026-11)"
 
+# The sizes of the studies are as remembered of the papers, not read again for this table (2026-11-23).
 CRITERIA: tuple[Criterion, ...] = (
     Criterion(
         name="num_layers",
-        needs=("num_layers",),
-        quantity=lambda f: f["num_layers"],
+        over=("num_layers",),
         factors=lambda g: _around(g.depth * g.width),
-        published=None,
+        studied_params=1.5e9,
         source="Kaplan et al. 2020 (arXiv 2001.08361) fig. 5: at fixed size loss moves by a few percent over a wide "
         "range of shapes (up to 1.5B parameters); MobileLLM (arXiv 2402.14905): below 1B deeper is better",
     ),
     Criterion(
         name="hidden_size_per_layer",
-        needs=("hidden_size", "num_layers"),
-        quantity=lambda f: f["hidden_size"] / f["num_layers"],
+        over=("hidden_size",),
+        under=("num_layers",),
         factors=lambda g: _factor(1 + g.aspect, g.width),
         published=(19.0, 205.0),
-        source="Kaplan et al. 2020 sec. 3.1: a 40-fold aspect ratio costs under 3% loss; Levine et al. 2020 "
-        f"(arXiv 2006.12467): too much depth for the width costs more than too little; range: {_ZOO}",
+        studied_params=1.5e9,
+        source="Kaplan et al. 2020 sec. 3.1: a 40-fold aspect ratio costs under 3% loss (up to 1.5B parameters); "
+        "Levine et al. 2020 (arXiv 2006.12467): too much depth for the width costs more than too little; "
+        f"range: {_ZOO}",
     ),
     Criterion(
         name="num_heads",
-        needs=("num_heads",),
-        quantity=lambda f: f["num_heads"],
+        over=("num_heads",),
         factors=lambda g: _factor(g.heads, g.width),
         published=(8.0, 232.0),
-        source="Vaswani et al. 2017 table 3 (A): BLEU within 0.3 from 4 to 16 heads, 0.9 worse with one; Michel et al. "
-        f"2019 (arXiv 1905.10650): most heads can be removed after training; range: {_ZOO} from 1B up",
+        studied_params=336e6,
+        source="Vaswani et al. 2017 table 3 (A): BLEU within 0.3 from 4 to 16 heads, 0.9 worse with one (65M "
+        "parameters); Bhojanapalli et al. 2020 (arXiv 2002.07028): BERT-large with 8 to 32 heads (336M); "
+        f"range: {_ZOO} from 1B up",
     ),
     Criterion(
         name="head_dim",
-        needs=("head_dim",),
-        quantity=lambda f: f["head_dim"],
-        factors=lambda g: (0.0, math.inf),
+        over=("head_dim",),
         published=(64.0, 256.0),
-        source="Kaplan et al. 2020 fig. 5: loss nearly flat in head dimension; Bhojanapalli et al. 2020 "
-        f"(arXiv 2002.07028): small head dimensions bound the rank of attention; range: {_ZOO}",
+        studied_params=336e6,
+        source="Kaplan et al. 2020 fig. 5: loss nearly flat in head dimension (25M parameters); Bhojanapalli et al. "
+        f"2020 (arXiv 2002.07028): small head dimensions bound the rank of attention (BERT-large, 336M); range: {_ZOO}",
     ),
     Criterion(
         name="heads_per_kv_head",
-        needs=("num_heads", "num_kv_heads"),
-        quantity=lambda f: f["num_heads"] / f["num_kv_heads"],
+        over=("num_heads",),
+        under=("num_kv_heads",),
         factors=lambda g: _factor(g.kv_group, g.width),
         published=(1.0, 16.0),
-        source="GQA (arXiv 2305.13245): 8 key/value heads near multi-head quality, 1 below it (T5-XXL, 64 heads); "
-        f"range: {_ZOO} without the multi-query ones",
+        source="GQA (arXiv 2305.13245): 8 key/value heads near multi-head quality, 1 below it (T5-XXL, 64 heads, "
+        f"uptrained from a multi-head model: not a study at fixed size); range: {_ZOO} without the multi-query ones",
     ),
     Criterion(
         name="kv_elements_per_token",
-        needs=("num_layers", "num_kv_heads", "head_dim"),
-        quantity=lambda f: 1.0 * f["num_layers"] * f["num_kv_heads"] * f["head_dim"],
+        over=("num_layers", "num_kv_heads", "head_dim"),
         factors=lambda g: (1 - min(g.kv_width * g.width, 0.9), math.inf),
-        published=None,
         source="No controlled study at fixed size; the guard allows only a small decrease",
     ),
     Criterion(
         name="attention_width_over_hidden",
-        needs=("num_heads", "head_dim", "hidden_size"),
-        quantity=lambda f: f["num_heads"] * f["head_dim"] / f["hidden_size"],
+        over=("num_heads", "head_dim"),
+        under=("hidden_size",),
         factors=lambda g: _around(g.attention_width * g.width),
         published=(0.75, 2.0),
         source=f"Range: {_ZOO} (Gemma 3 27B 0.76, Qwen3 2.0); no controlled study",
     ),
     Criterion(
         name="ffn_over_hidden",
-        needs=("ffn_hidden_size", "hidden_size"),
-        quantity=lambda f: f["ffn_hidden_size"] / f["hidden_size"],
+        over=("ffn_hidden_size",),
+        under=("hidden_size",),
         factors=lambda g: _around(g.ffn * g.width),
         published=(2.3, 8.0),
-        source="Kaplan et al. 2020 fig. 5: loss nearly flat in the feed-forward ratio; Shazeer 2020 (arXiv "
-        f"2002.05202): 8h/3 where gated is 4h where plain; range: {_ZOO}, gated (plain ones all have 4)",
+        studied_params=50e6,
+        source="Kaplan et al. 2020 fig. 5: loss nearly flat in the feed-forward ratio (50M parameters); Shazeer 2020 "
+        f"(arXiv 2002.05202): 8h/3 where gated is 4h where plain; range: {_ZOO}, gated (plain ones all have 4)",
     ),
     Criterion(
         name="expert_ffn_over_hidden",
-        needs=("expert_ffn_hidden_size", "hidden_size"),
-        quantity=lambda f: f["expert_ffn_hidden_size"] / f["hidden_size"],
+        over=("expert_ffn_hidden_size",),
+        under=("hidden_size",),
         factors=lambda g: _around(g.ffn * g.width),
         published=(0.25, 3.5),
         source="Krajewski et al. 2024 (arXiv 2402.07871): finer experts are better at equal compute; range: published "
@@ -162,8 +185,7 @@ CRITERIA: tuple[Criterion, ...] = (
     ),
     Criterion(
         name="num_experts",
-        needs=("num_experts",),
-        quantity=lambda f: f["num_experts"],
+        over=("num_experts",),
         factors=lambda g: _around(g.experts * g.width),
         published=(8.0, 512.0),
         source="Published mixtures of experts (Mixtral 8, Qwen3-Next 512); routing balance is not modelled",
@@ -199,69 +221,80 @@ def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityCheck:
-    """One quantity that changed. ``within_evidence``: in the published range, or closer to it than the baseline."""
+    """One quantity, before and after. ``low`` to ``high`` is what the guard allows; ``within_evidence``: in the range
+    of published models, or closer to it than the baseline."""
 
     name: str
     baseline: float
     value: float
     low: float
     high: float
+    studied_params: float
+    evidence: Evidence
     within_evidence: bool
     source: str
+
+    @property
+    def moved(self) -> bool:
+        return not np.isclose(self.value, self.baseline, rtol=1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Changed quantities that may affect quality, and whether published evidence covers them."""
+    """What may affect quality: every quantity that has evidence, and the weakest evidence of those that moved."""
 
+    evidence: Evidence
     within_evidence: bool
+    studied_params: float
+    """Parameters up to which controlled studies cover all that moved; 0: some of it was never studied."""
     checks: tuple[QualityCheck, ...]
     notes: tuple[str, ...]
 
-
-STUDIED_PARAMS = 1.5e9
-"""Largest model of the controlled shape study: Kaplan et al. 2020, fig. 5."""
+    @property
+    def moved(self) -> tuple[QualityCheck, ...]:
+        """The checks of quantities that the change moves."""
+        return tuple(check for check in self.checks if check.moved)
 
 
 def quality_of(guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float) -> Quality:
     """The evidence about one candidate (scalar fields) of a model with ``num_params`` parameters."""
-    checks = tuple(
-        _check(criterion, guard, fields, baseline)
-        for criterion in judged(fields, baseline)
-        if not np.isclose(criterion.quantity(fields), criterion.quantity(baseline), rtol=1e-9)
-    )
+    checks = tuple(_check(criterion, guard, fields, baseline, num_params) for criterion in judged(fields, baseline))
+    moved = [check for check in checks if check.moved]
     shallower = fields["num_layers"] < baseline["num_layers"] and num_params < 1e9
-    notes = _notes(checks, fields, baseline, num_params)
+    weakest = [*(check.evidence for check in moved), *([Evidence.OUTSIDE] if shallower else [])]
     return Quality(
-        within_evidence=all(c.within_evidence for c in checks) and not shallower,
+        evidence=max(weakest, key=list(Evidence).index, default=Evidence.KNOWN),
+        within_evidence=all(check.within_evidence for check in moved) and not shallower,
+        studied_params=min((check.studied_params for check in moved), default=num_params),
         checks=checks,
-        notes=notes,
+        notes=_notes(moved, fields, baseline, num_params),
     )
 
 
-def _check(criterion: Criterion, guard: QualityGuard, fields: Fields, baseline: Fields) -> QualityCheck:
+def _check(
+    criterion: Criterion, guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float
+) -> QualityCheck:
     value, own = float(criterion.quantity(fields)), float(criterion.quantity(baseline))
-    low, high = bounds(criterion, guard, baseline)
-    default_low, default_high = bounds(criterion, QualityGuard(), baseline)
+    (low, high), (least, most) = (bounds(criterion, each, baseline) for each in (guard, QualityGuard()))
+    within = bool(least * (1 - 1e-9) <= value <= most * (1 + 1e-9))
+    covered = Evidence.KNOWN if num_params <= criterion.studied_params else Evidence.EXTRAPOLATED
     return QualityCheck(
         name=criterion.name,
         baseline=own,
         value=value,
         low=low,
         high=high,
-        within_evidence=bool(default_low * (1 - 1e-9) <= value <= default_high * (1 + 1e-9)),
+        studied_params=criterion.studied_params,
+        evidence=covered if within else Evidence.OUTSIDE,
+        within_evidence=within,
         source=criterion.source,
     )
 
 
-def _notes(checks: tuple[QualityCheck, ...], fields: Fields, baseline: Fields, num_params: float) -> tuple[str, ...]:
-    notes: list[str] = []
-    if not checks:
+def _notes(moved: Sequence[QualityCheck], fields: Fields, baseline: Fields, num_params: float) -> tuple[str, ...]:
+    if not moved:
         return ("only the vocabulary is padded: rows no token uses",)
-    if num_params > STUDIED_PARAMS:
-        notes.append(
-            "controlled studies of shape end at 1.5B parameters; above, the evidence is what published models chose"
-        )
+    notes = [_reach(check, num_params) for check in moved if num_params > check.studied_params]
     if fields["num_layers"] < baseline["num_layers"] and num_params < 1e9:
         notes.append("fewer layers in a model below 1B parameters: MobileLLM (arXiv 2402.14905) found deeper better")
     if fields["num_layers"] != baseline["num_layers"]:
@@ -271,6 +304,16 @@ def _notes(checks: tuple[QualityCheck, ...], fields: Fields, baseline: Fields, n
             f"{depth:.0f} layers; this has {fields['num_layers']}, the baseline {baseline['num_layers']}"
         )
     return tuple(notes)
+
+
+def _reach(check: QualityCheck, num_params: float) -> str:
+    """How far a quantity's evidence is stretched."""
+    if not check.studied_params:
+        return f"{check.name}: no controlled study at fixed size; published models of such a shape are the evidence"
+    return (
+        f"{check.name}: controlled studies end at {format_count(check.studied_params)} parameters; this extrapolates "
+        f"to {format_count(num_params)}, {num_params / check.studied_params:.2g} times as many"
+    )
 
 
 def levine_depth(hidden_size: float) -> float:

@@ -1,0 +1,29 @@
+"""What is advised over the zoo: sure gains at equal work, few fields, and shapes that can be had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sartor.model.zoo import model_names
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from bench_advice import DEVICES, audit
+
+SAMPLE = [("gpt3-2.7b", "a100_sxm"), ("deepseek-v2", "a100_sxm"), ("gpt-oss-20b", "h100_sxm"), ("gpt2", "tpu_v5p")]
+
+
+@pytest.mark.parametrize(("model", "device"), SAMPLE)
+def test_advice_is_a_sure_gain_that_can_be_applied(model: str, device: str) -> None:
+    assert audit(model, device).faults == ()
+
+
+@pytest.mark.slow
+def test_advice_over_the_zoo_is_sure_small_and_applicable() -> None:
+    found = [audit(model, device) for model in model_names() for device in DEVICES]
+    assert not [each for each in found if each.faults]
+    paying = [each for each in found if each.num_advised]
+    assert sum(each.smallest_fields <= 2 for each in paying) >= 0.9 * len(paying)
