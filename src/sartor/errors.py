@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 NOT_GIVEN = "not given"
@@ -82,8 +84,17 @@ def visible(text: str) -> str:
 
 
 def _show(value: Any, limit: int = 60) -> str:
-    """A value that is safe to print: control characters escaped, long ones cut."""
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    if isinstance(value, str) and value.isprintable() and len(value) < limit and " " not in value and value:
+    """A value as files spell it, safe to print: control characters escaped, long ones (paths apart) cut."""
+    text = _spelled(value)
+    if isinstance(value, str) and value.isprintable() and " " not in value and value:
         text = value
+    limit = 1000 if isinstance(value, str | Path) and "/" in str(value) else limit
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value) if value.isprintable() else ascii(value)
+    if value is None or isinstance(value, bool | list | dict):
+        return json.dumps(value, default=str)
+    return repr(str(value)) if isinstance(value, Path) else repr(value)

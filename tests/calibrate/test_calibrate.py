@@ -221,7 +221,7 @@ def test_a_file_of_another_device_is_refused_and_the_rest_of_what_is_known_is_ke
         ("launch_s = ", "launch_s = -", "must be a number above 0"),
         ("tiles = [", "tiles = [[1, 2],", "must be rows of tile_m"),
         ("[gemm]", "[gem]", r"must have a \[gemm\] section"),
-        ("[gemm]", "[gemm", "must be a TOML file"),
+        ("[gemm]", "[gemm", "must be readable as TOML"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_sentence(

@@ -159,7 +159,7 @@ def test_a_users_file_goes_through_the_same_door(tmp_path: Path) -> None:
         ({"memory": ["hbm2"]}, "must be one of"),
         ({"dtype": "bf17"}, "nearest: bf16"),
         ({"dataflow": "row_stationary"}, "dataflow=row_stationary: must be one of weight_stationary"),
-        ({"array_rows": True}, "array_rows=True: must be a number"),
+        ({"array_rows": True}, "array_rows=true: must be a number"),
         ({"array_rows": "128"}, "must be a number"),
         ({"array_rows": 0}, "must be finite and above 0"),
         ({"array_rows": float("nan")}, "must be at most"),

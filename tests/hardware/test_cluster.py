@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sartor.bounded import MAX_TOML_BYTES
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LINK_KINDS, Cluster, LinkTier
@@ -27,7 +28,6 @@ from sartor.hardware.cluster_catalog import (
     cluster_names,
     load_cluster,
 )
-from sartor.hardware.door import MAX_FILE_BYTES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cluster_rates.csv"
 
@@ -234,9 +234,9 @@ def test_a_file_that_leaves_out_what_it_must_state_is_told_so(key: str) -> None:
 def test_files_that_cannot_be_read_are_told_so(tmp_path: Path) -> None:
     for text, sentence in (
         ("gpu = ", "readable as TOML"),
-        ("\x00", "readable as TOML"),
+        ("\x00", "UTF-8|TOML"),
         ("x = " + "[" * 3000, "readable as TOML"),
-        ("#" * (MAX_FILE_BYTES + 1), "must be under"),
+        ("#" * (MAX_TOML_BYTES + 1), "must be at most"),
     ):
         with pytest.raises(InputError, match=sentence):
             load_cluster(write(tmp_path, text))

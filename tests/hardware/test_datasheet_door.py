@@ -61,7 +61,7 @@ def test_a_file_without_a_name_is_called_after_itself(tmp_path: Path) -> None:
         ("usd_per_hour", "eur_per_hour", ".eur_per_hour=12.29: is not a key of a datasheet; nearest: usd_per_hour"),
         ("num_sms = 132\n", "", "num_sms=missing: mine.toml must state it"),
         ("num_sms = 132", "num_sms = 132.5", "num_sms=132.5: must be a whole number; nearest: 132"),
-        ("num_sms = 132", "num_sms = true", "num_sms=True: must be a finite number"),
+        ("num_sms = 132", "num_sms = true", "num_sms=true: must be a finite number"),
         ("num_sms = 132", "num_sms = -132", "num_sms=-132: must be a finite number not below 0"),
         ("num_sms = 132", "num_sms = 0", "num_sms=0: must be a finite number above 0"),
         ("num_sms = 132", "num_sms = 264", "must agree with 264 SMs x 1830 MHz"),
@@ -98,7 +98,7 @@ def test_a_wrong_datasheet_is_answered_with_a_sentence(tmp_path: Path, old: str,
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("", "vendor=missing: mine.toml must state it"),
         ("peak_dense_tflops = 3\n", "vendor=missing"),
-        ('x = "' + "y" * 1_000_001 + '"', "must be under 1000000 bytes"),
+        ('x = "' + "y" * 1_000_001 + '"', "must be at most 1000000 bytes"),
     ],
 )
 def test_a_broken_file_is_answered_with_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -113,7 +113,7 @@ def test_files_that_are_no_files_are_answered_with_a_sentence(tmp_path: Path) ->
     with pytest.raises(InputError, match="must be a catalogue name or a TOML file that exists"):
         load_gpu(tmp_path)
     (tmp_path / "binary.toml").write_bytes(os.urandom(200) + b"\xff\xfe")
-    with pytest.raises(InputError, match="must be readable as TOML"):
+    with pytest.raises(InputError, match="must be text in UTF-8"):
         load_gpu(tmp_path / "binary.toml")
 
 

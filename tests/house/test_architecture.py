@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
 
 FLOORS = {
-    "ground": {"units", "errors", "operators", "pareto", "json_types", "files", "interrupts"},
+    "ground": {"units", "errors", "operators", "pareto", "json_types", "bounded", "files", "interrupts"},
     "describe": {"model", "hardware"},
     "predict": {"cost"},
     "solve a block": {"schedule"},

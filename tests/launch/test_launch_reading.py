@@ -296,7 +296,7 @@ def test_the_command_line_wins_over_the_toml(tmp_path: Path) -> None:
         ('mode = "selective"', 'mode = "some"', "activation_checkpoint.mode=some"),
         ("tensor_parallel_degree = 4", "tensor_parallel_degree = 3", "num_devices=64: must be a multiple"),
         ("seq_len = 8192", 'seq_len = "long"', "training.seq_len=long"),
-        ("[model]", "[model", "a.toml="),
+        ("[model]", "[model", "--launch=a.toml"),
     ],
 )
 def test_configs_that_cannot_be_are_refused_by_their_field(tmp_path: Path, old: str, new: str, sentence: str) -> None:

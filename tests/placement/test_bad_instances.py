@@ -58,8 +58,8 @@ def test_the_experts_strategy_may_be_left_out() -> None:
 BAD: list[tuple[list[Any], Any, str]] = [
     (["maxDevices"], 0, "maxDevices=0: must be an integer from 1"),
     (["maxDevices"], 2.5, "maxDevices=2.5: must be an integer; nearest: 2"),
-    (["maxDevices"], True, "maxDevices=True: must be an integer"),
-    (["maxDevices"], None, "maxDevices=None: must be an integer"),
+    (["maxDevices"], True, "maxDevices=true: must be an integer"),
+    (["maxDevices"], None, "maxDevices=null: must be an integer"),
     (["maxMemoryPerDevice"], -1, "maxMemoryPerDevice=-1.0: must be a positive finite number of bytes"),
     (["maxMemoryPerDevice"], float("nan"), "maxMemoryPerDevice=nan: must be a positive finite"),
     (["bandwidth"], 0, "bandwidth=0.0: must be a positive finite number of bytes per second"),

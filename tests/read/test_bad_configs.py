@@ -105,7 +105,7 @@ CHANGED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "zero_layers": ({"num_hidden_layers": 0}, ("num_hidden_layers", "positive")),
     "null_hidden": ({"hidden_size": None}, ("hidden_size", "positive integer")),
     "word_layers": ({"num_hidden_layers": "thirty-two"}, ("num_hidden_layers", "thirty-two", "integer")),
-    "true_layers": ({"num_hidden_layers": True}, ("num_hidden_layers", "True", "integer")),
+    "true_layers": ({"num_hidden_layers": True}, ("num_hidden_layers", "true", "integer")),
     "list_hidden": ({"hidden_size": [4096]}, ("hidden_size", "integer")),
     "object_vocab": ({"vocab_size": {"a": 1}}, ("vocab_size", "integer")),
     "fraction": ({"intermediate_size": 11008.5}, ("intermediate_size", "integer")),

@@ -42,7 +42,7 @@ def test_every_reference_instance_is_read(shared_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"num_tc": None}, "num_tc=None: must be a whole number"),
+        ({"num_tc": None}, "num_tc=null: must be a whole number"),
         ({"num_vc": "2"}, "num_vc=2: must be a whole number"),
         ({"ops": {}}, "ops={}: must be a list"),
         ({"ops": [7]}, "ops[0]=7: must be an object with id, type, latency, intra_latency"),

@@ -97,7 +97,7 @@ def test_every_question_of_a_device_takes_a_calibration(route: str, calibration:
         ("plan", {**JOB, "cluster_toml": "gpu = [1]"}, "devices_per_node"),
         ("plan", {**JOB, "cluster_toml": "x = " + "[" * 5000}, "TOML"),
         ("estimate", {"model": "gpt2", "calibration": "gpu = 3"}, "must name its gpu"),
-        ("estimate", {"model": "gpt2", "calibration": "x"}, "calibration='the text sent': must be a TOML file"),
+        ("estimate", {"model": "gpt2", "calibration": "x"}, "calibration='the text sent': must be readable as TOML"),
         ("estimate", {"model": "gpt2", "calibration": "\ud800"}, "must be text in UTF-8"),
     ],
     ids=lambda value: str(value)[:40],

@@ -18,6 +18,7 @@ from typing import Any
 from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
+from sartor.bounded import read_csv
 from sartor.errors import InputError, MissingExtraError
 from sartor.files import check_writable, write_atomic
 from sartor.json_types import JsonMap
@@ -120,17 +121,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
     path = Path(path)
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            names = reader.fieldnames or []
-            missing = [name for name in ("table", "gpu", "latency_us") if name not in names]
-            if missing:
-                raise InputError("records", str(path), f"must be a file of sartor measure; it has no {missing[0]}")
-            return [dict(row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise InputError("records", str(path), f"must be a CSV file that can be read ({reason})") from None
+    return read_csv(path, "records", "must be a CSV file of sartor measure", ("table", "gpu", "latency_us"))
 
 
 def write_parquet(source: Path, target: Path) -> None:

@@ -199,6 +199,7 @@ def _model() -> type[BaseModel]:
     return model_of(
         {
             **dict.fromkeys(_TEXTS, kind(door.text)),
+            "name": kind(door.plain_name),
             **numbers,
             "peak_dense_tflops": model_of(dict.fromkeys((dtype.value for dtype in DType), kind(door.number))),
             "price": model_of({**dict.fromkeys(_PRICE, kind(door.text)), "usd_per_hour": kind(door.number)}, _PRICE),

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, get_args
 
+from sartor import bounded
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-MAX_FILE_BYTES = 1_000_000
-
 
 # ------------------------------------------------------------------------------------------- finding and reading
 
@@ -38,20 +36,9 @@ def nearest_names(wanted: str, known: Mapping[str, str], cutoff: float = 0.5) ->
 
 
 def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> JsonDict:
-    """A TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
-    try:
-        if not path.is_file():
-            raise InputError(
-                field, path.name, "must be a catalogue name or a TOML file that exists", ", ".join(entries)
-            )
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(field, path.name, f"must be under {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(field, path.name, f"must be readable as TOML: {reason}") from None
+    """The TOML table in a file that stands where a name of the catalogue could."""
+    must = "must be a catalogue name or a TOML file that exists"
+    return bounded.read_toml(path, field, must, nearest=", ".join(entries))
 
 
 # --------------------------------------------------------------------------------------------------- checking
@@ -137,6 +124,12 @@ def text(value: object) -> Complaint:
     """Text without control characters."""
     fits = isinstance(value, str) and value.replace("\n", " ").isprintable()
     return None if fits else ("must be printable text in quotes", "")
+
+
+def plain_name(value: object) -> Complaint:
+    """A name that files may carry: no path, no hidden file."""
+    fits = isinstance(value, str) and re.fullmatch(r"[^\W_][\w .+()-]{0,99}", value, re.ASCII)
+    return None if fits else ("must be a name: letters, digits, spaces and . _ - + ( ), at most 100", "")
 
 
 def number(value: object) -> Complaint:

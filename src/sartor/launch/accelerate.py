@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.deepspeed import flag_true, sorted_out, trainer_arguments
@@ -39,7 +40,6 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.read.config_text import printable
 from sartor.step.trainers import FSDP
 
 KIND = LaunchKind.ACCELERATE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.document import Document
@@ -36,7 +37,6 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.read.config_text import printable
 from sartor.step.trainers import DEEPSPEED, as_launched
 
 KIND = LaunchKind.DEEPSPEED

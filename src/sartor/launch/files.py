@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from sartor.bounded import decoded, parse_json, printable, read_bytes
 from sartor.errors import InputError
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
@@ -26,7 +27,6 @@ from sartor.launch.torchtitan_source import read_named, read_source
 from sartor.launch.yaml_text import read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.read.config_text import parse_config, printable
 
 MAX_BYTES = 1_000_000
 """Largest launch file that is read."""
@@ -122,7 +122,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     if suffix == ".toml":
         return read_torchtitan(text, None, num_devices, shape, name=name)
     if suffix == ".json":
-        return read_deepspeed(parse_config(text.encode(), name=name), None, num_devices)
+        return read_deepspeed(parse_json(text.encode(), name=name), None, num_devices)
     if suffix in (".yaml", ".yml"):
         return _yaml(text, name, num_devices)
     command = find_command(text, lambda name: _beside(path, name))
@@ -157,7 +157,7 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         if reader == "torchtitan":
             return read_torchtitan(text, command, num_devices, shape, name=inner.name)
         if reader == "deepspeed":
-            return read_deepspeed(parse_config(text.encode(), name=inner.name), command, num_devices)
+            return read_deepspeed(parse_json(text.encode(), name=inner.name), command, num_devices)
         return read_accelerate(read_yaml(text, name=inner.name), command, num_devices)
     if not any(word.startswith("--") for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
@@ -213,18 +213,8 @@ def _yaml(text: str, name: str, num_devices: int) -> LaunchReading:
 
 
 def _text(path: Path) -> str:
-    try:
-        if not path.is_file():
-            raise InputError("--launch", printable(str(path)), "no such file; must be a launch script or config file")
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("--launch", printable(path.name), f"must have at most {MAX_BYTES} bytes")
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError:
-        raise InputError("--launch", printable(path.name), "must be text in UTF-8") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError("--launch", printable(str(path)), f"must be readable ({error})") from None
+    must = "must be a launch script or config file"
+    text = decoded(read_bytes(path, "--launch", must, most=MAX_BYTES), "--launch", str(path))
     if not text.strip():
         raise InputError("--launch", printable(path.name), "an empty file; must hold a launch")
     return text

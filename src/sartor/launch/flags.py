@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.launch.shell_words import HOLE
-from sartor.read.config_text import printable
 
 MAX_SIZE = 2**40
 
@@ -29,13 +29,15 @@ class Flags:
         self.read |= set(names)
         return any(name in self.given for name in names)
 
-    def size(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
-        """An integer of at least ``least``, or the default where the flag is not given or has a hole."""
+    def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
+        """An integer from ``least`` to ``most``, or the default where the flag is not given or has a hole."""
         text = self.word(name)
         if text is None:
             return default
-        if not re.fullmatch(r"[+-]?\d{1,15}", text) or not least <= int(text) <= MAX_SIZE:
+        if not re.fullmatch(r"[+-]?\d{1,15}", text) or int(text) < least:
             raise InputError(name, printable(text), f"must be an integer of at least {least}")
+        if int(text) > most:
+            raise InputError(name, printable(text), f"must be at most {most}")
         return int(text)
 
     def number(self, name: str, default: float) -> float:

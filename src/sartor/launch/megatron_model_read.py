@@ -23,7 +23,7 @@ from sartor.model.layer import (
     Vectors,
 )
 from sartor.model.numerics import Numerics, Value
-from sartor.model.shape import Stack, TransformerShape
+from sartor.model.shape import MAX_LAYERS, Stack, TransformerShape
 from sartor.read.families.parts import group_layers
 from sartor.units import round_up
 
@@ -31,7 +31,7 @@ from sartor.units import round_up
 def read_model(flags: Flags, tp: int) -> TransformerShape | None:
     """The model of a launch; None where it has no sizes at all. Missing ones take Megatron's defaults, said in
     ``flags.assumptions``. Raises `InputError`."""
-    layers = flags.size("--num-layers") or flags.size("--encoder-num-layers")
+    layers = flags.size("--num-layers", most=MAX_LAYERS) or flags.size("--encoder-num-layers", most=MAX_LAYERS)
     hidden, heads = flags.size("--hidden-size"), flags.size("--num-attention-heads")
     if layers is None and hidden is None and heads is None:
         return None
@@ -54,7 +54,7 @@ def read_model(flags: Flags, tp: int) -> TransformerShape | None:
         max_positions=flags.size("--max-position-embeddings", 0) or 0,
         learned_positions=learned,
         tied_embeddings=not flags.on("--untie-embeddings-and-output-weights"),
-        mtp_layers=flags.size("--mtp-num-layers", 0, least=0) or 0,
+        mtp_layers=flags.size("--mtp-num-layers", 0, least=0, most=MAX_LAYERS) or 0,
         model_type="megatron",
     )
     return replace(shape, numerics=_read_numerics(flags, shape))

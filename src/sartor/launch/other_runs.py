@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.launch.script import Command
-from sartor.read.config_text import printable
 
 PROGRAMS = (
     (r"t5", "an encoder-decoder (T5) has two stacks, and only decoders are priced"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
+from sartor.bounded import printable
 from sartor.launch.document import Document
 from sartor.launch.flags import parse_flags
 from sartor.launch.script import Command
-from sartor.read.config_text import printable
 
 OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
 """Where fields of a section stood in earlier versions."""

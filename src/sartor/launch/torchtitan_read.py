@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from dataclasses import replace
 from typing import Any
 
+from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.document import Document
@@ -38,7 +38,6 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.workload import AttentionKernel
-from sartor.read.config_text import printable
 from sartor.step.trainers import TORCHTITAN
 from sartor.units import ceil_div
 
@@ -53,10 +52,7 @@ def read_torchtitan(
 ) -> LaunchReading:
     """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over what the script says; ``shape``
     over the model the file names. Raises `InputError`."""
-    try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(printable(name), "not TOML", f"must be valid TOML; {error}") from None
+    tables = parse_toml(text, "--launch", name)
     config = Document(raw=tables, older=OLDER)
     override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))

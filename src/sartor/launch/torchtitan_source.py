@@ -11,10 +11,10 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.torchtitan_flavors import config_names, named_config
-from sartor.read.config_text import printable
 
 SECTIONS = {"training", "parallelism", "compile", "activation_checkpoint", "optimizer"}
 POLICIES = {

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.read.config_text import printable
 
 MAX_CHARS = 200_000
 """Longest text that is read: about three seconds."""

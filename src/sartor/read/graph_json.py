@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sartor.bounded import MAX_BYTES, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.reading import ModelReading
@@ -32,7 +33,7 @@ from sartor.operators import (
     Pass,
     kind_name,
 )
-from sartor.read.config_text import MAX_BYTES, printable, read_config
+from sartor.read.config_text import read_config
 from sartor.read.traced_roles import traced_role
 
 SCHEMA = "sartor/extract/1"

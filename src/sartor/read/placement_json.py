@@ -10,6 +10,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+from sartor.bounded import parse_json, read_bytes
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.placement.problem import (
@@ -21,9 +22,7 @@ from sartor.placement.problem import (
     parse_optimizer,
 )
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
-from sartor.read.config_text import parse_config
 
-MAX_BYTES = 100 * 1000 * 1000
 """Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
 
 FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
@@ -41,16 +40,7 @@ def read_terms(path: Path) -> PlacementTerms:
 
 def read_object(path: Path) -> JsonDict:
     """The JSON object in a file. Raises `InputError` where there is none."""
-    try:
-        if not path.is_file():
-            must = "must be a JSON file" if path.exists() else "no such file; must be a JSON file"
-            raise InputError("instance", str(path), must)
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise InputError("instance", f"{size} bytes", f"must be at most {MAX_BYTES} bytes")
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError("instance", str(path), f"must be readable ({error.strerror})") from None
-    return parse_config(data, name=path.name)
+    return parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
 
 
 def parse_placement(raw: JsonDict) -> PlacementProblem:

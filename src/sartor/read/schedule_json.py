@@ -10,9 +10,9 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.read.config_text import printable
 from sartor.read.placement_json import read_object
 from sartor.schedule.problem import ScheduledOperator, ScheduleProblem
 

@@ -13,11 +13,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sartor.bounded import printable
 from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
 from sartor.errors import InputError
 from sartor.hardware.door import is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
-from sartor.read.config_text import printable
 
 ENTRIES = Path(__file__).parent / "spaces"
 

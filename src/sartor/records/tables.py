@@ -276,17 +276,26 @@ def _column_names(path: Path) -> list[str]:
     import pyarrow.parquet as pq
 
     try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise InputError("data", str(path), f"has {size} bytes; must have at most {MAX_BYTES}")
         with path.open("rb") as file:
             first = file.readline(1 << 20)
         if (path.suffix.lower() == ".parquet") != first.startswith(PARQUET_MAGIC):
             raise _misnamed(path, first)
         if first.startswith(PARQUET_MAGIC):
-            return list(pq.read_schema(path).names)
+            facts = pq.read_metadata(path)
+            if facts.num_rows > MAX_ROWS:
+                raise InputError("data", str(path), f"has {facts.num_rows} rows; must have at most {MAX_ROWS}")
+            return list(facts.schema.to_arrow_schema().names)
         return [name.strip().strip('"').strip() for name in first.decode("utf-8-sig").strip().split(",")]
     except (OSError, ValueError, pa.ArrowException) as error:
         raise error if isinstance(error, InputError) else _unreadable(path, error) from None
 
 
+MAX_BYTES = 200_000_000
+"""Largest file of measurements that is read; the largest published has 10 MB."""
+MAX_ROWS = 5_000_000
+"""Most rows of a Parquet file, whose size says little; the largest published has 1.7 million."""
 PARQUET_MAGIC = b"PAR1"
 """The first bytes of every Parquet file."""
 

@@ -7,7 +7,6 @@ data/end_to_end/README.md. What a mode is taken to mean: ``inference_modes.ASSUM
 
 from __future__ import annotations
 
-import csv
 import difflib
 import math
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sartor.bounded import read_csv
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
@@ -58,22 +58,11 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 
 
 def _read(path: Path) -> tuple[Path, list[dict[str, str]]]:
-    try:
-        path = path / "inference.csv" if path.is_dir() else path
-        if not path.is_file():
-            raise InputError("data", str(path), "must be a .csv file that exists, or a folder with inference.csv")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [{str(k): (v or "").strip() for k, v in row.items() if k} for row in csv.DictReader(file)]
-    except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError("data", path.name, f"must be readable as csv ({' '.join(str(error).split())[:120]})") from None
+    path = path / "inference.csv" if path.is_dir() else path
+    rows = read_csv(path, "--data", "must be a .csv file that exists, or a folder with inference.csv", REQUIRED)
     if not rows:
-        raise InputError("data", path.name, "must have a row of measurements")
-    missing = [name for name in REQUIRED if name not in rows[0]]
-    if missing:
-        raise InputError("data", path.name, f"inference rows must have {', '.join(missing)}")
-    return path, rows
+        raise InputError("--data", str(path), "has no rows")
+    return path, [{name: value.strip() for name, value in row.items() if name} for row in rows]
 
 
 # ------------------------------------------------------------------------------------------- the answer

@@ -6,7 +6,6 @@ assumed is told per row and counted in the answer.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sartor.bounded import read_csv
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.parallel import ParallelDims
@@ -264,16 +264,9 @@ def _number(row: Mapping[str, str], name: str) -> float:
 
 def _read(path: Path) -> list[dict[str, str]]:
     file = path / "training.csv" if path.is_dir() else path
-    try:
-        with file.open(encoding="utf-8", newline="") as text:
-            rows = [{k: v or "" for k, v in row.items() if k is not None} for row in csv.DictReader(text)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("--data", str(path), f"must be a CSV file of training runs ({type(error).__name__})") from None
+    rows = read_csv(file, "--data", "must be a CSV file of training runs", REQUIRED)
     if not rows:
         raise InputError("--data", str(path), "has no rows")
-    missing = [name for name in REQUIRED if name not in rows[0]]
-    if missing:
-        raise InputError("--data", str(path), f"lacks the columns {', '.join(missing)}", ", ".join(REQUIRED))
     if len(rows) > MOST_ROWS:
         raise InputError("--data", str(path), f"has {len(rows)} rows; at most {MOST_ROWS} are read")
     return rows

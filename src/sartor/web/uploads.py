@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sartor.bounded import parse_toml
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table
@@ -23,12 +23,12 @@ from sartor.json_types import JsonDict, JsonMap
 
 def own_gpu(text: str) -> Gpu:
     """The device of a datasheet's or an accelerator's text. Raises ``InputError``."""
-    return device_from(_table("gpu_toml", text), "own")
+    return device_from(parse_toml(text, "gpu_toml", "the text sent"), "own")
 
 
 def own_cluster(text: str) -> Cluster:
     """The cluster of a file's text. Raises ``InputError``."""
-    table = _table("cluster_toml", text)
+    table = parse_toml(text, "cluster_toml", "the text sent")
     pools = table.get("others", [])
     for each in (table, *(pools if isinstance(pools, list) else [])):
         if isinstance(each, dict) and isinstance(each.get("gpu"), str):
@@ -43,14 +43,6 @@ def plain_name(field: str, name: object) -> str:
     if "/" in name or "\\" in name or name.endswith((".toml", ".json")) or "\x00" in name or len(name) > 200:
         raise InputError(field, name, "must be a name of the catalogue; over HTTP no file is read by its path")
     return name
-
-
-def _table(field: str, text: str) -> JsonDict:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(field, "the text sent", f"must be readable as TOML: {reason}") from None
 
 
 @contextmanager

@@ -8,12 +8,12 @@ package knows it. ``[own_rows]`` is a factor on the GEMMs' times.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sartor.bounded import read_toml
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.network import find_residual
@@ -22,6 +22,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
+MUST = "must be a TOML file of sartor calibrate"
 SIXTEEN_BITS = (DType.BF16, DType.FP16)
 """One set of units at one rate: a fit of either serves both."""
 
@@ -67,7 +68,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
 
 def read_calibration_file(path: str | Path) -> CalibrationFile:
     """The coefficients of a calibration file, each checked. Raises ``InputError``."""
-    table = _toml(Path(path))
+    table = read_toml(Path(path), "calibration", MUST)
     for key in ("gpu", "dtype"):
         if not isinstance(table.get(key), str):
             raise InputError("calibration", str(path), f"must name its {key}, as sartor calibrate writes it")
@@ -115,14 +116,6 @@ def _stream(kind: type, values: Any, path: str | Path) -> Any:
             raise InputError(name, value, f"in {path} must be numbers of at least 0")
         out[name] = tuple(tuple(row) for row in value) if isinstance(value, list) else value
     return kind(**out)
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        reason = " ".join(str(error).split())[:120]
-        raise InputError("calibration", str(path), f"must be a TOML file that can be read ({reason})") from None
 
 
 def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:

@@ -11,11 +11,11 @@ apply multiply, of deviations (``_sigma``) the largest holds, of other constants
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sartor.bounded import read_toml
 from sartor.cost.correction.tables import table_of
 from sartor.errors import InputError
 
@@ -70,11 +70,7 @@ def packaged_training_table() -> Mapping[str, Any]:
 
 def read_training_table(path: str | Path) -> Mapping[str, Any]:
     """A table of one's own. ``InputError`` when it cannot be read or a constant is no finite number above or at 0."""
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        reason = " ".join(str(error).split())[:120]
-        raise InputError("training constants", str(path), f"must be a readable TOML file ({reason})") from None
+    table = read_toml(Path(path), "--calibration", "must be a TOML file of step constants")
     for section in ("default", "generation", "precision", "framework", "experts", "unseen"):
         _check(section, table.get(section, {}))
     return table
