@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from sartor.model.reading import ModelReading
 from sartor.model.workload import Workload
 from sartor.operators import Collective, Gemm, OperatorGraph
 from sartor.step.results import step_source
+from sartor.step.stage_bytes import usable_of
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
     from sartor.shapes.search import ShapeSearch
+    from sartor.step.inference import Serving
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
     from sartor.step.stage_table import StageRow
@@ -78,6 +81,27 @@ class ModelEstimate:
     """Of training: step and memory of the whole plan."""
     run: InRun | None = None
     """Of training: the device at work in it."""
+    serving: Serving | None = None
+    """Of inference: memory, and what serving is judged by."""
+    would_fit: tuple[Mapping[str, int | str], ...] = ()
+    """Where it does not fit in memory: changes with each of which it would, the best first."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest device."""
+        if self.serving is not None:
+            return self.serving.memory.peak_bytes
+        return 0.0 if self.priced is None else float(self.priced.peak_bytes)
+
+    @property
+    def usable_bytes(self) -> float:
+        """What may be filled of a device's memory."""
+        held = self.question.held
+        return usable_of(self.question.gpu) if held is None else held.limit_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.usable_bytes
 
     @property
     def time_s(self) -> Floats:
@@ -135,6 +159,19 @@ class GemmAnswer:
     alternatives: tuple[GemmAlternative, ...]
     calibration: str = "own"
     """Whose fit its coefficients are, as ``Calibration.owner`` says."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Both operands and the result."""
+        return float(self.gemm.bytes_moved)
+
+    @property
+    def usable_bytes(self) -> float:
+        return usable_of(self.gpu)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.usable_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,6 @@ from sartor.operators import DType
 from sartor.step.question import training_job
 from sartor.step.recipes import workload_of
 from sartor.step.trainers import default_trainer, trainer_named
-from sartor.units import GIB
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Sequences at once in inference when nobody says."""
@@ -253,22 +252,9 @@ def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bo
             *dtype_notes,
             *(f"{name}={taken} (default)" for name, given, taken in sizes if given is None),
             *lengths,
-            *_weights_note(workload, dims, asked.gpu, asked.reading),
             *((EAGER,) if eager else ()),
         ),
     )
 
 
 EAGER = "eager: memory-bound kernels wait for the host to launch them; launches of GEMMs are hidden"
-
-
-def _weights_note(workload: Workload, dims: ParallelDims, gpu: Gpu, reading: ModelReading) -> tuple[str, ...]:
-    """Says when the weights of inference exceed a device's memory: the times are then of a share that needs more
-    devices."""
-    held = reading.num_params * workload.dtype.bytes / (int(dims.tp) * int(dims.pp))
-    if held <= gpu.hbm_bytes:
-        return ()
-    return (
-        f"weights need {held / GIB:,.0f} GiB per device, but {gpu.name} has {gpu.hbm_bytes / GIB:.0f} GiB: times "
-        "are for one tensor-parallel rank with all layers; use more devices to run the model",
-    )

@@ -31,11 +31,11 @@ from sartor.operators import Gemm, Layout, Part
 from sartor.plans.search import HeldPlan
 from sartor.read.graph_json import not_traced
 from sartor.rules.rule import largest_split
-from sartor.step.footprint import usable_bytes
+from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
 from sartor.step.stage_table import of_slowest_stage
-from sartor.units import Floats, format_bytes
+from sartor.units import Floats
 
 if TYPE_CHECKING:
     from sartor.shapes.quality import QualityGuard
@@ -116,7 +116,15 @@ def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
     factor = question.reading.interval_factor
     found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
-    return ModelEstimate(question=question, graph=graph, estimate=found, layer_time_s=_layer_s(question, found))
+    served = serving(found, question.workload, question.dims, question.calibration)
+    return ModelEstimate(
+        question=question,
+        graph=graph,
+        estimate=found,
+        layer_time_s=_layer_s(question, found),
+        serving=served,
+        would_fit=served.would_fit,
+    )
 
 
 def _layer_s(question: Question, found: Estimate) -> Floats:
@@ -135,13 +143,6 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
     factor = question.reading.interval_factor
     whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster)
     found = of_slowest_stage(whole, job, plan, cluster, question.calibration)
-    over = priced.peak_bytes - usable_bytes(cluster)
-    if over > 0:
-        note = (
-            f"does not fit: {format_bytes(priced.peak_bytes)} on the fullest device, {format_bytes(over)} more than it "
-            "has; the times are those of a device that has them"
-        )
-        question = replace(question, assumptions=(*question.assumptions, note))
     return ModelEstimate(
         question=question,
         graph=found.graph,
@@ -149,6 +150,7 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
         layer_time_s=_layer_s(question, whole),
         priced=priced,
         run=run,
+        would_fit=() if priced.peak_bytes <= held.limit_bytes else held.would_fit(question.calibration),
     )
 
 

@@ -161,6 +161,7 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     """Print one model's findings; its worst grade."""
     from sartor import api
     from sartor.report import contract, lint_formats
+    from sartor.report.fit_words import fit_lines
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)
@@ -173,6 +174,8 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     elif format == "text":
         if named:
             print(printable(model))
+        for line in fit_lines(found.base):
+            c.show(line)
         c.show(lint_formats.text(found.findings, width=c.console().width - 2))
         for sentence in found.base.question.reading.assumptions:
             c.say(f"assumed: {printable(sentence)}")

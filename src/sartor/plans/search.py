@@ -35,11 +35,12 @@ from sartor.plans.evaluate import (
 )
 from sartor.plans.fixed import check_fixed
 from sartor.plans.front import Kept, chosen, first_of, joined
-from sartor.plans.relax import tightest
+from sartor.plans.relax import something_fits, tightest
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
 from sartor.step.coefficients import coefficients_for
+from sartor.step.footprint import usable_bytes
 from sartor.step.question import padded_shape
 from sartor.step.recipes import kernels_of
 from sartor.step.running import InRun, in_a_run
@@ -47,6 +48,24 @@ from sartor.step.tables import KnownBlocks
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly along it."""
+
+LEANER: tuple[Mapping[str, int], ...] = (
+    {"recompute": int(Recompute.SELECTIVE)},
+    {"recompute": int(Recompute.FULL)},
+    {"zero_stage": 3},
+    {"microbatch_size": 1},
+    {"microbatch_size": 1, "recompute": int(Recompute.FULL)},
+    {"zero_stage": 3, "recompute": int(Recompute.FULL)},
+    {"zero_stage": 3, "microbatch_size": 1, "recompute": int(Recompute.FULL)},
+)
+"""Changes of a plan that need no other split of the model, the cheapest first."""
+
+WIDER: tuple[Mapping[str, int], ...] = tuple(
+    {"tp": tp, "pp": pp, "recompute": int(recompute)}
+    for tp, pp in ((2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16))
+    for recompute in (Recompute.NONE, Recompute.FULL)
+)
+"""Splits of the model over more devices, the fewest first."""
 
 FRONTS = 1000
 """Plans of the front, and the best of each set of dims, whose layers are recomputed in every number, fastest first."""
@@ -136,6 +155,32 @@ class HeldPlan:
             raise InputError("plan", said or "one device", max(rejected, key=lambda each: rejected[each]))
         _, best = _best(pricer, kept, 1)
         return best[0] if best else priced(pricer, kept.leanest.rows)[0]
+
+    @property
+    def limit_bytes(self) -> float:
+        """What a device of the plan can be filled with."""
+        return usable_bytes(self.cluster)
+
+    def would_fit(self, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
+        """Of a plan that does not fit, changes after which it would: without more devices a replica, and with."""
+        pricer = make_pricer(self.job, self.cluster, calibration)
+        found = [next((c for c in changes if self._fits_with(pricer, c)), None) for changes in (LEANER, WIDER)]
+        some = [{n: v for n, v in c.items() if v != self.axes[n]} for c in found if c is not None]
+        apart = some[:1] + [c for c in some[1:] if not some[0].items() <= c.items()]
+        words = {int(each): each.word for each in Recompute}
+        return tuple({n: words[v] if n == "recompute" else v for n, v in change.items()} for change in apart)
+
+    def _fits_with(self, pricer: Pricer, change: Mapping[str, int]) -> bool:
+        """Of as many devices, or of as many replicas where the devices are a usual run's."""
+        axes = {**self.axes, **change}
+        if any(axes[name] < self.axes[name] for name in ("tp", "pp", "zero_stage", "recompute")) or axes == self.axes:
+            return False
+        one_replica = axes["tp"] * axes["pp"] * axes["cp"]
+        if not self.assumed:
+            axes["dp"] = self.num_devices // one_replica
+        axes["sequence_parallel"] = int(axes["tp"] > 1 and self.job.seq_len % (axes["tp"] * axes["cp"]) == 0)
+        devices = one_replica * axes["dp"]
+        return (self.assumed or devices == self.num_devices) and something_fits(pricer, devices, axes)
 
     def split(self, **degrees: int) -> HeldPlan:
         """The same with other degrees of tensor, expert and pipeline parallelism and as many replicas."""

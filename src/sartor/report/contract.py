@@ -11,6 +11,7 @@ from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEsti
 from sartor.cost.collective.ring import volume
 from sartor.cost.cost import Cost
 from sartor.json_types import JsonDict
+from sartor.model.workload import Phase
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
 from sartor.plans.search import HeldPlan
 from sartor.units import Floats
@@ -83,6 +84,19 @@ def totals_body(answer: ModelEstimate) -> JsonDict:
         "flops": plain(found.matmul_flops),
         **picked(answer, "tokens_per_s", "mfu"),
         **step_body(answer),
+        **serving_body(answer),
+        **fit_body(answer),
+    }
+
+
+def fit_body(answer: ModelEstimate) -> JsonDict:
+    """Whether the fullest device has memory enough, and changes with each of which it would."""
+    return {
+        "fits": answer.fits,
+        "peak_bytes": plain(answer.peak_bytes),
+        "usable_bytes": plain(answer.usable_bytes),
+        "headroom": plain(1 - answer.peak_bytes / answer.usable_bytes),
+        "would_fit": [dict(each) for each in answer.would_fit],
     }
 
 
@@ -92,15 +106,31 @@ def step_body(answer: ModelEstimate) -> JsonDict:
     if held is None or priced is None:
         return {}
     from sartor.report.plan_body import priced_body
-    from sartor.step.footprint import usable_bytes
 
-    usable = usable_bytes(held.cluster)
     of_plan = priced_body(priced, answer.source.value)
-    plan_keys = [key for key in of_plan if key not in ("low_s", "high_s", "source", "mfu")]
+    return {key: of_plan[key] for key in of_plan if key not in ("low_s", "high_s", "source", "mfu", "peak_bytes")}
+
+
+def serving_body(answer: ModelEstimate) -> JsonDict:
+    """Of inference: memory of one device, and what decoding and prefill are judged by."""
+    served = answer.serving
+    if served is None:
+        return {}
+    dims = answer.question.dims
+    workload = answer.question.workload
+    decode = {"time_per_output_token_s": plain(answer.time_s), "knee_microbatch_size": served.knee}
+    prefill = {"time_to_first_token_s": plain(answer.time_s)}
     return {
-        **{key: of_plan[key] for key in plan_keys},
-        "fits": priced.peak_bytes <= usable,
-        "headroom": plain(1 - priced.peak_bytes / usable),
+        "step_s": plain(answer.time_s),
+        "tokens_per_s_per_device": plain(answer.tokens_per_s / (int(dims.tp) * int(dims.pp))),
+        "bandwidth_utilization": served.bandwidth_utilization,
+        **(decode if workload.phase is Phase.DECODE else prefill),
+        "kv_cache_bytes_per_sequence": served.memory.kv_cache_bytes_per_sequence,
+        "max_microbatch_size": served.most_sequences,
+        "memory": {
+            name: getattr(served.memory, name)
+            for name in ("param_bytes", "kv_cache_bytes", "workspace_bytes", "context_bytes")
+        },
     }
 
 
@@ -148,6 +178,8 @@ def gemm_body(answer: GemmAnswer) -> JsonDict:
         **operator_body(answer.gemm, answer.cost),
         "achieved_flops_per_s": plain(answer.gemm.flops / answer.cost.time_s),
         "calibration": answer.calibration,
+        "fits": answer.fits,
+        "peak_bytes": plain(answer.peak_bytes),
         "tiles": [record(tile) for tile in answer.alternatives],
     }
 
@@ -182,6 +214,7 @@ def lint_body(answer: Lint) -> JsonDict:
     return {
         "model": model_body(answer.base),
         "workload": workload_body(answer.base),
+        **fit_body(answer.base),
         "findings": [finding.to_dict() for finding in answer.findings],
         "worst_grade": worst_grade(answer.findings),
     }

@@ -17,6 +17,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
 from sartor.operators import Operator, Pass, kind_name
+from sartor.report.fit_words import fit_lines, serving_words
 from sartor.report.grid import share_bar
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
@@ -50,6 +51,7 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
     question = answer.question
     return Group(
         heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
+        *fit_lines(answer),
         *_what_is_listed(answer),
         operators_table(answer.estimate),
         totals_line(answer),
@@ -178,9 +180,12 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
     word = "Time" if priced is None else "Step time"
     text = Text(f"{word} ", style="bold")
     text.append(interval_text(float(answer.time_s), float(answer.low_s), float(answer.high_s)), style="bold")
-    text.append(
-        f"; {format_count(float(answer.tokens_per_s))} tokens/s; {format_share(float(answer.mfu))} of dense peak (MFU)"
-    )
+    text.append("; ")
+    if answer.serving is not None:
+        text.append(serving_words(answer, answer.serving))
+    else:
+        rate, mfu = format_count(float(answer.tokens_per_s)), format_share(float(answer.mfu))
+        text.append(f"{rate} tokens/s; {mfu} of dense peak (MFU)")
     if priced is not None:
         text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
     each = "; " if priced is None else ". Each microbatch: "

@@ -34,7 +34,14 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     head.append(f"({gemm.dtype.value}, {gemm.layout.value}) on {printable(answer.gpu.name)}", style="bold")
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
     line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.source.value}")
-    return Group(head, Rule(style="dim", characters="-"), line, Text(gemm_reason(answer)), Text(), tiles_table(answer))
+    too_large = [] if answer.fits else [Text(_too_large(answer), style="bold red")]
+    rule = Rule(style="dim", characters="-")
+    return Group(head, rule, *too_large, line, Text(gemm_reason(answer)), Text(), tiles_table(answer))
+
+
+def _too_large(answer: GemmAnswer) -> str:
+    need, room = format_bytes(answer.peak_bytes), format_bytes(answer.usable_bytes)
+    return f"Does not fit: operands and result need {need}, but {printable(answer.gpu.name)} has {room} to fill."
 
 
 def gemm_reason(answer: GemmAnswer) -> str:

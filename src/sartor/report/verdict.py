@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sartor.report.fit_words import does_not_fit
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text, sure_text
 from sartor.shapes.choose import NOISE
 from sartor.units import format_count, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import Advice
+    from sartor.answers import Advice, ModelEstimate
     from sartor.rules.rule import Finding
     from sartor.shapes.quality import Quality
     from sartor.shapes.search import Candidate, ShapeSearch
@@ -40,10 +41,17 @@ def where_time_goes(advice: Advice) -> str:
     word = {"train": "A training step", "prefill": "Prefill", "decode": "One decoding step"}[
         question.workload.phase.value
     ]
-    return (
-        f"{word} of {model} on {many}{printable(question.gpu.name)} takes {step} and reaches "
-        f"{format_share(float(base.mfu))} of the dense peak (MFU). {_shares(times)}"
-    )
+    first = "" if base.fits else f"{does_not_fit(base)} "
+    where = f"{many}{printable(question.gpu.name)}"
+    return f"{first}{word} of {model} on {where} takes {step}{_reaches(base)}. {_shares(times)}"
+
+
+def _reaches(base: ModelEstimate) -> str:
+    """Utilisation: of arithmetic in training, of bandwidth as well in inference."""
+    mfu = format_share(float(base.mfu))
+    if base.serving is None:
+        return f" and reaches {mfu} of the dense peak (MFU)"
+    return f", uses {format_share(base.serving.bandwidth_utilization)} of the HBM bandwidth and {mfu} of the dense peak"
 
 
 def _shares(times: OperatorTimes) -> str:

@@ -15,7 +15,7 @@ from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint
-from sartor.step.stage_bytes import USABLE_SHARE, StageBytes, devices_of, reserved_bytes, stage_bytes
+from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
 from sartor.units import BoolArray, Bools, FloatArray, IntArray
 
 CHUNK = 8192
@@ -73,7 +73,7 @@ def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
 
 def usable_bytes(cluster: Cluster) -> float:
     """Memory of a device of the cluster that a process can fill; of a mixed cluster, of its smallest device."""
-    return min(gpu.hbm_bytes * (USABLE_SHARE if gpu.accelerator is None else 1.0) for gpu in cluster.gpus)
+    return min(usable_of(gpu) for gpu in cluster.gpus)
 
 
 def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:

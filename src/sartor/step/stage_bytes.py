@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
@@ -20,6 +21,11 @@ A100 and H100 of 80 GiB)."""
 
 TIGHT_FRAGMENTATION = 1.03
 """What is left of the gaps on a full device, whose allocator gives idle blocks back before it gives up (assumed)."""
+
+
+def usable_of(gpu: Gpu) -> float:
+    """Bytes of a device's memory that a process can fill."""
+    return gpu.hbm_bytes * (USABLE_SHARE if gpu.accelerator is None else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""Whether a model fits in a device's memory, what would, and how serving is judged, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from sartor.model.workload import Phase
+from sartor.report.words import count_text, printable
+from sartor.units import format_bytes, format_count, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import ModelEstimate
+    from sartor.step.inference import Serving
+
+NAMES = {
+    "param_bytes": "weights",
+    "grad_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "stash_bytes": "activations",
+    "kv_cache_bytes": "KV cache",
+    "workspace_bytes": "workspace",
+}
+
+
+def fit_lines(answer: ModelEstimate) -> list[Text]:
+    """What does not fit, to be said first; nothing where all is well."""
+    return [] if answer.fits else [Text(f"{does_not_fit(answer)}\n", style="bold red")]
+
+
+def does_not_fit(answer: ModelEstimate) -> str:
+    """``Does not fit: 1,380 GiB per device (KV cache 1,280 GiB, weights 16.4 GiB), h100_sxm can use 79.2 GiB. ...``"""
+    serving, priced = answer.serving, answer.priced
+    of = serving.memory if serving is not None else None if priced is None else priced.footprint
+    sizes = {word: float(getattr(of, name, 0.0)) for name, word in NAMES.items()}
+    largest = sorted(sizes, key=lambda word: -sizes[word])[:3]
+    parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
+    gpu = printable(answer.question.gpu.name)
+    return (
+        f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
+        f"{format_bytes(answer.usable_bytes)} to fill. {_would_fit(answer.would_fit)} Times are those of a device "
+        "with enough memory."
+    )
+
+
+def _would_fit(changes: tuple[Mapping[str, int | str], ...]) -> str:
+    if not changes:
+        return "Nothing that was tried would fit: use devices with more memory, or shorter sequences."
+    return f"It would fit with {', or with '.join(map(_change, changes))}."
+
+
+def _change(change: Mapping[str, int | str]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in change.items())
+
+
+def serving_words(answer: ModelEstimate, served: Serving) -> str:
+    """Decode and prefill in the words of those who serve: per token, per device, bandwidth, cache, knee."""
+    dims, workload, memory = answer.question.dims, answer.question.workload, served.memory
+    decodes = workload.phase is Phase.DECODE
+    rate = float(answer.tokens_per_s) / (int(dims.tp) * int(dims.pp))
+    words = [
+        f"{format_count(rate)} tokens/s per device",
+        f"{format_share(served.bandwidth_utilization)} of HBM bandwidth",
+        f"{format_share(float(answer.mfu))} of dense peak (MFU)",
+    ]
+    if decodes:
+        words[0] = f"{format_seconds(float(answer.time_s))} per output token, {words[0]}"
+    cache = format_bytes(memory.kv_cache_bytes_per_sequence)
+    words.append(f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.usable_bytes)} filled")
+    most = count_text(served.most_sequences, "sequence")
+    words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
+    if decodes and served.knee is not None:
+        words.append(f"GEMMs become compute-bound at {count_text(served.knee, 'sequence')} (the knee)")
+    return "; ".join(words)

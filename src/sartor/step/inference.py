@@ -1,0 +1,218 @@
+"""Memory of a device that serves a model: weights, key/value cache, the operators at work; and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.price import Estimate, price
+from sartor.hardware.gpu import Gpu
+from sartor.model.counts import count_params
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer
+from sartor.model.lower import lower
+from sartor.model.lower.split import feasible
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.training import TrainingPlan
+from sartor.model.workload import Phase, Workload
+from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
+from sartor.step.held_bytes import context_bytes
+from sartor.step.stage_bytes import usable_of
+from sartor.units import ceil_div
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+"""Tensor-parallel degrees that are tried for a model that does not fit."""
+
+MANY = 1 << 20
+"""Sequences beyond which nobody asks how many more fit."""
+
+STATE_BYTES = 4.0
+"""Per element of a state-space layer's state, which is kept in fp32 (Mamba-2's released inference code)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceMemory:
+    """Bytes of one device of a tensor- and expert-parallel group that serves a model."""
+
+    param_bytes: float
+    kv_cache_bytes: float
+    """Keys and values of all sequences: their context and the tokens at work."""
+    workspace_bytes: float
+    """The residual stream, and the inputs and outputs of the largest operator."""
+    context_bytes: float
+    """CUDA context, libraries, NCCL's buffers."""
+    kv_cache_bytes_per_sequence: float
+    usable_bytes: float
+    """What a process can fill of the device's memory."""
+
+    @property
+    def peak_bytes(self) -> float:
+        return self.param_bytes + self.kv_cache_bytes + self.workspace_bytes + self.context_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.usable_bytes
+
+    @property
+    def headroom(self) -> float:
+        """Share of the usable memory that stays free; negative where the model does not fit."""
+        return 1 - self.peak_bytes / self.usable_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a pass of inference is judged by, beside its time."""
+
+    memory: InferenceMemory
+    would_fit: tuple[Mapping[str, int | str], ...]
+    """Where it does not fit: changes with each of which it would, the best first."""
+    most_sequences: int
+    """Of this length that fit at once."""
+    bandwidth_utilization: float
+    knee: int | None
+    """Of decoding: sequences from which GEMMs are bound by compute."""
+
+
+def serving(estimate: Estimate, workload: Workload, dims: ParallelDims, calibration: Calibration | None) -> Serving:
+    """Of a priced pass of inference."""
+    gpu = estimate.device
+    memory = inference_memory(workload, dims, gpu, estimate.graph)
+    return Serving(
+        memory=memory,
+        would_fit=() if memory.fits else would_fit(workload, dims, gpu),
+        most_sequences=most_sequences(workload, dims, gpu),
+        bandwidth_utilization=bandwidth_utilization(estimate),
+        knee=knee_sequences(workload, dims, gpu, calibration),
+    )
+
+
+def inference_memory(
+    workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None
+) -> InferenceMemory:
+    """Of one pass of inference; ``graph`` is that pass's, where it is known already."""
+    graph = lower(workload, dims) if graph is None else graph
+    element = _wide(workload.dtype).bytes
+    each = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element) / int(dims.pp)
+    return InferenceMemory(
+        param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
+        kv_cache_bytes=each * float(workload.microbatch_size),
+        workspace_bytes=_workspace(workload, graph, element),
+        context_bytes=float(context_bytes(TrainingPlan(dims=dims), gpu)),
+        kv_cache_bytes_per_sequence=each,
+        usable_bytes=usable_of(gpu),
+    )
+
+
+def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> float:
+    """Of one device: matrices in layers in ``dtype``, tables and the head in 16 bits at least."""
+    counts = count_params(shape)
+    tables = float(counts.embedding) + (0.0 if shape.tied_embeddings else float(counts.lm_head))
+    experts = float(counts.routed_expert)
+    dense = float(counts.total) - tables - experts
+    of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / int(dims.ep)
+    return of_group / (int(dims.tp) * int(dims.pp))
+
+
+def kv_cache_bytes(shape: TransformerShape, tokens: int, tp: int, element: float) -> float:
+    """One sequence's cache on one of ``tp`` devices: layers with a window keep the window, latent attention keeps the
+    latent on every device, state-space layers keep their state whatever the length."""
+    runs = (run for stack in shape.stacks if stack.is_text for run in stack.runs)
+    return sum(float(run.count) * _cached(mixer, tokens, tp, element) for run in runs for mixer in run.layer.mixers)
+
+
+def _cached(
+    mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer, tokens: int, tp: int, element: float
+) -> float:
+    if isinstance(mixer, StateSpaceMixer):
+        state = float(mixer.inner_size) * float(mixer.state_size) * STATE_BYTES
+        return (state + float(mixer.conv_channels) * mixer.conv_size * element) / tp
+    kept = min(tokens, mixer.window) if mixer.window else tokens
+    if isinstance(mixer, LatentAttentionMixer):
+        return kept * float(mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element
+    if mixer.shares_kv or not (mixer.causal or mixer.cross):
+        return 0.0
+    pooled = tokens // mixer.pooled if mixer.pooled else 0
+    width = float(mixer.head_dim) + (0.0 if mixer.shares_k_as_v else float(mixer.value_dim))
+    return (kept + pooled) * float(ceil_div(mixer.num_kv_heads, tp)) * width * element
+
+
+def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> float:
+    """The residual stream with its copy before the norm, and the largest operator's activations."""
+    stream = 2.0 * float(workload.tokens) * float(workload.shape.hidden_size) * element
+    gemms = (op for op in graph.operators if isinstance(op, Gemm))
+    return stream + max((float(op.batch * op.m * (op.n + op.k)) * element for op in gemms), default=0.0)
+
+
+def _wide(dtype: DType) -> DType:
+    """Of what 8- and 4-bit serving keeps in 16 bits: tables, activations, the cache."""
+    return dtype if dtype.bytes >= 2 else DType.BF16
+
+
+# -- what would fit ------------------------------------------------------------------------------------------------
+
+
+def most_sequences(workload: Workload, dims: ParallelDims, gpu: Gpu) -> int:
+    """Sequences of this length that fit at once; 0 where not even one does."""
+    low, high = 0, 1
+    while high < MANY and _fits(workload, dims, gpu, high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fits(workload, dims, gpu, middle) else (low, middle)
+    return low
+
+
+def would_fit(workload: Workload, dims: ParallelDims, gpu: Gpu) -> tuple[Mapping[str, int | str], ...]:
+    """Changes with which a pass fits: the fewest devices that hold it whole; else the split that holds most sequences
+    per device, with as many; and the most sequences that fit as it is split."""
+    asked, here = int(workload.microbatch_size), most_sequences(workload, dims, gpu)
+    fewer: list[Mapping[str, int | str]] = [{"microbatch_size": here}] if here else []
+    wider = [("tp", n) for n in WIDTHS if n > int(dims.tp)]
+    wider += [("ep", n) for n in WIDTHS if n > int(dims.ep) and workload.shape.moe_ffn is not None]
+    splits = [(name, n, replace(dims, tp=n) if name == "tp" else replace(dims, ep=n)) for name, n in wider]
+    splits = [each for each in splits if feasible(workload.shape, each[2])]
+    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, asked)), None)
+    if whole is not None:
+        return (dict([whole]), *fewer)
+    most = {(name, n): most_sequences(workload, split, gpu) for name, n, split in splits}
+    best = max(most, key=lambda at: most[at] / at[1], default=("tp", 0))
+    if best[1] and most[best] / best[1] > here / int(dims.tp):
+        return ({best[0]: best[1], "microbatch_size": most[best]}, *fewer)
+    return tuple(fewer)
+
+
+def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int) -> bool:
+    return inference_memory(replace(workload, microbatch_size=sequences), dims, gpu).fits
+
+
+# -- what serving is judged by ---------------------------------------------------------------------------------------
+
+
+def bandwidth_utilization(estimate: Estimate) -> float:
+    """Bytes that the operators move by design, per second over the peak bandwidth (above 1 where the L2 cache keeps
+    some of them)."""
+    operators = (op for op in estimate.graph.operators if not isinstance(op, Collective))
+    moved = sum(float(op.bytes_moved) * float(op.count) for op in operators)
+    return moved / float(estimate.time_s) / estimate.device.hbm_bytes_per_s
+
+
+def knee_sequences(
+    workload: Workload, dims: ParallelDims, gpu: Gpu, calibration: Calibration | None = None
+) -> int | None:
+    """The fewest sequences at which decoding's GEMMs are bound by compute instead of by reading weights: further ones
+    no longer come almost free. None where that is beyond 16,384 sequences."""
+    if workload.phase is not Phase.DECODE or workload.shape.traced is not None:
+        return None
+    batch = np.unique(np.geomspace(1, 16384, 113).round().astype(np.int64))
+    graph = lower(replace(workload, microbatch_size=batch), dims)
+    gemms = tuple(op for op in graph.operators if isinstance(op, (Gemm, GroupedGemm)))
+    costs = price(OperatorGraph(operators=gemms), gpu, calibration).costs
+    compute, memory = (
+        sum((np.asarray(getattr(c, term)) * op.count for op, c in zip(gemms, costs, strict=True)), np.zeros(batch.size))
+        for term in ("compute_s", "memory_s")
+    )
+    bound = np.flatnonzero(compute >= memory)
+    return int(batch[bound[0]]) if bound.size else None

@@ -1,0 +1,114 @@
+"""Memory of serving, and what it is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import sartor
+from sartor.hardware.catalog import load_gpu
+from sartor.model.counts import count_params
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Phase, Workload
+from sartor.model.zoo import load_model
+from sartor.operators import DType
+from sartor.report.fit_words import does_not_fit
+from sartor.step.inference import inference_memory, kv_cache_bytes, most_sequences, weight_bytes, would_fit
+
+H100 = load_gpu("h100_sxm")
+
+
+def decoding(model: str, sequences: int = 8, context: int = 4096, dtype: DType = DType.BF16) -> Workload:
+    shape = load_model(model)
+    return Workload(shape=shape, phase=Phase.DECODE, microbatch_size=sequences, context_len=context, dtype=dtype)
+
+
+def test_the_cache_of_llama_3_8b_is_counted_by_hand() -> None:
+    """32 layers x 8 key/value heads x 2 x 128 elements of 2 bytes for each of 4097 tokens."""
+    assert kv_cache_bytes(load_model("llama-3-8b"), 4097, 1, 2.0) == 32 * 8 * 2 * 128 * 2 * 4097
+
+
+def test_the_cache_of_latent_attention_is_its_latent_on_every_device() -> None:
+    """DeepSeek-V3: 61 layers x (512 + 64) elements of 2 bytes a token."""
+    shape = load_model("deepseek-v3")
+    assert kv_cache_bytes(shape, 1000, 1, 2.0) == kv_cache_bytes(shape, 1000, 8, 2.0) == 61 * 576 * 2 * 1000
+
+
+def test_a_window_bounds_the_cache() -> None:
+    shape = load_model("gpt-oss-20b")
+    short, long = (kv_cache_bytes(shape, n, 1, 2.0) for n in (128, 128 * 64))
+    assert long == pytest.approx(short * (64 + 1) / 2)  # every other layer sees 128 tokens
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_weights_are_all_parameters_and_split_evenly(model: str) -> None:
+    shape = load_model(model)
+    whole = weight_bytes(shape, ParallelDims(), DType.BF16)
+    assert whole == 2 * count_params(shape).total
+    assert weight_bytes(shape, ParallelDims(tp=8), DType.BF16) == whole / 8
+
+
+def test_narrow_weights_leave_tables_in_16_bits() -> None:
+    shape = load_model("llama-3-8b")
+    counts = count_params(shape)
+    assert weight_bytes(shape, ParallelDims(), DType.FP8) == counts.total + counts.embedding + counts.lm_head
+
+
+def test_what_would_fit_does_fit_and_one_sequence_more_would_not() -> None:
+    asked = decoding("llama3-70b", 256, 131072)
+    for change in would_fit(asked, ParallelDims(), H100):
+        then = replace(asked, microbatch_size=int(change.get("microbatch_size", 256)))
+        split = ParallelDims(tp=int(change.get("tp", 1)))
+        assert inference_memory(then, split, H100).fits
+        more = replace(then, microbatch_size=int(then.microbatch_size) + 1)
+        assert not inference_memory(more, split, H100).fits
+
+
+def test_most_sequences_is_the_last_that_fits() -> None:
+    asked, dims = decoding("llama-3-8b"), ParallelDims()
+    most = most_sequences(asked, dims, H100)
+    assert inference_memory(replace(asked, microbatch_size=most), dims, H100).fits
+    assert not inference_memory(replace(asked, microbatch_size=most + 1), dims, H100).fits
+
+
+def test_a_decode_that_needs_1280_gib_of_cache_per_device_is_said_not_to_fit_first() -> None:
+    found = sartor.estimate("llama3-70b", "h100", phase="decode", microbatch_size=256, context_len=131072, tp=8)
+    assert found.serving is not None
+    assert found.serving.memory.kv_cache_bytes == pytest.approx(1280 * 2**30, rel=1e-4)
+    assert not found.fits
+    assert "It would fit with microbatch_size=12" in does_not_fit(found)
+
+
+def test_decode_answers_in_words_of_serving() -> None:
+    from sartor.report.contract import totals_body
+
+    found = sartor.estimate("llama-3-8b", "h100", phase="decode")
+    body = totals_body(found)
+    assert body["time_per_output_token_s"] == body["step_s"] == found.time_s
+    assert body["tokens_per_s_per_device"] == pytest.approx(8 / found.time_s)
+    assert 0.5 < body["bandwidth_utilization"] < 1
+    assert 100 < body["knee_microbatch_size"] < 400  # ridge of an H100: 295 FLOP/byte
+    assert body["fits"]
+    assert body["headroom"] > 0.5
+
+
+def test_two_devices_give_each_half_the_tokens() -> None:
+    from sartor.report.contract import totals_body
+
+    body = totals_body(sartor.estimate("llama-3-8b", "h100", phase="decode", tp=2))
+    assert body["tokens_per_s_per_device"] == pytest.approx(body["tokens_per_s"] / 2)
+
+
+def test_training_that_does_not_fit_says_what_would() -> None:
+    asked = {"num_devices": 64, "global_batch_size": 256, "tp": 8}
+    found = sartor.estimate("llama3-70b", "h100", **asked)  # type: ignore[arg-type]
+    assert not found.fits
+    assert found.would_fit
+    then = sartor.estimate("llama3-70b", "h100", **asked, **found.would_fit[0])  # type: ignore[arg-type]
+    assert then.fits
+
+
+def test_a_product_larger_than_the_memory_is_said_not_to_fit() -> None:
+    assert not sartor.gemm(200_000, 200_000, 200_000).fits
+    assert sartor.gemm(4096, 4096, 4096).fits
