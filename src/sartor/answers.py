@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sartor.plans.next import NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import HeldPlan
+    from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
     from sartor.shapes.search import ShapeSearch
@@ -208,6 +209,10 @@ class PlanAnswer:
     """Pipeline ranks of the best plan."""
     cost: RunCost | None = None
     """Of the token budget under the best plan; None where nothing fits."""
+    costs: tuple[RunCost | None, ...] = ()
+    """The same of every search's best plan."""
+    why_not: WhyNot | None = None
+    """The plan that was asked about, beside the best."""
     next_steps: tuple[NextStep, ...] = ()
     """Changes of the job or trainer that would pay under the best plan."""
     roomier: PricedPlan | None = None

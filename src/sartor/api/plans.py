@@ -16,11 +16,14 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.step.results import step_source
 
 if TYPE_CHECKING:
+    from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchFiles, LaunchReading
     from sartor.model.shape import TransformerShape
-    from sartor.model.training import TrainingPlan
-    from sartor.plans.result import PricedPlan
+    from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
+    from sartor.plans.why_not import WhyNot
+    from sartor.step.run_cost import RunCost
 
 
 def plan(
@@ -41,6 +44,8 @@ def plan(
     tokens: float = 1e12,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
+    why_not: Mapping[str, int | str] | None = None,
+    simple: bool = False,
     progress: Progress | None = None,
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
@@ -48,16 +53,17 @@ def plan(
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
     each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
     costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
-    ``routing_skew`` the largest expert's tokens over the mean. Raises ``InputError``; where nothing fits, the answer
-    says what would.
+    ``routing_skew`` the largest expert's tokens over the mean. ``why_not`` names axes of a plan to hold beside the best
+    one, ``simple`` searches plans of data and tensor parallelism alone. Raises ``InputError``; where nothing fits, the
+    answer says what would.
     """
     from sartor.plans.next import next_steps, roomier
     from sartor.plans.search import make_pricer, search_plans
     from sartor.step.question import training_job
-    from sartor.step.run_cost import run_cost
     from sartor.step.stage_table import stage_table
 
     reading = read(model, set)
+    fix = _simple(fix) if simple else fix
     where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     counts = device_counts(num_devices, where)
     where = where.reached(max(counts))
@@ -94,15 +100,46 @@ def plan(
     if best is None:
         return answer
     pricer = make_pricer(job, where, own)
-    steps = (best.step_s, best.low_s, best.high_s)
+    costs = tuple(_cost(job, where, each, tokens) for each in searches)
+    asked = None if why_not is None else _why_not(answer.search, why_not, own)
     return replace(
         answer,
         cluster=where,
         stages=stage_table(job, best.plan, where, own),
         next_steps=next_steps(pricer, best),
         roomier=roomier(answer.search, pricer.limit_bytes),
-        cost=run_cost(where, answer.search.num_devices, job.tokens_per_step, steps, tokens),
+        cost=_cost(job, where, answer.search, tokens),
+        costs=costs,
+        why_not=asked,
     )
+
+
+SIMPLE = {"pp": 1, "cp": 1, "ep": 1}
+"""Axes of a plan that data and tensor parallelism alone leave at one."""
+
+
+def _simple(fix: Mapping[str, int | str] | None) -> dict[str, int | str]:
+    for name, value in SIMPLE.items():
+        if str((fix or {}).get(name, value)) != str(value):
+            must = f"--simple has data and tensor parallelism alone, so {name}={value}"
+            raise InputError(f"--fix {name}", (fix or {})[name], must, f"{name}={value}, or no --simple")
+    return {**(fix or {}), **SIMPLE}
+
+
+def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float) -> RunCost | None:
+    """Of a token budget under a search's best plan; None where nothing fits."""
+    from sartor.step.run_cost import run_cost
+
+    best = search.best
+    if best is None:
+        return None
+    return run_cost(job, cluster, search.num_devices, (best.step_s, best.low_s, best.high_s), tokens)
+
+
+def _why_not(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
+    from sartor.plans.why_not import why_not
+
+    return why_not(search, asked, calibration)
 
 
 STARTS_GPUS = "launch files start a framework on GPUs"

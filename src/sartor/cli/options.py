@@ -204,8 +204,14 @@ NumDevices = Annotated[
         help="In training: devices of the whole plan, with --global-batch-size. [default: 64 replicas]",
     ),
 ]
+ALSO_DEVICES = partial(typer.Option, "--devices")
 DeviceCounts = Annotated[
-    str | None, NUM_DEVICES(metavar="N[,N...]", help="Number of devices; several numbers are compared.")
+    str | None,
+    ALSO_DEVICES(
+        *NUM_DEVICES.args,
+        metavar="N[,N...]",
+        help="Number of devices; several (64,128 or 8..1024, doubling) are compared.",
+    ),
 ]
 EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=whole_number, help="Equal devices.")]
 

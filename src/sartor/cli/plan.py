@@ -34,6 +34,8 @@ def plan(
     dtype: o.DType = None,
     microbatch_size: o.HeldMicrobatchSize = None,
     fix: p.Fix = None,
+    simple: p.Simple = False,
+    why_not: p.WhyNot = None,
     framework: o.Framework = None,
     optimizer: p.Optimizer = "adam",
     attention: o.Attention = "flash",
@@ -69,6 +71,8 @@ def plan(
             "--dtype": dtype,
             "--microbatch-size": microbatch_size,
             "--fix": fix,
+            "--simple": simple,
+            "--why-not": why_not,
             "--framework": framework,
             "--set": set_,
             "--write": write,
@@ -115,6 +119,8 @@ def plan(
             tokens=parse_count("--tokens", tokens),
             set=c.parse_sets(set_),
             calibration=calibration,
+            why_not=parse_fix(why_not, option="--why-not") or None,
+            simple=simple,
             progress=progress,
         )
     if found.best is not None:
@@ -154,7 +160,9 @@ def _only_with_a_search(given: dict[str, object]) -> None:
             raise InputError(name, said, "cannot be used with --launch", "leave one out")
 
 
-def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> dict[str, int | str]:
+def parse_fix(
+    words: list[str] | None, microbatch_size: int | None = None, option: str = "--fix"
+) -> dict[str, int | str]:
     """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
     out: dict[str, int | str] = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
     for word in ",".join(words or ()).split(","):
@@ -162,25 +170,35 @@ def parse_fix(words: list[str] | None, microbatch_size: int | None = None) -> di
             continue
         name, sign, value = word.partition("=")
         if not sign or not name.strip() or not value.strip():
-            raise InputError("--fix", word.strip(), "must read AXIS=VALUE", "--fix tp=8,pp=4")
+            raise InputError(option, word.strip(), "must read AXIS=VALUE", f"{option} tp=8,pp=4")
         if name.strip() in out and str(out[name.strip()]) != value.strip():
-            raise InputError("--fix", word.strip(), f"{name.strip()} is held at {out[name.strip()]} already")
+            raise InputError(option, word.strip(), f"{name.strip()} is held at {out[name.strip()]} already")
         out[name.strip()] = value.strip()
     return out
 
 
 def parse_counts(text: str | None) -> list[int] | None:
-    """``"256,512"`` -> ``[256, 512]``."""
+    """``"256,512"`` -> ``[256, 512]``; ``"8..64"`` -> ``[8, 16, 32, 64]``."""
     if text is None:
         return None
     try:
-        return [int(word) for word in text.split(",") if word.strip()] or _no_counts(text)
+        counts = [count for word in text.split(",") if word.strip() for count in _doubling(word)]
     except ValueError:
         return _no_counts(text)
+    return counts or _no_counts(text)
+
+
+def _doubling(word: str) -> list[int]:
+    """One count, or those from the first to the last, each twice the one before."""
+    first, dots, last = word.partition("..")
+    low, high = int(first), int(last if dots else first)
+    if dots and not 0 < low <= high < 2**31:
+        raise ValueError(word)
+    return [low << k for k in range((high // low).bit_length())] if dots else [low]
 
 
 def _no_counts(text: str) -> list[int]:
-    raise InputError("--num-devices", text, "must be a whole number, or several with commas", "64 or 256,512")
+    raise InputError("--num-devices", text, "must be a whole number, or several", "64, 256,512 or 8..1024")
 
 
 _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}

@@ -17,6 +17,15 @@ Fix = Annotated[
     list[str] | None,
     typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),
 ]
+WhyNot = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--why-not",
+        metavar="AXIS=VALUE,...",
+        help="Compare a plan with the best, term by term, or the nearest that can run: `--why-not tp=8,pp=2`.",
+    ),
+]
+Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Whose states are held.")]
 ContextParallel = Annotated[
     str,

@@ -33,8 +33,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     Raises ``InputError`` for an unknown axis, an unknown word, a value no plan can have, and for a number of devices
     that no plan of the job can use; the nearest that would do is named.
     """
-    values = {_axis(name): _value(_axis(name), value) for name, value in fixed.items()}
-    values = _with_recompute(job, values)
+    values = _with_recompute(job, named_values(fixed))
     _check_together(job, num_devices, values)
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
@@ -45,15 +44,20 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     return values
 
 
-def _axis(name: str) -> str:
+def named_values(fixed: Mapping[str, Any], option: str = "--fix") -> dict[str, int]:
+    """Values by axis as integers. Raises ``InputError`` for an axis or a word that there is none of."""
+    return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
+
+
+def _axis(name: str, option: str) -> str:
     axis = name.strip().lower().replace("-", "_")
     if axis in FIXABLE:
         return axis
     near = difflib.get_close_matches(axis, FIXABLE, n=2, cutoff=0.5)
-    raise InputError("--fix", name, f"is no axis of a plan; there are {', '.join(FIXABLE)}", " or ".join(near))
+    raise InputError(option, name, f"is no axis of a plan; there are {', '.join(FIXABLE)}", " or ".join(near))
 
 
-def _value(axis: str, value: Any) -> int:
+def _value(axis: str, value: Any, option: str) -> int:
     words = WORDS.get(axis, {})
     word = str(value).strip().lower()
     if word in words:
@@ -63,12 +67,12 @@ def _value(axis: str, value: Any) -> int:
     except ValueError:
         near = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
         must = f"must be one of {', '.join(words)}" if words else "must be a whole number"
-        raise InputError(f"--fix {axis}", value, must, near[0] if near else "") from None
+        raise InputError(f"{option} {axis}", value, must, near[0] if near else "") from None
     known = (min(words.values()), max(words.values())) if words else (1, 2**31)
     low, high = LIMITS.get(axis, known)
     if not low <= number <= high:
         must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
-        raise InputError(f"--fix {axis}", number, must, str(min(max(number, low), high)))
+        raise InputError(f"{option} {axis}", number, must, str(min(max(number, low), high)))
     return number
 
 

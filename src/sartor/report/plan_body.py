@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
+from sartor.plans.why_not import WhyNot
 from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
+from sartor.step.run_cost import RunCost
 
 MEMORY = ("param_bytes", "grad_bytes", "optimizer_bytes", "stash_bytes", "workspace_bytes")
 TIME = (
@@ -51,8 +55,11 @@ def plan_body(answer: PlanAnswer) -> JsonDict:
         "tightest": None if found.tightest is None else tightest_body(found.tightest),
         "next_steps": [record(each) for each in answer.next_steps],
         "roomier": None if answer.roomier is None else priced_body(answer.roomier, source),
-        "cost": None if answer.cost is None else record(answer.cost),
-        "searches": [search_body(each) for each in answer.searches],
+        "cost": None if answer.cost is None else cost_body(answer.cost),
+        "why_not": None if answer.why_not is None else why_not_body(answer.why_not),
+        "searches": [
+            search_body(each, cost) for each, cost in zip_longest(answer.searches, answer.costs, fillvalue=None) if each
+        ],
         "assumptions": list(answer.assumptions),
     }
 
@@ -155,14 +162,44 @@ def degrees(plan: TrainingPlan) -> JsonDict:
 NO_STEP = {"step_s": None, "low_s": None, "high_s": None, "mfu": None}
 
 
-def search_body(search: PlanSearch) -> JsonDict:
-    """One number of devices: its best plan, in short."""
+def cost_body(cost: RunCost) -> JsonDict:
+    return {**record(cost), "goodput": record(cost.goodput)}
+
+
+def why_not_body(asked: WhyNot) -> JsonDict:
+    """A plan that was asked about: why it cannot run (null: it can), and its step and memory beside the best's, term by
+    term as [best, asked]."""
+    plan, best = asked.plan, asked.best
+    terms = (
+        {}
+        if plan is None
+        else {
+            **{name: [plain(getattr(each.step, name)) for each in (best, plan)] for name in ("step_s", *TIME)},
+            **{name: [plain(getattr(each.footprint, name)) for each in (best, plan)] for name in MEMORY},
+            "peak_bytes": [plain(each.peak_bytes) for each in (best, plan)],
+        }
+    )
+    return {
+        "asked": asked.asked,
+        "plan": None if plan is None else degrees(plan.plan),
+        "reason": asked.reason,
+        **(picked(plan, "step_s", "low_s", "high_s") if plan else {"step_s": None, "low_s": None, "high_s": None}),
+        "terms": terms,
+    }
+
+
+COSTS = ("device_hours", "usd", "energy_j", "co2_kg", "run_hours")
+
+
+def search_body(search: PlanSearch, cost: RunCost | None = None) -> JsonDict:
+    """One number of devices: its best plan and what the token budget costs under it, in short."""
     found = search.best
     return {
         "num_devices": search.num_devices,
         "status": search.status.value,
         **(NO_STEP if found is None else picked(found, "step_s", "low_s", "high_s") | picked(found.step, "mfu")),
         "evaluated": search.evaluated,
+        "cost": None if cost is None else {**picked(cost, *COSTS), "goodput": plain(cost.goodput.share)},
         "plan": None if found is None else degrees(found.plan),
     }
 

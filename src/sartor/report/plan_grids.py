@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Callable, Iterable
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
 from sartor.report.grid import Grid, GridColumn, grid_of, page_column, words_column
-from sartor.report.plan_words import plan_words, recompute_text, step_parts
+from sartor.report.plan_words import PART_WORDS, SMALL, plan_words, recompute_text, step_parts
+from sartor.report.words import three_digits
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
     from sartor.plans.result import PlanSearch, PricedPlan
+    from sartor.plans.why_not import WhyNot
     from sartor.step.stage_table import StageRow
 
 
@@ -81,24 +83,67 @@ def top_grid(top: Iterable[PricedPlan]) -> Grid:
 
 
 def devices_grid(answer: PlanAnswer) -> Grid:
-    """The best plan for each number of devices."""
+    """The best plan for each number of devices: its step, how much of the devices' growth it turns into speed, and what
+    the token budget costs."""
     rows: list[tuple[str, ...]] = []
-    for search in answer.searches:
+    first = next((each for each in answer.searches if each.best is not None), None)
+    for search, cost in zip_longest(answer.searches, answer.costs):
         best = search.best
-        if best is None:
-            rows.append((f"{search.num_devices:,}", "none fits", *[""] * 5))
+        if best is None or cost is None or first is None or first.best is None:
+            rows.append((f"{search.num_devices:,}", "none fits", *[""] * 8))
             continue
+        efficiency = first.best.step_s * first.num_devices / (best.step_s * search.num_devices)
         rows.append(
             (
                 f"{search.num_devices:,}",
                 *(format_seconds(s) for s in (best.step_s, best.low_s, best.high_s)),
                 format_share(float(best.step.mfu)),
-                f"{best.step_s * search.num_devices:,.0f}",
+                format_share(efficiency),
+                f"{cost.run_hours / 24:,.1f}",
+                "" if cost.usd is None else three_digits(cost.usd),
+                three_digits(cost.energy_j / 3.6e9),
                 plan_words(best.plan, short=True),
             )
         )
-    columns = ("devices", "step", "80% low", "80% high", "mfu", "device-s per step", words_column("plan"))
+    columns = (
+        *("devices", "step", "80% low", "80% high", "mfu"),
+        GridColumn(head="scaling", explains="speed per device, of the first row's"),
+        GridColumn(head="days", explains="of the token budget, with failures and checkpoints"),
+        GridColumn(head="USD", explains="of the token budget"),
+        GridColumn(head="MWh", explains="of the devices alone"),
+        words_column("plan"),
+    )
     return grid_of("By number of devices", columns, rows)
+
+
+def why_not_grid(asked: WhyNot) -> Grid:
+    """The step and memory of a plan that was asked about beside the best one's, term by term."""
+    best, plan = asked.best, asked.plan
+    assert plan is not None
+    rows: list[tuple[str, ...]] = []
+    for words, name in (("step", "step_s"), *((words, name) for name, words in PART_WORDS.items())):
+        one, other = float(getattr(best.step, name)), float(getattr(plan.step, name))
+        if max(one, other) >= SMALL * best.step_s:
+            rows.append((words, format_seconds(one), format_seconds(other), _signed(other - one, format_seconds)))
+    for name, words in MEMORY_WORDS.items():
+        one, other = float(getattr(best.footprint, name)), float(getattr(plan.footprint, name))
+        if max(one, other) > 0:
+            rows.append((words, format_bytes(one), format_bytes(other), _signed(other - one, format_bytes)))
+    return grid_of("The best plan and the one asked about", ("part", "best", "asked", "difference"), rows)
+
+
+MEMORY_WORDS = {
+    "device_bytes": "memory",
+    "param_bytes": "weights",
+    "grad_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "stash_bytes": "activations",
+    "workspace_bytes": "workspace",
+}
+
+
+def _signed(value: float, shown: Callable[[float], str]) -> str:
+    return "" if value == 0 else ("+" if value > 0 else "-") + shown(abs(value))
 
 
 def rejected_grid(search: PlanSearch, most: int | None = None) -> Grid:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.plans.result import PricedPlan
+    from sartor.plans.why_not import WhyNot
+    from sartor.step.run_cost import RunCost
 
 PART_WORDS = {
     "compute_s": "compute",
@@ -150,9 +152,37 @@ def cost_text(answer: PlanAnswer) -> str:
         text += " (no price known for these devices)"
     return (
         f"{text}. The devices alone use {three_digits(cost.energy_j / 3.6e9)} MWh at"
-        f" {format_share(cost.power_share)} of "
-        "TDP. Restarts, evaluation and idle time are not counted."
+        f" {format_share(cost.power_share)} of TDP, {three_digits(cost.co2_kg / 1000)} t of CO2 at the world's mean "
+        f"mix. {_goodput_text(cost)} Evaluation and idle time are not counted."
     )
+
+
+def _goodput_text(cost: RunCost) -> str:
+    """What failures and checkpoints add."""
+    lasting = cost.goodput
+    return (
+        f"With a failure every {_spell(lasting.failure_every_s)} (Llama 3's rate), restarts of "
+        f"{_spell(lasting.restart_s)} and a checkpoint of {format_bytes(lasting.checkpoint_bytes)} every "
+        f"{_spell(lasting.checkpoint_every_s)}, {format_share(lasting.share)} of the time is training that "
+        f"lasts: {cost.run_hours / 24:,.1f} days."
+    )
+
+
+def _spell(seconds: float) -> str:
+    """A span in minutes or hours."""
+    return f"{three_digits(seconds / 60)} minutes" if seconds < 7200 else f"{three_digits(seconds / 3600)} hours"
+
+
+def why_not_text(asked: WhyNot) -> str:
+    """Why a plan that was asked about is not the best: it cannot run, does not fit, or is slower."""
+    plan = asked.plan
+    if plan is None:
+        return f"{asked.asked}: {asked.reason}."
+    slower = plan.step_s / asked.best.step_s - 1
+    if asked.reason is None:
+        compared = "as fast as the best" if abs(slower) < 5e-4 else f"{100 * slower:.1f}% slower than the best"
+        return f"{plan_words(plan.plan)}: {compared}, and fits."
+    return f"{printable(asked.reason[:1].upper() + asked.reason[1:])}. Compared below: {plan_words(plan.plan)}."
 
 
 def next_lines(answer: PlanAnswer) -> list[str]:

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sartor.report.grid import grid_view
-from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid
-from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words
+from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid, why_not_grid
+from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words, why_not_text
 from sartor.report.table_estimate import notes, section_title
 from sartor.report.words import printable
 
@@ -31,6 +31,9 @@ def plan_view(answer: PlanAnswer) -> RenderableType:
     parts += [Text(headline(answer)), section_title("Where the time goes"), grid_view(parts_grid(found.best))]
     parts += [section_title("Memory by stage"), grid_view(stages_grid(answer.stages))]
     parts += [section_title(f"Best plans by parallel degrees ({len(found.top)} shown)"), grid_view(top_grid(found.top))]
+    if answer.why_not is not None:
+        parts += [section_title(f"Why not {printable(answer.why_not.asked)}"), Text(why_not_text(answer.why_not))]
+        parts += [grid_view(why_not_grid(answer.why_not))] if answer.why_not.plan is not None else []
     if len(answer.searches) > 1:
         parts += [section_title("By number of devices"), grid_view(devices_grid(answer))]
     parts += [section_title("Rejected plans"), grid_view(rejected_grid(found, REASONS))]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sartor.cost.chip.energy import power
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.training import TrainingJob
+from sartor.step.goodput import Goodput, goodput
 from sartor.step.mixed import devices_of_pools
 
 POWER_SHARE = 1.0
 """Of the device's TDP drawn while training: what public model cards count with (Llama 2, arXiv 2307.09288, table 2;
 Llama 3.1's card, 2024-07: TDP times device-hours). An upper bound on the device; host, network and cooling are beside
 it."""
+CO2_KG_PER_KWH = 0.473
+"""Of electricity, the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """A training run of ``tokens`` at one plan's predicted rate, without restarts, evaluation or idle time."""
+    """A training run of ``tokens`` at one plan's predicted rate, without evaluation or idle time; failures and
+    checkpoints are in ``run_hours`` alone."""
 
     tokens: float
     hours: float
@@ -34,22 +40,29 @@ class RunCost:
     energy_j: float
     power_share: float
     """Of the device's TDP that is assumed drawn."""
+    co2_kg: float
+    """Of the devices' energy, at the world's mean mix."""
+    run_hours: float
+    """With failures, restarts and checkpoints."""
+    goodput: Goodput
 
 
 def run_cost(
-    cluster: Cluster, num_devices: int, tokens_per_step: int, step_s: tuple[float, float, float], tokens: float
+    job: TrainingJob, cluster: Cluster, num_devices: int, step_s: tuple[float, float, float], tokens: float
 ) -> RunCost:
     """Cost of ``tokens`` at steps of ``step_s`` = (predicted, low, high) seconds. The price is the cluster's, else the
     device's; ``InputError`` for a budget that is not positive."""
     if not 0 < tokens < 1e20:
         raise InputError("tokens", tokens, "must be a positive number of tokens", "1T")
-    hours, low, high = (tokens / tokens_per_step * s / 3600 for s in step_s)
+    hours, low, high = (tokens / job.tokens_per_step * s / 3600 for s in step_s)
     shares = [taken / num_devices for taken in devices_of_pools(cluster.pools, num_devices)]
     prices = [_price(pool) for pool in cluster.pools]
     known = all(price is not None for price, _, _ in prices)
     price = sum((each or 0.0) * share for (each, _, _), share in zip(prices, shares, strict=True))
     watts = sum(_most_power_w(gpu) * share for gpu, share in zip(cluster.gpus, shares, strict=True))
     device_hours = hours * num_devices
+    energy_j = device_hours * 3600 * watts * POWER_SHARE
+    lasting = goodput(job, num_devices)
     return RunCost(
         tokens=float(tokens),
         hours=hours,
@@ -60,8 +73,11 @@ def run_cost(
         usd_per_device_hour=price if known else None,
         price_source="; ".join(dict.fromkeys(source for _, source, _ in prices if source)),
         price_date="; ".join(dict.fromkeys(date for _, _, date in prices if date)),
-        energy_j=device_hours * 3600 * watts * POWER_SHARE,
+        energy_j=energy_j,
         power_share=POWER_SHARE,
+        co2_kg=energy_j / 3.6e6 * CO2_KG_PER_KWH,
+        run_hours=hours / lasting.share if lasting.share else math.inf,
+        goodput=lasting,
     )
 
 

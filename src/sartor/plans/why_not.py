@@ -1,0 +1,91 @@
+"""Why not another plan: the one asked for, or the nearest that can run, beside the best one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.plans.conditions import structures
+from sartor.plans.fixed import named_values
+from sartor.plans.relax import word_of
+from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.plans.search import search_plans
+from sartor.plans.space import STRUCTURE, plan_space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """A plan that was asked about, and the best one. ``reason`` is None where it can run: it is slower, no more."""
+
+    asked: str
+    reason: str | None
+    plan: PricedPlan | None
+    """The fastest plan with what was asked, the leanest where none fits, or the nearest that can run; None: none."""
+    best: PricedPlan
+
+
+def why_not(
+    search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None = None
+) -> WhyNot | None:
+    """The plan ``asked`` for, priced beside the best of a search; None where nothing fits at all.
+
+    Raises `InputError` for an axis or a word that there is none of.
+    """
+    values = named_values(asked, "--why-not")
+    if search.best is None:
+        return None
+    plan, reason = None, None
+    try:
+        found = _search(search, values, calibration)
+        tightest = found.tightest
+        plan = found.best or (tightest.leanest if tightest else None)
+        reason = tightest.message if tightest else None
+    except InputError as error:
+        reason = str(error).removeprefix("--fix").lstrip(" =")
+    words = ",".join(f"{name}={word_of(name, value)}" for name, value in values.items())
+    plan = plan or _nearest(search, values, calibration)
+    return WhyNot(asked=words, reason=reason, plan=plan, best=search.best)
+
+
+def _search(search: PlanSearch, asked: Mapping[str, int], calibration: Calibration | None) -> PlanSearch:
+    free = {name: value for name, value in search.fixed.items() if name not in asked}
+    held = {**free, **asked}
+    return search_plans(search.job, search.cluster, search.num_devices, held, top=1, calibration=calibration)
+
+
+def _nearest(search: PlanSearch, asked: Mapping[str, int], calibration: Calibration | None) -> PricedPlan | None:
+    """The plan nearest to one that cannot be: one value is let go, and ends closest to what was asked of it."""
+    found: list[tuple[float, float, PricedPlan]] = []
+    for name, value in asked.items():
+        rest = {other: each for other, each in asked.items() if other != name}
+        for held in _held_near(search, rest, name, value):
+            try:
+                best = _search(search, held, calibration).best
+            except InputError:
+                continue
+            if best is not None:
+                found.append((_distance(best, name, value), best.step_s, best))
+    if not found:
+        fewer = dict(list(asked.items())[:-1])
+        return _nearest(search, fewer, calibration) if fewer else None
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: int) -> list[Mapping[str, int]]:
+    """The values next to one that some plan with the rest has; the axis let go, where its values are of no order."""
+    if name not in STRUCTURE:
+        return [rest]
+    legal = structures(search.job, plan_space(search.job, search.num_devices, rest)).rows[name]
+    near = sorted(np.unique(legal).tolist(), key=lambda each: abs(math.log(each / value)))
+    return [{**rest, name: int(each)} for each in near[:2]]
+
+
+def _distance(priced: PricedPlan, name: str, asked: int) -> float:
+    """How far an axis lies from what was asked, by the ratio."""
+    holder = priced.plan.dims if hasattr(priced.plan.dims, name) else priced.plan
+    return abs(math.log((int(getattr(holder, name)) + 1) / (asked + 1)))
