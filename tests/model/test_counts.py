@@ -23,6 +23,7 @@ from sartor.model.counts import (
 from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm
 from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
 
 
@@ -185,3 +186,11 @@ def test_linear_products_equal_the_products_the_published_classes_ran(shared_dir
     for family, name in decoders:
         shape = read_model(folder / family / name / "config.json").shape
         assert forward_matmul_flops(shape, 1, seq_lens[name]).linear == products[family, name]
+
+
+def test_shared_experts_that_are_whole_routed_ones_change_their_width_with_them() -> None:
+    """DeepSeek's file has one width for both; Qwen2-MoE's shared expert has its own."""
+    wider = edit(load_model("deepseek-v2"), expert_ffn_hidden_size=1792).moe_ffn
+    assert wider is not None
+    assert wider.shared is not None
+    assert wider.shared.ffn_hidden_size == 2 * 1792

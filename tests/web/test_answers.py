@@ -207,8 +207,41 @@ def test_changes_are_written_into_the_files_own_keys_and_read_back(server: Any, 
     assert {key for key in changed if changed[key] != pythia.get(key)} == {"num_attention_heads", "num_hidden_layers"}
 
 
+def test_a_width_that_the_file_leaves_to_its_class_is_named_under_the_key_of_the_class(server: Any) -> None:
+    """GPT-2's n_inner is null where it is four times the hidden size; intermediate_size is not a key of its own."""
+    config = {"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "vocab_size": 50257, "n_inner": None}
+    sets = {"hidden_size": 1536, "num_heads": 24, "num_kv_heads": 24, "ffn_hidden_size": 6976}
+    changed = server.post("/api/config", {"config": config, "set": sets}).json()
+    assert (changed["n_embd"], changed["n_head"], changed["n_inner"]) == (1536, 24, 6976)
+    assert "intermediate_size" not in changed
+
+
+def test_latent_attention_takes_the_heads_that_follow_and_no_others(server: Any) -> None:
+    sets = {"num_heads": 96, "num_kv_heads": 96}
+    config = server.post("/api/config", {"model": "deepseek-v2", "set": sets}).json()
+    assert config["num_attention_heads"] == 96
+    refused = server.post("/api/config", {"model": "deepseek-v2", "set": {"num_heads": 96, "num_kv_heads": 64}})
+    assert refused.status_code == 422
+    assert "fixed by latent attention" in refused.text
+
+
 @pytest.mark.parametrize(
-    "name", ["Llama 3.1 8B", "mixtral-8x7b", "gpt2-xl", "pythia-2.8b", "qwen2.5-7b", "mistral-7b-v0.1"]
+    "name",
+    [
+        "Llama 3.1 8B",
+        "mixtral-8x7b",
+        "gpt2-xl",
+        "pythia-2.8b",
+        "qwen2.5-7b",
+        "mistral-7b-v0.1",
+        "deepseek-v3",
+        "falcon-40b",
+        "gemma-3-4b",
+        "gpt-neo-2.7b",
+        "gpt-oss-20b",
+        "opt-350m",
+        "t5-v1.1-xxl",
+    ],
 )
 def test_a_zoo_model_gives_a_config_that_reads_as_it(server: Any, name: str) -> None:
     config = server.post("/api/config", {"model": name})

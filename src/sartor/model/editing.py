@@ -15,6 +15,7 @@ from sartor.model.layer import (
     Layer,
     Linear,
     Mixer,
+    MoeFfn,
     Split,
     StateSpaceMixer,
     Vectors,
@@ -200,7 +201,24 @@ def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
         ),
         experts_per_token=changes.get("experts_per_token", part.experts_per_token),
         expert=replace(part.expert, ffn_hidden_size=width),
+        shared=_follow_experts(part, width),
     )
+
+
+def _follow_experts(part: MoeFfn, width: Ints) -> DenseFfn | None:
+    """Shared experts that are whole routed ones change their width with them; one behind a gate has its own."""
+    if not shares_width(part):
+        return part.shared
+    assert part.shared is not None
+    return replace(part.shared, ffn_hidden_size=part.shared.ffn_hidden_size // part.expert.ffn_hidden_size * width)
+
+
+def shares_width(part: MoeFfn) -> bool:
+    """Whether shared experts are as wide as a whole number of routed ones, by the config's own keys (DeepSeek)."""
+    if part.shared is None or part.shared_gate:
+        return False
+    wide, one = _plain(part.shared.ffn_hidden_size), _plain(part.expert.ffn_hidden_size)
+    return bool(wide and one and wide % one == 0)
 
 
 def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:

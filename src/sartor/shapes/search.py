@@ -17,6 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
+from sartor.model.editing import shares_width
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.pareto import is_pareto
@@ -196,5 +197,6 @@ def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[
     if len(gpus) > 1:
         notes.append(f"candidates are ranked for {gpus[0].name}, the first GPU; see per_gpu and minimax for the others")
     if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared is not None:
-        notes.append("shared experts keep their width")
+        follow = shares_width(asked.shape.moe_ffn)
+        notes.append("shared experts are as wide as routed ones" if follow else "shared experts keep their width")
     return tuple(notes)

@@ -1,0 +1,184 @@
+"""The config.json of a zoo model: its sizes under the keys of a published class, read back to check them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
+from sartor.model.counts import count_params
+from sartor.model.layer import LatentAttentionMixer, MoeFfn
+from sartor.model.shape import TransformerShape
+from sartor.read.huggingface import read_model
+
+
+def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
+    """A config.json for a zoo model, of the first published class that matches it exactly.
+
+    All sizes and the parameter count are compared, so a class with one more bias or norm does not match. Raises
+    ``InputError`` where none does.
+    """
+    for each in CLASSES:
+        config = {"model_type": each.model_type, "architectures": [each.architecture], **_sizes(shape, each)}
+        if _same_model(config, shape):
+            return config
+    must = "no config.json can be written for this model; load its own config.json to change it"
+    raise InputError("model", name, must, ", ".join(dict.fromkeys(each.model_type for each in CLASSES)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedClass:
+    """A class of the transformers library: its keys where they differ from most, and what it says beside sizes."""
+
+    model_type: str
+    architecture: str
+    keys: Mapping[str, str]
+    more: Callable[[TransformerShape], JsonDict]
+
+
+def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
+    """The sizes of a shape under the keys of a class."""
+    fields = {field: int(value) for field, value in shape.fields().items()}
+    experts = "num_experts" in fields
+    width = fields.get("ffn_hidden_size", 0) or fields.get("expert_ffn_hidden_size", 0)
+    values: JsonDict = {
+        "hidden_size": fields["hidden_size"],
+        "num_hidden_layers": fields["num_layers"],
+        "num_attention_heads": fields.get("num_heads", 0),
+        "num_key_value_heads": fields.get("num_kv_heads", 0),
+        "intermediate_size": fields["expert_ffn_hidden_size"] if of.model_type == "mixtral" and experts else width,
+        "vocab_size": fields["vocab_size"],
+        "max_position_embeddings": shape.max_positions or 4096,
+        "tie_word_embeddings": shape.tied_embeddings,
+    }
+    if not of.keys and fields.get("num_heads", 0) * fields.get("head_dim", 0) != fields["hidden_size"]:
+        values["head_dim"] = fields.get("head_dim", 0)
+    if experts:
+        values |= {
+            "num_local_experts": fields["num_experts"],
+            "num_experts": fields["num_experts"],
+            "num_experts_per_tok": fields["experts_per_token"],
+            "moe_intermediate_size": fields["expert_ffn_hidden_size"],
+        }
+    return {of.keys.get(key, key): value for key, value in values.items()} | of.more(shape)
+
+
+def _latent(shape: TransformerShape) -> JsonDict:
+    """Ranks and head dimensions of latent attention, and experts beside shared ones."""
+    mixer, experts = shape.attention, shape.moe_ffn
+    if not isinstance(mixer, LatentAttentionMixer) or not isinstance(experts, MoeFfn):
+        return {}
+    ranks = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    shared = experts.shared.ffn_hidden_size // experts.expert.ffn_hidden_size if experts.shared else 0
+    dense = sum(int(run.count) for run in shape.main.runs if not isinstance(run.layer.ffn, MoeFfn))
+    return {
+        **{name: int(getattr(mixer, name)) or None for name in ranks},
+        "n_routed_experts": int(experts.num_experts),
+        "n_shared_experts": int(shared) or None,
+        "first_k_dense_replace": dense,
+        "moe_layer_freq": 1,
+    }
+
+
+def _windows(shape: TransformerShape) -> JsonDict:
+    """Sliding windows: the kind of every layer."""
+    spans: dict[int, int] = {}
+    for run in shape.main.runs:
+        spans |= dict.fromkeys(run.positions, int(getattr(run.layer.mixers[0], "window", 0)))
+    kinds = ["sliding_attention" if spans.get(i) else "full_attention" for i in range(int(shape.num_layers))]
+    return {
+        "head_dim": int(shape.head_dim),
+        "sliding_window": max(spans.values(), default=0) or None,
+        "layer_types": kinds,
+    }
+
+
+def _neo(shape: TransformerShape) -> JsonDict:
+    spans = [int(getattr(run.layer.mixers[0], "window", 0)) for run in shape.main.runs]
+    pairs = [[["global", "local"], int(shape.num_layers) // 2]]
+    return {"attention_types": pairs, "window_size": max(spans)}
+
+
+def _falcon(shape: TransformerShape) -> JsonDict:
+    one = int(shape.num_kv_heads) == 1
+    return {"new_decoder_architecture": not one, "multi_query": one, "parallel_attn": True, "bias": False}
+
+
+def _t5(shape: TransformerShape) -> JsonDict:
+    fields = shape.fields()
+    gated = any(getattr(part, "gated", False) for run in shape.main.runs for part in run.layer.all_ffns)
+    return {
+        "num_decoder_layers": int(fields["num_layers"]),
+        "d_kv": int(fields["head_dim"]),
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+    }
+
+
+def _opt(shape: TransformerShape) -> JsonDict:
+    width = shape.embedding_size
+    return {
+        "word_embed_proj_dim": int(shape.hidden_size if width is None else width),
+        "do_layer_norm_before": width is None,
+    }
+
+
+NEO_KEYS = {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
+T5_KEYS = {**NEO_KEYS, "hidden_size": "d_model", "intermediate_size": "d_ff", "max_position_embeddings": "n_positions"}
+GPT2_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
+FALCON_KEYS = {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"}
+
+
+def _class(
+    model_type: str,
+    architecture: str,
+    keys: Mapping[str, str] | None = None,
+    more: Callable[[TransformerShape], JsonDict] = lambda shape: {},
+) -> PublishedClass:
+    return PublishedClass(model_type=model_type, architecture=architecture, more=more, keys=keys or {})
+
+
+CLASSES = (
+    _class("llama", "LlamaForCausalLM"),
+    _class("mistral", "MistralForCausalLM"),
+    _class("qwen2", "Qwen2ForCausalLM"),
+    _class("qwen3", "Qwen3ForCausalLM"),
+    _class("gpt_neox", "GPTNeoXForCausalLM"),
+    _class("gpt2", "GPT2LMHeadModel", GPT2_KEYS),
+    _class("opt", "OPTForCausalLM", {"intermediate_size": "ffn_dim"}, _opt),
+    _class("phi", "PhiForCausalLM"),
+    _class("phi3", "Phi3ForCausalLM"),
+    _class("gemma", "GemmaForCausalLM"),
+    _class("gemma2", "Gemma2ForCausalLM"),
+    _class("olmo", "OlmoForCausalLM"),
+    _class("olmo2", "Olmo2ForCausalLM"),
+    _class("mixtral", "MixtralForCausalLM"),
+    _class("qwen3_moe", "Qwen3MoeForCausalLM"),
+    _class("bert", "BertModel", more=lambda shape: {"type_vocab_size": 2}),
+    _class("bloom", "BloomForCausalLM", {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}),
+    _class("deepseek_v2", "DeepseekV2ForCausalLM", more=_latent),
+    _class("deepseek_v3", "DeepseekV3ForCausalLM", more=_latent),
+    _class("falcon", "FalconForCausalLM", FALCON_KEYS, _falcon),
+    _class("gemma3_text", "Gemma3ForCausalLM", more=_windows),
+    _class("gpt_neo", "GPTNeoForCausalLM", NEO_KEYS, _neo),
+    _class("gpt_oss", "GptOssForCausalLM", more=_windows),
+    _class("gptj", "GPTJForCausalLM", GPT2_KEYS, lambda shape: {"rotary_dim": 64}),
+    _class("t5", "T5ForConditionalGeneration", T5_KEYS, _t5),
+)
+"""Classes whose config.json can be written for a zoo model, simplest first."""
+
+
+def _same_model(config: JsonMap, shape: TransformerShape) -> bool:
+    """Whether the file has the model's sizes and number of parameters."""
+    try:
+        reading = read_model(dict(config))
+    except InputError:
+        return False
+    same_size: bool = reading.num_params == count_params(shape).total
+    return same_size and dict(reading.shape.fields()) == dict(shape.fields())
