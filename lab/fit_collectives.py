@@ -29,7 +29,8 @@ from sartor.records.rows import work_of
 
 TABLES = {"a100_sxm": ("a100_sxm", "a100_80gb_unspecified")}
 GPUS = (
-    "a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server", "arc_pro_b60", "a40",
+    "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server",
+    "arc_pro_b60", "a40",
 )  # fmt: skip
 SOURCES = (
     "data/measured/collectives.parquet (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0; "

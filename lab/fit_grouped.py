@@ -57,7 +57,17 @@ FALLBACKS = ("sglang_cutlass",)
 """Three to six times slower than the two other kernels of the same layers: no part of the middle of frameworks."""
 TILES = ((64, 64), (128, 128), (256, 128), (256, 256))
 """(tallest, width) of tiles tried."""
-GPUS = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server", "arc_pro_b60")
+GPUS = (
+    "a100_sxm",
+    "h100_sxm",
+    "h200_sxm",
+    "b200_sxm",
+    "gb200",
+    "b300_sxm",
+    "gb300",
+    "rtx_pro_6000_server",
+    "arc_pro_b60",
+)
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,8 @@ def _number(value: Any) -> str:
 
 
 DEFAULT = [
-    "a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server", "arc_pro_b60", "a40",
+    "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server",
+    "arc_pro_b60", "a40",
     "a100_pcie_40gb", "a100_pcie_80gb", "v100_pcie_32gb", "t4", "l4", "p100_pcie_16gb", "p4", "mi100", "mi210",
 ]  # fmt: skip
 

@@ -36,8 +36,8 @@ COMMONEST = {
     "softmax": ("softmax",),
 }
 GPUS = (
-    "a100_sxm", "a40", "a100_pcie_40gb", "a100_pcie_80gb", "v100_pcie_32gb", "t4", "l4", "p100_pcie_16gb", "p4",
-    "mi100", "mi210",
+    "a100_sxm", "h100_sxm", "a40", "a100_pcie_40gb", "a100_pcie_80gb", "v100_pcie_32gb", "t4", "l4", "p100_pcie_16gb",
+    "p4",    "mi100", "mi210",
 )  # fmt: skip
 LLMCOMPASS = "PrincetonUniversity/LLMCompass"
 EAGER = "sitar-lab/NeuSight"

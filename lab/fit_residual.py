@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -72,6 +73,8 @@ class Rows:
     launch_s: float
     coefficients: Any
     source: str
+    features_of: Callable[[dict[str, Any]], Any] | None = None
+    """Features of GEMMs of other sizes (m, n, k) on this device."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:
@@ -159,18 +162,23 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str) -> Rows:
     machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
     arrays, shape = cost_gemm._problem(gemm, c)
     flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
-    columns = {"m": flat.m, "n": table_length(flat.n), "k": table_length(flat.k)}
+
+    def features_of(sizes: dict[str, Any]) -> Any:
+        columns = {"m": sizes["m"], "n": table_length(sizes["n"]), "k": table_length(sizes["k"])}
+        return gemm_features(columns, machine, c, device)
+
     return Rows(
         sizes=job.rows[["m", "n", "k"]],
         seconds=job.rows.us.to_numpy(dtype=np.float64) * 1e-6,
         held_out=job.rows.held_out.to_numpy(),
         formula_s=evaluate(flat, machine, c, False)["time_s"],
         floor_s=roofline_s(gemm, device),
-        features=gemm_features(columns, machine, c, device),
+        features=features_of({"m": flat.m, "n": flat.n, "k": flat.k}),
         large=(m >= 512) & (n >= 512) & (k >= 512),
         launch_s=c.launch_s,
         coefficients=c,
         source=job.source,
+        features_of=features_of,
     )
 
 
@@ -217,8 +225,9 @@ def attention_table(shared: Path) -> pd.DataFrame:
     return table[table.flag == 0]
 
 
-def trained(z: Any, goal: Any, width: int, epochs: int) -> Any:
-    """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small."""
+def trained(z: Any, goal: Any, width: int, epochs: int, more: Sequence[tuple[Any, Any]] = ()) -> Any:
+    """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small.
+    Each pass sees one of the sets of ``more`` rows beside those given."""
     parts: list[Any] = []
     for a, b in pairwise([z.shape[1], *[width] * LAYERS]):
         parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
@@ -227,13 +236,15 @@ def trained(z: Any, goal: Any, width: int, epochs: int) -> Any:
         net[-1].weight.mul_(0.1)
         net[-1].bias.zero_()
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
-    steps = max(1, len(z) // BATCH)
+    sets = [(torch.cat([z, a]), torch.cat([goal, b])) for a, b in more] or [(z, goal)]
+    steps = max(1, len(sets[0][0]) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.15)
-    for _ in range(epochs):
-        order = torch.randperm(len(z))
+    for epoch in range(epochs):
+        seen, wanted = sets[epoch % len(sets)]
+        order = torch.randperm(len(seen))
         for i in range(steps):
             batch = order[i * BATCH : (i + 1) * BATCH]
-            loss = torch.nn.functional.smooth_l1_loss(net(z[batch])[:, 0], goal[batch], beta=0.02)
+            loss = torch.nn.functional.smooth_l1_loss(net(seen[batch])[:, 0], wanted[batch], beta=0.02)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -248,10 +259,11 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = torch.tensor(((x - mean) / scale).T.copy())
     target = torch.tensor(y, dtype=torch.float32)
-    net = trained(z, target, WIDTH, max(EPOCHS, min(400, 3000000 // len(z))))
+    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal in between(rows, where)]
+    net = trained(z, target, WIDTH, epochs_of(len(z)), more)
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
-    seen = z.numpy().T
+    seen = torch.cat([z, *(each for each, _ in more)]).numpy().T
     return Residual(
         gpu=gpu,
         mean=mean.astype(np.float32),
@@ -268,6 +280,36 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         kin_log_sigma_small=0.0,
         windows=windows_of(rows.sizes[where]),
     )
+
+
+def epochs_of(rows: int) -> int:
+    """Passes over so many rows."""
+    return max(EPOCHS, min(400, 3000000 // rows))
+
+
+SETS = 12
+"""Of rows between measured ones; a pass sees one of them."""
+
+LEAST_BETWEEN = 17
+"""Below, tables hold every m."""
+
+
+def between(rows: Rows, where: Any) -> list[tuple[Any, Any]]:
+    """GEMMs between the values of m that tables share: features, and ln(measured / formula) interpolated between the
+    two measured ones of the same weights. Fitted on tables alone, a network fills the gaps with noise."""
+    if rows.features_of is None:
+        return []
+    sizes = rows.sizes[where].assign(goal=np.log(rows.seconds / rows.formula_s)[where]).sort_values(["n", "k", "m"])
+    m, n, k, goal = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k", "goal"))
+    i = np.flatnonzero((n[1:] == n[:-1]) & (k[1:] == k[:-1]) & (np.diff(m) > 1) & (m[:-1] >= LEAST_BETWEEN))
+    random, found = np.random.default_rng(0), []
+    for _ in range(SETS):
+        drawn = np.round(m[i] * (m[i + 1] / m[i]) ** random.random(i.size))
+        drawn = np.clip(drawn, m[i] + 1, m[i + 1] - 1)
+        share = np.log(drawn / m[i]) / np.log(m[i + 1] / m[i])
+        features = rows.features_of({"m": drawn, "n": n[i], "k": k[i]})
+        found.append((features, torch.tensor((1 - share) * goal[i] + share * goal[i + 1], dtype=torch.float32)))
+    return found
 
 
 def _half(values: Any) -> Any:
@@ -360,12 +402,22 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server", "arc_pro_b60")
+DEVICES = (
+    "a100_sxm",
+    "h100_sxm",
+    "h200_sxm",
+    "b200_sxm",
+    "gb200",
+    "b300_sxm",
+    "gb300",
+    "rtx_pro_6000_server",
+    "arc_pro_b60",
+)
 
 DEFAULT = [
     *(f"{gpu}.bf16" for gpu in DEVICES),
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
-      if (gpu, dtype) != ("h200_sxm", "nvfp4")),
+      if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.fp8",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),

@@ -168,6 +168,15 @@ class Layout(Enum):
     NN = "NN"
     NT = "NT"
 
+    @property
+    def contiguous(self) -> dict[str, str]:
+        """Operands that lie along each length that some do."""
+        along = {Layout.TN: ("k", "k"), Layout.NN: ("k", "n"), Layout.NT: ("m", "n")}[self]
+        of: dict[str, list[str]] = {}
+        for operand, length in zip("ABC", (*along, "n"), strict=True):
+            of.setdefault(length, []).append(operand)
+        return {length: " and ".join(operands) for length, operands in of.items()}
+
 
 class CollectiveKind(Enum):
     """The collectives a plan is made of (NCCL's names)."""

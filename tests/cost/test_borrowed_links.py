@@ -51,5 +51,5 @@ def test_a_bridge_borrows_from_the_links_of_its_rate() -> None:
 
 
 def test_a_device_that_borrows_says_from_whom() -> None:
-    record = load_calibration(load_gpu("h100_sxm")).provenance["collective"]
-    assert record["lender"] == "borrowed from h200_sxm"
+    record = load_calibration(load_gpu("gh200")).provenance["collective"]
+    assert record["lender"] == "borrowed from h100_sxm"

@@ -69,7 +69,7 @@ def test_what_is_lent_is_as_uncertain_as_held_out_devices_were() -> None:
     rtx = load_calibration(load_gpu("rtx_pro_6000_server"))
     assert far.attention.log_sigma == pytest.approx(lent["other"]["attention"]["times"] * rtx.attention.log_sigma)
     assert far.memory_bound.log_sigma >= lent["other"]["memory_bound"]["least"]
-    lender, near = (load_calibration(load_gpu(name)) for name in ("h200_sxm", "h100_sxm"))
+    lender, near = (load_calibration(load_gpu(name)) for name in ("h200_sxm", "gh200"))
     assert near.attention.decode_log_sigma == pytest.approx(1.3 * lender.attention.decode_log_sigma)
     assert near.gemm[DType.BF16].log_sigma == pytest.approx(1.3 * lender.gemm[DType.BF16].log_sigma)
     assert all(row[-1] >= lent["die"]["collective"]["least"] for row in near.collective.kinds)

@@ -71,8 +71,8 @@ def test_general_cores_slow_down_only_where_the_power_limit_is_below_their_peak(
 
 
 def test_a_device_of_the_same_die_lends_fp32_before_another_generation_does() -> None:
-    """A100 SXM has no fp32 rows of its own and A100 PCIe has; nobody measured Hopper's."""
-    for name, lender in (("a100_sxm_40gb", "a100_pcie_80gb"), ("mi250", "mi210"), ("h100_sxm", "v100_pcie_32gb")):
+    """A100 SXM has no fp32 rows of its own and A100 PCIe has; nobody measured Blackwell's."""
+    for name, lender in (("a100_sxm_40gb", "a100_pcie_80gb"), ("mi250", "mi210"), ("b200_sxm", "v100_pcie_32gb")):
         assert load_calibration(load_gpu(name)).provenance["gemm.fp32"]["lender"] == f"borrowed from {lender}"
     product = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.FP32)
     assert 1.05 < gemm_cost(product, H100, load_calibration(H100)).time_s / roofline_s(product, H100) < 1.5

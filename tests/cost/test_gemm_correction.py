@@ -10,6 +10,7 @@ import pytest
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.own_rows import OwnRows
+from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.tiles import Array
 from sartor.hardware.catalog import load_gpu
@@ -55,3 +56,26 @@ def test_no_network_is_asked_for_coefficients_it_was_not_fitted_on() -> None:
     changed = {**known.gemm, DType.BF16: replace(known.gemm[DType.BF16], launch_s=3e-6)}
     other = gemm_cost(replace(NARROW, m=4096, n=4096, k=4096), H200, replace(known, gemm=changed))
     assert "residual" not in other.details
+
+
+def test_a_misalignment_whose_cost_is_assumed_widens_the_interval_and_says_so() -> None:
+    """H200 at k = 4095: 4.7 times as slow by assumption, and the interval said 2.7%."""
+    h200, a100 = load_gpu("h200_sxm"), load_gpu("a100_sxm")
+    for gpu, dtype, source, least in ((h200, DType.BF16, Source.ASSUMED, 0.5), (a100, DType.FP16, None, 0.0)):
+        ragged, whole = (
+            gemm_cost(Gemm(name="p", m=4096, n=4096, k=k, dtype=dtype), gpu, load_calibration(gpu))
+            for k in (4095, 4096)
+        )
+        assert ragged.log_sigma >= max(whole.log_sigma, least)
+        assert ragged.stated_source is (source or Source.CALIBRATED)
+        assert whole.stated_source is Source.CALIBRATED
+
+
+def test_what_no_table_holds_is_wider_than_what_one_does() -> None:
+    known = load_calibration(H200)
+    inside = gemm_cost(Gemm(name="p", m=4096, n=4096, k=4096), H200, known, clock=Clock.BOOST)
+    batched = Gemm(name="p", m=4096, n=4096, k=4096, batch=64)
+    for gemm in (batched, Gemm(name="p", m=4096, n=1, k=10**6)):
+        beyond = gemm_cost(gemm, H200, known, clock=Clock.BOOST)
+        assert beyond.log_sigma > 4 * inside.log_sigma
+        assert beyond.stated_source is Source.ASSUMED

@@ -114,7 +114,7 @@ def test_a_group_of_one_communicates_in_no_time() -> None:
 def test_source_is_that_of_the_weakest_part() -> None:
     gemm = OperatorGraph(operators=(UP,))
     assert price(gemm, A100).source is Source.CALIBRATED
-    assert price(gemm, load_gpu("h100_sxm")).source is Source.ANALYTIC
+    assert price(gemm, load_gpu("gh200")).source is Source.ANALYTIC
 
 
 def test_a_borrowed_calibration_is_less_certain_than_its_own() -> None:

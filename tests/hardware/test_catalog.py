@@ -58,6 +58,7 @@ ASKED_FOR = [
     "mi250x",
     "mi300x",
     "mi300a",
+    "mi308x",
     "mi325x",
     "mi350x",
     "mi355x",

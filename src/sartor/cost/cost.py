@@ -11,11 +11,13 @@ from sartor.units import Floats
 
 
 class Source(Enum):
-    """Where a predicted time comes from: a lookup, a model fitted on that device, or a datasheet alone."""
+    """Where a predicted time comes from: a lookup, a model fitted on that device, a datasheet alone, or a judgement
+    that outweighs those (an operand's misalignment or a size of which no measurement speaks)."""
 
     MEASURED = "measured"
     CALIBRATED = "calibrated"
     ANALYTIC = "analytic"
+    ASSUMED = "assumed"
 
 
 class Bound(Enum):
@@ -42,7 +44,8 @@ class Cost:
     log_sigma: Floats = 0.3
     source: Source = Source.ANALYTIC
     details: dict[str, Any] = field(default_factory=dict)
-    """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment."""
+    """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` where
+    more of the interval is judgement than error of the fit."""
 
     @property
     def low_s(self) -> Floats:
@@ -51,6 +54,11 @@ class Cost:
     @property
     def high_s(self) -> Floats:
         return interval_80(self.time_s, self.log_sigma)[1]
+
+    @property
+    def stated_source(self) -> Source:
+        """``source``, or that a judgement outweighs it (of a single cost, not an array)."""
+        return Source.ASSUMED if self.details.get("assumed") else self.source
 
     @property
     def learned(self) -> Floats:

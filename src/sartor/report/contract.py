@@ -151,7 +151,7 @@ def operator_body(op: Operator, cost: Cost) -> JsonDict:
         **picked(cost, *INTERVAL, "compute_s", "memory_s", "overhead_s", "network_s", "bound_by"),
         **{key: plain(details.get(key)) for key in TILE_KEYS},
         "residual": plain(cost.learned if {"residual", "own_rows"} & set(details) else None),
-        "source": cost.source.value,
+        "source": cost.stated_source.value,
     }
 
 

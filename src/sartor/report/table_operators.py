@@ -24,6 +24,7 @@ from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import CollectiveAnswer, GemmAnswer
+    from sartor.operators import Gemm
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:
@@ -33,7 +34,7 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     head = Text(f"{size_text(gemm)} ", style="bold")
     head.append(f"({gemm.dtype.value}, {gemm.layout.value}) on {printable(answer.gpu.name)}", style="bold")
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
-    line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.source.value}")
+    line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.stated_source.value}")
     too_large = [] if answer.fits else [Text(_too_large(answer), style="bold red")]
     rule = Rule(style="dim", characters="-")
     return Group(head, rule, *too_large, line, Text(gemm_reason(answer)), Text(), tiles_table(answer))
@@ -42,6 +43,18 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
 def _too_large(answer: GemmAnswer) -> str:
     need, room = format_bytes(answer.peak_bytes), format_bytes(answer.usable_bytes)
     return f"Does not fit: operands and result need {need}, but {printable(answer.gpu.name)} has {room} to fill."
+
+
+def _misaligned(gemm: Gemm) -> str:
+    """The lengths, with the operands that lie along them, that are no multiple of 16 bytes."""
+    lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
+    steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}
+    found = [
+        f"{name}={lengths[name]} (contiguous in {operands}) is a multiple of {steps[name]:.3g} bytes, not 16"
+        for name, operands in gemm.layout.contiguous.items()
+        if steps[name] < 16
+    ]
+    return f": {'; '.join(found)}" if found else ""
 
 
 def gemm_reason(answer: GemmAnswer) -> str:
@@ -60,8 +73,8 @@ def gemm_reason(answer: GemmAnswer) -> str:
         f"Tiles of {tile_text(cost)} on {gpu.num_sms} SMs run in {count_text(float(d.get('waves', 0)), 'wave')}; "
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work. Operand alignment allows "
-        f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed. {ends}{_residual(answer)}"
-        f" Calibration: {owner_words(answer.calibration)}."
+        f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed{_misaligned(gemm)}. {ends}"
+        f"{_residual(answer)} Calibration: {owner_words(answer.calibration)}."
     )
 
 

@@ -97,6 +97,12 @@ class GemmCoefficients:
     """Standard deviation of ln(measured/predicted) of GEMMs longer than eight launches."""
     log_sigma_small: float = 0.35
     """The same of shorter ones."""
+    batched_log_sigma: float = 0.25
+    """The same of batched GEMMs, at least; 0 where the fit saw as many of those. As it is: no table holds any (V100's
+    and MI250X's sweeps need 0.36 and 0.35, A100's 0.14: between them; lab/fit_gemm.py)."""
+    penalty_log_sigma: float = 0.5
+    """Standard deviation of what misaligned operands cost, over ln of that cost: a judgement where it is assumed, 0.02
+    where sweeps show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

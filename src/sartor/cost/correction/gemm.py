@@ -17,7 +17,7 @@ from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
 from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length
 from sartor.cost.correction.network import Array, Mask, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
-from sartor.cost.gpu.tiles import Machine, Problems, quantizing_s
+from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
@@ -56,7 +56,7 @@ class GemmRows:
 
 def correct(rows: GemmRows) -> GemmRows:
     """The formula's times and intervals moved by all that was learned, in this order."""
-    for step in (_by_network, _as_stream, _without_quantizing, _waiting_for_the_host, _by_own_rows, _in_long_runs):
+    for step in _STEPS:
         rows = step(rows)
     return rows
 
@@ -164,6 +164,53 @@ def _in_long_runs(rows: GemmRows) -> GemmRows:
     if run is None or not run.limit_flops_per_s:
         return rows
     return replace(rows, log_sigma=np.sqrt(rows.log_sigma * rows.log_sigma + LONG_RUN_LOG_SIGMA * LONG_RUN_LOG_SIGMA))
+
+
+def _beyond_the_tables(rows: GemmRows) -> GemmRows:
+    """Wider where the fit saw nothing alike: batches, misaligned operands, lengths outside what tables hold. Where that
+    is more than what the fit missed by, ``assumed`` says so."""
+    p, c = rows.sizes, rows.coefficients
+    if rows.dtype in rows.calibration.own_rows:
+        return rows
+    own = rows.log_sigma
+    known = np.where(p.batch > 1, np.maximum(own, c.batched_log_sigma), own)
+    outside = sum(_beyond(length, span) for length, span in ((p.m, _M), (p.n, _NK), (p.k, _NK)))
+    guessed = np.hypot(c.penalty_log_sigma * _slowdown(rows), _PER_E_FOLD * outside)
+    assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
+    terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
+    return replace(rows, terms=terms, log_sigma=np.hypot(known, guessed))
+
+
+def _slowdown(rows: GemmRows) -> Array:
+    """ln of what misaligned operands make of the formula's time."""
+    found, where = np.zeros_like(rows.log_sigma), np.flatnonzero(rows.sizes.penalty > 1)
+    if where.size:
+        p = rows.sizes.part(where)
+        aligned = evaluate(replace(p, penalty=np.ones_like(p.penalty)), rows.machine, rows.coefficients, False)
+        found[where] = np.log(rows.formula_s[where] / aligned["time_s"])
+    return found
+
+
+def _beyond(length: Array, span: tuple[float, float]) -> Array:
+    """How far outside, as ln."""
+    return np.log(np.maximum(np.maximum(span[0] / length, length / span[1]), 1.0))
+
+
+_M, _NK = (1.0, 131072.0), (32.0, 65536.0)
+"""Lengths that tables of GEMMs hold (data/measured, data/measured_amd)."""
+
+_PER_E_FOLD = 0.2
+"""Standard deviation for every factor e outside: a judgement."""
+
+_STEPS = (
+    _by_network,
+    _as_stream,
+    _without_quantizing,
+    _beyond_the_tables,
+    _waiting_for_the_host,
+    _by_own_rows,
+    _in_long_runs,
+)
 
 
 def roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:

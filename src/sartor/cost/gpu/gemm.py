@@ -130,7 +130,8 @@ def _without_the_host(eager: Cost, replayed: Cost, short_s: float) -> Cost:
     names = ("time_s", "compute_s", "memory_s", "overhead_s", "log_sigma")
     values = {name: either(getattr(eager, name), getattr(replayed, name)) for name in names}
     keys = dict.fromkeys((*eager.details, *replayed.details))
-    details = {key: either(eager.details.get(key, 1.0), replayed.details.get(key, 1.0)) for key in keys}
+    absent = {key: 0.0 if key == "assumed" else 1.0 for key in keys}
+    details = {key: either(eager.details.get(key, no), replayed.details.get(key, no)) for key, no in absent.items()}
     return replace(eager, **values, details=details)
 
 
