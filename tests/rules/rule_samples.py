@@ -68,7 +68,7 @@ SAMPLES: dict[str, tuple[Sample, Sample]] = {
     ),
     "flash_misfit": (Sample("phi-2"), Sample("llama-3.1-8b")),
     "tail_wave": (
-        Sample("qwen2.5-14b", "mi300x"),  # no calibration of products: a width near by gains
+        Sample("opt-13b", "mi300x"),
         Sample("gpt3-6.7b", wave_efficiency=1.0),
     ),
     "deep_narrow_decode": (

@@ -37,14 +37,14 @@ def test_the_tables_are_made_from_measured_rows(
     tmp_path: Path, repo_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "measured").mkdir()
-    write_parquet(tmp_path / "measured" / "x.parquet", [*gemm_rows(1.25), *gemm_rows(1.25, gpu="h100_sxm")])
+    write_parquet(tmp_path / "measured" / "x.parquet", [*gemm_rows(1.25), *gemm_rows(1.25, gpu="gh200")])
     monkeypatch.syspath_prepend(repo_dir / "tools")
     importlib.import_module("accuracy_tables").write_tables(tmp_path, tmp_path)
     with (tmp_path / "accuracy_operators.csv").open(newline="") as file:
         rows = {(row["gpu"], row["split"], row["size"]): row for row in csv.DictReader(file)}
     a100 = rows["a100_sxm", "bfloat16", ""]
     assert (a100["shapes"], a100["mape"], a100["bias"], a100["calibration"]) == ("12", "0.2", "-0.2", "own")
-    assert rows["h100_sxm", "bfloat16", ""]["calibration"] == "borrowed from h200_sxm"
+    assert rows["gh200", "bfloat16", ""]["calibration"] == "borrowed from h200_sxm"
     assert rows["all", "bfloat16", ""]["shapes"] == "24"
     assert rows["a100_sxm", "bfloat16", "below 512"]
     assert "Operators" in (tmp_path / "accuracy_left_out.md").read_text("utf-8")

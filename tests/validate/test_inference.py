@@ -42,7 +42,7 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
 
 
 def test_the_worst_say_what_their_time_is_made_of_and_groups_whose_coefficients_they_have(tmp_path: Path) -> None:
-    rows = [{**ROW, "tpot_ms": 100.0}, {**ROW, "tpot_ms": 100.0, "gpu": "h100_sxm"}]
+    rows = [{**ROW, "tpot_ms": 100.0}, {**ROW, "tpot_ms": 100.0, "gpu": "gh200"}]
     groups = inference_body(validate_inference(write_csv(tmp_path / "x.csv", rows)))["groups"]
     assert {group["calibration"] for group in groups} == {"own", "borrowed from h200_sxm"}
     (case,) = groups[0]["worst"]

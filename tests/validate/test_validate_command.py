@@ -63,11 +63,11 @@ def test_people_get_a_table_with_reasons_that_fits(tmp_path: Path, call: Callabl
 
 def test_people_are_told_what_was_lent_and_by_whom(tmp_path: Path, call: Callable[..., Any]) -> None:
     """On the terminal and on the page; a table priced by its device's own measurements has nothing to tell."""
-    rows = [*gemm_rows(), *gemm_rows(gpu="h100_sxm"), *gemm_rows(gpu="l40s")]
+    rows = [*gemm_rows(), *gemm_rows(gpu="gh200"), *gemm_rows(gpu="l40s")]
     path, html = write_parquet(tmp_path / "x.parquet", rows), tmp_path / "x.html"
     _, out, _ = call("validate", "operators", "--data", path, "--html", html)
     for text in (" ".join(out.split()), html.read_text()):
-        assert "borrowed from h200_sxm: h100_sxm (gemm bfloat16)" in text
+        assert "borrowed from h200_sxm: gh200 (gemm bfloat16)" in text
         assert "not measured on this GPU: l40s (gemm bfloat16)" in text
     _, own, _ = call("validate", "operators", "--data", write_parquet(tmp_path / "y.parquet", gemm_rows()))
     assert "Calibration:" not in own

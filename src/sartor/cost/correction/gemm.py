@@ -196,8 +196,9 @@ def _beyond(length: Array, span: tuple[float, float]) -> Array:
     return np.log(np.maximum(np.maximum(span[0] / length, length / span[1]), 1.0))
 
 
-_M, _NK = (1.0, 131072.0), (32.0, 65536.0)
-"""Lengths that tables of GEMMs hold (data/measured, data/measured_amd)."""
+_M, _NK = (1.0, 131072.0), (32.0, 262144.0)
+"""Lengths that tables of GEMMs hold (data/measured, data/measured_amd); beyond their 65,536 columns a vocabulary adds
+waves of the same tiles alone."""
 
 _PER_E_FOLD = 0.2
 """Standard deviation for every factor e outside: a judgement."""
