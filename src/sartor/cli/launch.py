@@ -43,6 +43,7 @@ def write_files(
     html: Path | None,
     png: Path | None,
     trace: Path | None,
+    chakra: Path | None = None,
 ) -> None:
     """Write the requested files of the best plan."""
     if write is not None:
@@ -51,6 +52,8 @@ def write_files(
         from sartor.report.plan_trace import plan_trace
 
         write_trace(plan_trace(answer), trace)
+    if chakra is not None and answer.best is not None:
+        write_chakra(answer, chakra)
     if html is not None:
         from sartor.files import write_atomic
         from sartor.report.page_plan import plan_page
@@ -63,6 +66,23 @@ def write_files(
 
         for path in export_pngs(plan_points(answer), png):
             c.say(f"wrote {path}")
+
+
+def write_chakra(answer: PlanAnswer, folder: Path) -> None:
+    """One step of the best plan as Chakra execution traces."""
+    from sartor.files import write_atomic
+    from sartor.report.chakra import chakra_files
+
+    assert answer.best is not None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--chakra", str(folder), f"must be a folder that can be written ({error.strerror})") from None
+    names = list[str]()
+    for name, data in chakra_files(answer.job, answer.best.plan, answer.search.cluster):
+        write_atomic(folder / name, data, field="--chakra")
+        names.append(name)
+    c.say(f"wrote {len(names) - 1} traces, {folder}/step.RANK.et, and {folder}/comm_group.json")
 
 
 def lint_launch(

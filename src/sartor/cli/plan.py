@@ -51,6 +51,7 @@ def plan(
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     trace: o.TraceFile = None,
+    chakra: p.Chakra = None,
     launch: p.Launch = None,
     allow: o.Allow = None,
     fail_on: o.FailOn = "never",
@@ -79,6 +80,7 @@ def plan(
             "--trainer-version": trainer_version,
             "--html": html,
             "--png": png,
+            "--chakra": chakra,
         }
         _only_with_a_search(only_of_a_search)
         lint_launch(
@@ -124,7 +126,16 @@ def plan(
             progress=progress,
         )
     if found.best is not None:
-        write_files(found, write=write, version=trainer_version, overwrite=overwrite, html=html, png=png, trace=trace)
+        write_files(
+            found,
+            write=write,
+            version=trainer_version,
+            overwrite=overwrite,
+            html=html,
+            png=png,
+            trace=trace,
+            chakra=chakra,
+        )
     _show(found, json=json, out=out)
 
 

@@ -54,6 +54,10 @@ TrainerVersion = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
+Chakra = Annotated[
+    Path | None,
+    typer.Option("--chakra", metavar="DIR", help="Write one step as Chakra traces, a file per rank, for ASTRA-sim."),
+]
 Launch = Annotated[
     Path | None,
     typer.Option(
