@@ -197,3 +197,26 @@ def test_narrow_weights_pay_where_few_rows_share_them_and_not_where_many_do() ->
 
     assert time(1, DType.INT4_WO) < time(1, DType.INT8_WO) < 0.65 * time(1, DType.BF16)
     assert time(8192, DType.INT4_WO) >= 0.9 * time(8192, DType.BF16)
+
+
+def test_attention_on_a_tpu_fills_the_systolic_array_by_the_width_of_a_head() -> None:
+    def per_flop(gpu: str, head_dim: int) -> float:
+        heads = 8192 // head_dim
+        op = Attention(
+            name="attention",
+            batch=4,
+            num_heads=heads,
+            num_kv_heads=heads,
+            seq_q=8192,
+            seq_kv=8192,
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+            causal=True,
+            dtype=DType.BF16,
+        )
+        device = load_gpu(gpu)
+        peak = device.peak_flops_per_s[DType.BF16]
+        return float(attention_cost(op, device, load_calibration(device)).time_s) * peak / op.flops
+
+    assert per_flop("tpu_v7", 128) > 1.8 * per_flop("tpu_v5e", 128)  # half of a 256-wide array
+    assert per_flop("tpu_v7", 128) < 8  # a step's floor, measured on GPUs of 100 SMs, made it 14

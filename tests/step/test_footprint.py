@@ -223,3 +223,9 @@ def test_every_recipe_and_trainer_has_a_footprint(recipe: Recipe, trainer: str) 
     job = _job("deepseek-v2-lite", recipe=recipe, trainer=TRAINERS[trainer])
     foot = footprint(job, _plan({"dp": 8, "ep": 8}, zero_stage=1), CLUSTER)
     assert 1e9 < foot.device_bytes < 1e12
+
+
+def test_zero_2_with_a_pipeline_holds_whole_gradients() -> None:
+    job = _job()
+    whole, sharded = (dense_states(job, _plan({"dp": 8, "pp": pp}, zero_stage=2)).grad for pp in (2, 1))
+    assert whole == 8 * sharded == dense_states(job, _plan({"dp": 8, "pp": 2}, zero_stage=1)).grad

@@ -22,6 +22,7 @@ from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.results import StepEstimate
 from sartor.step.step import step
+from sartor.step.trainers import TRAINERS
 
 PARTS = (
     "compute_s",
@@ -330,3 +331,30 @@ def test_mixed_pools_must_have_the_devices() -> None:
         step(job_of(), plan_of(tp=8, pp=4, num_microbatches=64), mixed(8, 8))
     with pytest.raises(InputError, match=r"must say how many devices it has"):
         step(job_of(), plan_of(tp=8, pp=4, num_microbatches=64), mixed(8, 0))
+
+
+def test_zero_2_with_a_pipeline_reduces_gradients_once_a_step() -> None:
+    plan = plan_of(tp=2, pp=4, dp=8, num_microbatches=8, zero_stage=1)
+    found, first = (step(job_of(), replace(plan, zero_stage=zero), CLUSTER) for zero in (2, 1))
+    assert found.step_s == first.step_s  # as ZeRO 1: not once per microbatch
+
+
+def test_frozen_weights_are_not_gathered_after_an_update() -> None:
+    job = job_of(trains_weights=False)
+    for zero in (0, 1, 2):
+        assert step(job, plan_of(dp=64, zero_stage=zero), CLUSTER).dp_exposed_s == 0
+    assert step(job, plan_of(dp=64, zero_stage=3), CLUSTER).dp_exposed_s > 0  # sharded weights are, for every pass
+
+
+def test_fp8_weights_are_gathered_in_8_bits_where_no_wider_ones_are_kept() -> None:
+    plan, trainer = plan_of(dp=64, zero_stage=1), replace(TRAINERS["nemo"], dp_overlap=False)
+    wide = replace(trainer, memory=replace(trainer.memory, narrow_primary=False))
+    times = [step(job_of(trainer=t, recipe=Recipe.FP8_DELAYED), plan, CLUSTER).dp_exposed_s for t in (trainer, wide)]
+    assert times[0] < 0.9 * times[1]
+
+
+def test_what_fsdp_computes_again_hides_its_traffic() -> None:
+    slow = replace(CLUSTER, tiers=tuple(replace(t, bytes_per_s=t.bytes_per_s / 16) for t in CLUSTER.tiers))
+    plan, job = plan_of(dp=64, zero_stage=3), job_of(trainer=TRAINERS["fsdp"])
+    kept, again = (step(job, replace(plan, recompute=r), slow) for r in (Recompute.NONE, Recompute.FULL))
+    assert again.dp_exposed_s < kept.dp_exposed_s

@@ -266,3 +266,27 @@ def test_nearly_every_published_row_with_a_plan_is_expressed(shared_dir: Path, s
     told = [case for case in known if not case.reason]
     assert len(known) > 100
     assert len(told) >= share * len(known)
+
+
+def test_a_network_nobody_states_is_the_catalogues_for_the_device() -> None:
+    def between(gpu: str) -> float:
+        cluster = training_case(made(gpu=gpu, inter_gbps_per_gpu="")).cluster
+        assert cluster is not None
+        return cluster.tiers[-1].bytes_per_s * 8 / 1e9
+
+    assert (between("A100-SXM-80GB"), between("B200-SXM-180GB")) == (200, 400)
+
+
+def test_links_of_a_tpu_slice_go_from_host_to_host() -> None:
+    slice_ = made(gpu="TPU7x", gpus_per_node=4, intra_node="ICI 3D torus", inter_node="", inter_gbps_per_gpu="")
+    several = made(gpu="TPUv5e", gpus_per_node=4, intra_node="ICI 2D torus", inter_node="DCN between slices")
+    for row, tiers in ((slice_, 1), (several, 2)):
+        cluster = training_case(row).cluster
+        assert cluster is not None
+        assert len(cluster.tiers) == tiers
+
+
+def test_several_links_of_a_device_add_up() -> None:
+    cluster = training_case(made(gpu="MI300X-192GB", intra_node="XGMI 7x128 GB/s")).cluster
+    assert cluster is not None
+    assert cluster.tiers[0].bytes_per_s == 7 * 64e9

@@ -17,7 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
-from sartor.step.states import expert_replicas, weight_bytes
+from sartor.step.states import expert_replicas
 from sartor.units import Bools, Floats, Ints
 
 
@@ -167,14 +167,13 @@ def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floa
     )
 
 
-def param_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float) -> Exchange:
-    """Parameters of so many, in the type kernels read."""
-    width = weight_bytes(job)
+def param_exchange(of: DataTraffic, dense_bytes: Floats, expert_bytes: Floats, bucket_bytes: float) -> Exchange:
+    """Parameters of so many bytes (`gathered_bytes` of each)."""
     return Exchange(
         dense=of.dense.gather,
         expert=of.expert.gather,
-        dense_bytes=dense * width,
-        expert_bytes=expert * width,
+        dense_bytes=dense_bytes,
+        expert_bytes=expert_bytes,
         bucket_bytes=bucket_bytes,
     )
 

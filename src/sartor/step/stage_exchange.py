@@ -10,6 +10,7 @@ import numpy as np
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
+from sartor.step.states import shards_gradients, weight_bytes
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray
 
@@ -48,11 +49,14 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     traffic, params = traffic_at(t.traffic, t.traffic_index[structure]), t.params_index[structure]
     counts, c = rows.counts.astype(np.float64), t.c
     dense, expert = summed(counts, t.dense)[:, params], summed(counts, t.expert)[:, params]
+    dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in (t.dense, t.expert))
     if rows.pp > 1 or t.job.trainer.lockstep:  # a copy of the embedding's table beside the head
         dense[-1] += t.tied[params]
+        dense_bytes[-1] += t.tied[params] * weight_bytes(t.job)
     grads = _seen(t, grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
-    gathered = _seen(t, param_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
+    gathered = _seen(t, param_exchange(traffic, dense_bytes, expert_bytes, c.bucket_bytes))
     sharded = t.sharded[structure]
+    renewed = sharded & t.job.trains_weights  # frozen weights stay as they are: nothing to gather after an update
     if t.job.trainer.broadcasts_shards:
         gathered["base"] = gathered["base"] + c.broadcast_s * (np.asarray(traffic.dense.shards) - 1)
     own = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
@@ -61,7 +65,7 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     tied = rows.pp > 1 and np.any(t.tied) and t.job.trains_weights
     found = StageExchange(
         **{f"grads_{name}": value for name, value in grads.items()},
-        **{f"params_{name}": np.where(sharded, value, 0.0) for name, value in gathered.items() if name != "total"},
+        **{f"params_{name}": np.where(renewed, value, 0.0) for name, value in gathered.items() if name != "total"},
         updates_s=updates_s,
         offloaded_s=offloaded_s,
         norm_s=t.norm_s[t.traffic_index[structure]] * (1.0 if t.job.trains_weights else 0.0),
@@ -134,6 +138,7 @@ class PlanExchange:
     x: StageExchange
     at: IntArray
     zero: IntArray
+    pp: IntArray
 
     def _seen(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
         left = np.maximum(rest.take(self.at, axis=1) - share.take(self.at, axis=1) * compute_s, 0.0)
@@ -156,9 +161,9 @@ class PlanExchange:
         return self._with_3(self._seen(x.params_base, x.params_rest, x.params_share, forward), self.work.gather_s)
 
     def earlier_s(self, microbatches: IntArray) -> FloatArray:
-        """ZeRO 2 keeps no whole gradient between microbatches: each but the last reduces its own as well."""
+        """Where ZeRO 2 keeps no whole gradient between microbatches, each but the last reduces its own as well."""
         out = np.zeros(self.zero.size)
-        two = np.flatnonzero(self.zero == 2)
+        two = np.flatnonzero(shards_gradients(self.zero, self.pp) & (self.zero == 2))
         if not two.size:
             return out
         total, of = self.x.grads_total[:, self.at[two]], self.of[two]

@@ -66,12 +66,16 @@ class StageSeconds:
     def blocks_s(self) -> FloatArray:
         """Forward and backward of one microbatch through every block [K, W], part of the layers recomputed; weights
         gathered layer by layer not counted."""
+        t = self.t.seconds
+        return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + self._again_s())
+
+    def _again_s(self) -> FloatArray:
+        """What is computed again of one microbatch in every block [K, W], part of the layers in full."""
         t, kind = self.t.seconds, self.work["recompute"]
         layers = self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
         share = np.where(kind == Recompute.FULL, self._share(np.array([layers]))[0], 0.0)
         again = np.where(kind == Recompute.SELECTIVE, t.selective_s[:, self.at], 0.0)
-        again = again + share * (t.full_s * self.t.is_layer[:, None])[:, self.at]
-        return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + again)
+        return np.asarray(again + share * (t.full_s * self.t.is_layer[:, None])[:, self.at])
 
     def _gather_layerwise(self) -> None:
         """ZeRO 3: what gathering and scattering every block's weights add to its forward and backward."""
@@ -80,10 +84,12 @@ class StageSeconds:
         at, structure = self.at[of], self.work["structure"][of]
         dense, expert = (x[:, t.params_index[structure]] for x in (t.dense, t.expert))
         traffic = traffic_at(t.traffic, t.traffic_index[structure])
-        params = param_exchange(t.job, traffic, dense, expert, c.bucket_bytes)
+        gathered = t.gathered_bytes
+        params = param_exchange(traffic, gathered * dense, gathered * expert, c.bucket_bytes)
         grads = grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes)
         seconds, share = t.seconds, c.dp_overlap_share
-        beside = share * seconds.forward_s[:, at], share * (seconds.backward_s + seconds.wgrad_s)[:, at]
+        behind = (seconds.backward_s + seconds.wgrad_s)[:, at] + self._again_s()[:, of]
+        beside = share * seconds.forward_s[:, at], share * behind
         each = layerwise(params, grads, *beside, t.job.trainer.dp_overlap, c.sm_contention)
 
         def of_these(values: Any) -> FloatArray:

@@ -41,9 +41,26 @@ def expert_states(job: TrainingJob, plan: TrainingPlan) -> StateBytes:
     return _states(job, plan, _shards(plan, expert_replicas(job, plan)), True)
 
 
+def shards_gradients(zero_stage: Any, pp: Any) -> Any:
+    """Whether gradients are reduced and sharded after every microbatch. ZeRO 2 with a pipeline keeps them whole and
+    reduces them once: so do Megatron's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py) and
+    PyTorch's pipelining, which synchronises in the last microbatch alone (torch/distributed/pipelining/stage.py,
+    ``backward_maybe_with_nosync``); DeepSpeed's pipeline engine refuses ZeRO 2."""
+    return np.greater_equal(zero_stage, 3) | (np.equal(zero_stage, 2) & np.equal(pp, 1))
+
+
 def weight_bytes(job: TrainingJob) -> float:
     """Of a weight as the matrix products' kernels read it, before any narrowing."""
     return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
+
+
+def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
+    """Of a weight as replicas gather it: as kernels read it, 8 bits where no wider weights are kept."""
+    return job.recipe.dtype.bytes if _is_narrow(job, in_layer) else weight_bytes(job)
+
+
+def _is_narrow(job: TrainingJob, in_layer: bool) -> bool:
+    return job.trainer.habits.narrow_primary and in_layer and 1 <= job.recipe.dtype.bytes < 2
 
 
 def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Any:
@@ -64,8 +81,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Any, in_layer: bool) -
 
     habits, width = job.trainer.habits, weight_bytes(job)
     weight = 4.0 if habits.wide_weights else width
-    narrow_width = job.recipe.dtype.bytes
-    primary = habits.narrow_primary and in_layer and 1 <= narrow_width < 2
+    narrow_width, primary = job.recipe.dtype.bytes, _is_narrow(job, in_layer)
     weight = narrow_width if primary else weight
     gradient = grad_bytes(job) if job.trains_weights else 0.0
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
@@ -77,7 +93,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Any, in_layer: bool) -
     return StateBytes(
         weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
-        grad=spread(gradient, 2),
+        grad=np.where(shards_gradients(plan.zero_stage, plan.dims.pp), gradient / shards, gradient),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
         step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)),
     )

@@ -23,7 +23,7 @@ from sartor.step.distinct import BlockRows, block_rows, distinct_rows
 from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.step.results import BlockTimes
 from sartor.step.running import in_a_run
-from sartor.step.states import weight_bytes
+from sartor.step.states import gathered_bytes, weight_bytes
 from sartor.units import BoolArray, FloatArray, IntArray
 
 
@@ -74,6 +74,12 @@ class PlanTables:
     transfer_s: FloatArray
     transfer_index: IntArray
     optimizer: OptimizerLine
+
+    @property
+    def gathered_bytes(self) -> FloatArray:
+        """[K, 1]: of a parameter of each block, as replicas gather it."""
+        outer, layer = (gathered_bytes(self.job, in_layer=inside) for inside in (False, True))
+        return np.where(self.is_layer > 0, layer, outer)[:, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,9 @@ def _exchange(tables: Sequence[PlanTables], stages: StageSeconds, columns: dict[
     )
     only = np.zeros(1, dtype=np.int64)
     x, overlaps = exchange_of(tables, stages.rows, only), t.job.trainer.dp_overlap
-    return PlanExchange(c=t.c, overlaps=overlaps, work=work, of=only, x=x, at=only, zero=columns["zero"])
+    return PlanExchange(
+        c=t.c, overlaps=overlaps, work=work, of=only, x=x, at=only, zero=columns["zero"], pp=columns["pp"]
+    )
 
 
 def _pipeline_times(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
-from sartor.hardware.cluster_catalog import HOP_LATENCY_S
+from sartor.hardware.cluster_catalog import HOP_LATENCY_S, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.records.rows import Unexpressed
 from sartor.units import GIB, GIGA
@@ -86,7 +86,7 @@ def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
     if not devices:
         raise Unexpressed("n_gpu is not given")
     per_node = min(node or gpu.devices_per_node, devices)
-    tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row.get("intra_node", ""), per_node, devices)),)
+    tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row, gpu, per_node, devices)),)
     if devices > tiers[0].span:
         outer, guessed = _outer(row, gpu)
         tiers, said = (*tiers, outer), (*said, *guessed)
@@ -95,12 +95,15 @@ def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
     return Cluster(name="row", gpu=gpu, devices_per_node=per_node, tiers=tiers, num_devices=devices), said
 
 
-def _domain(word: str, per_node: int, devices: int) -> int:
-    """Devices that share the inner links: those of a node, or of a rack that one switch joins.
+def _domain(row: Mapping[str, str], gpu: Gpu, per_node: int, devices: int) -> int:
+    """Devices that share the inner links: those of a node, of a rack that one switch joins, or of a slice of TPUs,
+    whose links go from host to host (as many as the largest slice has, unless the row tells of several slices).
 
     Of a rack a job over several takes as many whole nodes as divide its devices (64 of 72).
     """
-    rack = re.search(r"NVL(\d+)", word)
+    if gpu.vendor == "Google" and "slices" not in row.get("inter_node", ""):
+        return max(per_node, gpu.link_domain)
+    rack = re.search(r"NVL(\d+)", row.get("intra_node", ""))
     most = max(int(rack.group(1)), per_node) if rack else per_node
     if devices <= most:
         return most
@@ -109,9 +112,10 @@ def _domain(word: str, per_node: int, devices: int) -> int:
 
 def _inner(row: Mapping[str, str], gpu: Gpu, span: int) -> LinkTier:
     kind, word = _inner_kind(row, gpu), row.get("intra_node", "")
-    stated = re.search(r"(\d+(?:\.\d+)?) ?GB/s", word)
+    stated = re.search(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?GB/s", word)  # "7x128 GB/s": seven links
     both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # such figures are of both directions together
-    rate = float(stated.group(1)) * GIGA / (1 + both_ways) if stated else gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    rate = int(stated[1] or 1) * float(stated[2]) * GIGA / (1 + both_ways) if stated else own
     return LinkTier(
         name="node",
         span=span,
@@ -145,7 +149,7 @@ def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]
     kind = next((kind for name, kind in known.items() if name in word), "")
     kind = kind or ("dcn" if is_tpu else "ethernet" if "ethernet" in word or "roce" in word else "infiniband")
     stated = _number(row.get("inter_gbps_per_gpu", ""))
-    rate = stated or (25.0 if is_tpu else 200.0)
+    rate = stated or usual_cluster(gpu).tiers[-1].bytes_per_s * 8 / GIGA
     said = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
     tier = LinkTier(name="network", span=0, bytes_per_s=rate * GIGA / 8, latency_s=HOP_LATENCY_S[kind], kind=kind)
     return tier, said

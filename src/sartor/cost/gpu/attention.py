@@ -98,5 +98,9 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
         np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
     )
     widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
-    step_s: Floats = np.maximum(2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share), c.step_s)
+    step_s: Floats = 2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share)
+    if gpu.matrix_tile:  # large blocks hide a step's latency; a head narrower than the systolic array fills part of it
+        step_s *= np.ceil(padded / gpu.matrix_tile) * gpu.matrix_tile / padded
+        return step_s
+    step_s = np.maximum(step_s, c.step_s)
     return step_s

@@ -2,16 +2,19 @@
 
 Eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients (recalled from
 torch.nn.functional.cross_entropy), over a split vocabulary two fp32 temporaries more
-(torch.distributed.tensor.parallel.loss); expandable segments leave little unused.
+(torch.distributed.tensor.parallel.loss); expandable segments leave little unused. Gradients are reduced in 16 bits
+(accelerate's set_mixed_precision; reduce_dtype is param_dtype unless said) and kept as fp32 shards.
 """
 
 from __future__ import annotations
 
 from sartor.model.choices import PipelineSchedule
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.operators import DType
 
 HABITS = MemoryHabits(
     wide_weights=True,
+    grad_bytes=4.0,
     narrow_inputs=False,
     narrow_weights=False,
     dummy_wgrad=False,
@@ -28,6 +31,7 @@ FSDP = Trainer(
     aliases=("accelerate",),
     words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
     fused_kernels=False,
+    grad_dtype=DType.BF16,
     accumulation=Accumulation.COPIED,
     strided_heads=False,
     hides_tp_backward=False,

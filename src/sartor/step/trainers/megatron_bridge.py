@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.operators import DType
 from sartor.step.trainers.nemo import NEMO
 
 MEGATRON_BRIDGE = replace(
     NEMO,
     words=("bridge",),
-    grad_dtype=DType.BF16,
     source="grad_reduce_in_fp32 is off in its performance recipes (recalled)",
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from sartor.model.trainer import MemoryHabits, Release, Trainer
+from sartor.operators import DType
 from sartor.step.trainers.megatron import UNFUSED
 
 NEMO = Trainer(
     name="nemo",
     words=("nemo", "mlperf"),
+    grad_dtype=DType.BF16,
     dispatch_once=True,
     ep_overlap=True,
-    memory=MemoryHabits(grad_bytes=2.0, narrow_primary=True),
+    memory=MemoryHabits(narrow_primary=True),
     releases=(
         UNFUSED,
         Release(

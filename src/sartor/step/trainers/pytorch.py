@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.model.trainer import Accumulation
+from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP
 
 PYTORCH = replace(
@@ -12,6 +13,7 @@ PYTORCH = replace(
     name="pytorch",
     aliases=(),
     words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
+    grad_dtype=DType.FP32,
     accumulation=Accumulation.KEPT,
     pipelines=True,
     expert_parallel=True,

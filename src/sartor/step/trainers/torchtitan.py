@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sartor.model.choices import Recipe
 from sartor.model.trainer import Release
+from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP
 
 TORCHTITAN = replace(
@@ -13,6 +14,7 @@ TORCHTITAN = replace(
     name="torchtitan",
     aliases=("titan",),
     words=("torchtitan",),
+    grad_dtype=DType.FP32,
     pipelines=True,
     expert_parallel=True,
     releases=(
