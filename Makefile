@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench lab docs clean
+.PHONY: help demo test test-torch check format lint types bench lab matrix docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ check: .venv/dev.stamp ## format, lint, types and every test: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) --no-print-directory test
+
+matrix: ## the fast tests on the lowest and newest dependencies, Python 3.11 to 3.13 (or: make matrix ON="3.11 lowest")
+	.ci/matrix $(ON)
 
 bench: .venv/dev.stamp ## speed as ratios against the naive way, in one run
 	@for f in benchmarks/bench_*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done

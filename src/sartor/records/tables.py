@@ -455,7 +455,7 @@ def _coded(data: Any, name: str, rows: int) -> Coded:
     column = data[name]
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    joined = pa.chunked_array(column.unify_dictionaries()).combine_chunks()
+    joined = column.unify_dictionaries().combine_chunks()
     if isinstance(joined, pa.ChunkedArray):
         joined = joined.chunk(0) if joined.num_chunks else pa.DictionaryArray.from_arrays([], pa.array([], pa.string()))
     values = [*(_word(value) for value in joined.dictionary.to_pylist()), ""]

@@ -36,8 +36,9 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
         must = f"must have at most {MAX_OPERATORS} operators that may overlap, not {block.size}"
         raise InputError("solver", "milp", must, "cp_sat")
     program = _MilpProgram(block, hint.makespan(block), lower_bound)
-    rows, columns, values = zip(*program.entries, strict=True)
-    matrix = sparse.csr_array((values, (rows, columns)), shape=(len(program.least), program.num_columns))
+    rows, columns, values = map(np.asarray, zip(*program.entries, strict=True))
+    at = rows.astype(np.int32), columns.astype(np.int32)  # what HiGHS counts in, whatever NumPy's integer is
+    matrix = sparse.csr_array((values, at), shape=(len(program.least), program.num_columns))
     found = silently(
         optimize.milp,
         c=np.eye(1, program.num_columns).ravel(),

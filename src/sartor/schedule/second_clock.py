@@ -123,7 +123,7 @@ class _Program:
         """The best modes and clock with their bound; None if the limit came first."""
         block, size, count = self.block, self.block.size, self.num_columns
         at = [(r, column, value) for r, row in enumerate(self.rows) for column, value in row.items()]
-        rows, columns, values = zip(*at, strict=True)
+        rows, columns, values = map(np.asarray, zip(*at, strict=True))
         upper = np.ones(count)
         upper[:size], upper[size : self.end + 1] = block.may_split, self.horizon
         cost, whole = np.zeros(count), np.ones(count)
@@ -134,7 +134,11 @@ class _Program:
             integrality=whole,
             bounds=optimize.Bounds(0, upper),
             constraints=optimize.LinearConstraint(
-                sparse.csr_array((values, (rows, columns)), shape=(len(self.rows), count)), np.array(self.least), np.inf
+                sparse.csr_array(
+                    (values, (rows.astype(np.int32), columns.astype(np.int32))), shape=(len(self.rows), count)
+                ),
+                np.array(self.least),
+                np.inf,
             ),
             options={"node_limit": MOST_NODES, "mip_rel_gap": 0.0},
         )
