@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
 from sartor.engine.run import run_design
+from sartor.engine.schema import StudyWarning
 from sartor.engine.store import open_study
 from sartor.engine.study import read_study
 from sartor.errors import InputError
@@ -199,11 +201,61 @@ def test_a_damaged_study_is_named(where: float, whole: tuple[Path, JointResult, 
     path = tmp_path / "study.db"
     path.write_bytes(content)
     try:
-        result = search(path, Scripted())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StudyWarning)
+            result = search(path, Scripted())
     except InputError as error:
         assert "damaged" in str(error)  # noqa: PT017
     else:
         assert facts(result) == facts(whole[1]), "what was hit held nothing"
+
+
+def flipped(source: Path, target: Path, bit: int) -> Path:
+    content = bytearray(source.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    target.write_bytes(content)
+    return target
+
+
+def test_a_row_with_a_flipped_bit_is_named_and_the_rest_is_used(
+    whole: tuple[Path, JointResult, int], tmp_path: Path
+) -> None:
+    at = whole[0].read_bytes().index(b'"dataflow":') * 8
+    path = flipped(whole[0], tmp_path / "study.db", at + 8 * 14)
+    with pytest.warns(StudyWarning, match=r"study\.db: a damaged row is left out \(points \d+\)"):
+        record = read_study(path)
+    assert len(record.points) == whole[1].evaluated - 1
+    by = Scripted()
+    with pytest.warns(StudyWarning, match=r"points \d+"):
+        assert facts(search(path, by)) == facts(whole[1])
+    assert len(by.done) == 1, "what was lost is computed again, and nothing else"
+    assert len(read_study(path).points) == whole[1].evaluated, "and kept"
+
+
+@pytest.mark.parametrize("flips", [15, pytest.param(250, marks=pytest.mark.slow)])
+def test_any_flipped_bit_is_a_sentence_or_changes_nothing(
+    flips: int, whole: tuple[Path, JointResult, int], tmp_path: Path
+) -> None:
+    by, path, sound = random.Random(flips), tmp_path / "study.db", read_study(whole[0])
+    for bit in (by.randrange(whole[0].stat().st_size * 8) for _ in range(flips)):
+        flipped(whole[0], path, bit)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                record = read_study(path)
+                assert record.question == sound.question
+                for name in ("points", "history", "sessions", "kept"):
+                    there, before = getattr(record, name), getattr(sound, name)
+                    assert [each for each in before if each in there] == list(there), (bit, name)
+                    assert len(there) == len(before) or "left out" in str(said[0].message)
+            except InputError as error:
+                assert "--study" in str(error)  # noqa: PT017
+            try:
+                assert facts(search(path, Scripted())) == facts(whole[1]), bit
+            except InputError as error:
+                assert "--study" in str(error)  # noqa: PT017
+        for beside in tmp_path.iterdir():
+            beside.unlink()
 
 
 def test_a_truncated_study_is_named(whole: tuple[Path, JointResult, int], tmp_path: Path) -> None:

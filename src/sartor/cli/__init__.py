@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""
     _fill_streams()
     listen()
+    warnings.showwarning = lambda message, *_: say(f"sartor: {message}")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     deaf()  # all is said; Python's own end is not to be interrupted
     sys.exit(code)

@@ -6,14 +6,20 @@ docs/howto/long-studies.md describes the tables.
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 
 APPLICATION_ID = 0x53415254
 """The letters SART."""
-FORMAT = 3
+FORMAT = 4
 MAGIC = b"SQLite format 3\x00"
 
 TABLES = """
@@ -43,6 +49,50 @@ CREATE TABLE sessions (
 evaluation depended on; ``kept`` has what else was worked out for a search (`records`), by what it is; ``bound`` and
 ``left_s`` are NULL where nothing is known yet."""
 
+KEYS = {
+    "meta": ("key",), "searches": ("id",), "points": ("id",), "bounds": ("search", "key"), "kept": ("id",),
+    "history": ("search", "step"), "sessions": ("id",),
+}  # fmt: skip
+"""What names a row of each table. Each row has its checksum beside it, which triggers write: a flipped bit is a row
+that is left out, never another answer."""
+
+
+class StudyWarning(UserWarning):
+    """Rows of a study are damaged and were left out."""
+
+
+def row_sum(*values: object) -> int:
+    """The checksum of a row's values, in their order."""
+    return zlib.crc32(repr(values).encode("utf-8", "surrogatepass"))
+
+
+def sound_rows(path: Path, connection: sqlite3.Connection, table: str, search: int | None = None) -> list[JsonDict]:
+    """The rows of a table (of one search of it) whose checksums hold, in their order; a `StudyWarning` names others."""
+    sound, damaged = _sorted_out(connection, table)
+    if damaged:
+        warnings.warn(_left_out(path, {table: damaged}), StudyWarning, stacklevel=2)
+    return [row for row in sound if search is None or row["search"] == search]
+
+
+def _sorted_out(connection: sqlite3.Connection, table: str) -> tuple[list[JsonDict], list[JsonDict]]:
+    """Rows whose checksums hold, and others. No index is asked, as it may be what is damaged."""
+    cursor = connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY {','.join(KEYS[table])}")
+    names = [each[0] for each in cursor.description]
+    sound, damaged = list[JsonDict](), list[JsonDict]()
+    for values in cursor:
+        row = dict(zip(names, values, strict=True))
+        (sound if row.pop("row_sum") == row_sum(*row.values()) else damaged).append(row)
+    return sound, damaged
+
+
+def _left_out(path: Path, damaged: Mapping[str, Sequence[JsonDict]]) -> str:
+    named = [
+        f"{table} {'/'.join(str(row[key]) for key in KEYS[table])}" for table, rows in damaged.items() for row in rows
+    ]
+    shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    rows = "a damaged row is" if len(named) == 1 else f"{len(named)} damaged rows are"
+    return f"{path}: {rows} left out ({shown}); what they held is computed again where it is needed"
+
 
 def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
     """A connection to a study, checked to be one; for writing it is made where it is not there.
@@ -56,8 +106,10 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
         connection = _open(path, for_reading=for_reading)
         if not for_reading and (fresh or _has_no_tables(connection)):
             _create(connection)
-        _check(path, connection, thorough=not for_reading)
-    except (sqlite3.Error, OSError) as error:
+        _check(path, connection)
+        if not for_reading:
+            _mend(path, connection)
+    except (sqlite3.Error, OSError, UnicodeError) as error:
         raise cannot(path, error) from None
     return connection
 
@@ -67,7 +119,7 @@ def cannot(path: Path, error: Exception) -> InputError:
     words = str(error).lower()
     if any(word in words for word in ("full", "no space", "too large", "disk i/o")):
         must = "cannot grow, the disk is full or a limit is reached; its content is kept: free some space and run again"
-    elif any(word in words for word in ("malformed", "not a database", "corrupt")):
+    elif any(word in words for word in ("malformed", "not a database", "corrupt", "codec")):
         must = f"is damaged ({error}); take another file, or restore this one from a copy"
     elif "locked" in words or "busy" in words:
         must = "is in use by another program"
@@ -95,7 +147,7 @@ def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
     if not for_reading:
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None)
         connection.execute("PRAGMA synchronous=FULL")
-        return connection
+        return _ready(connection)
     uri = path.resolve().as_uri()
     connection = sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=30.0, isolation_level=None)
     try:
@@ -104,6 +156,13 @@ def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
     except sqlite3.OperationalError:  # a folder that cannot be written has no room for the log's index
         connection.close()
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    return _ready(connection)
+
+
+def _ready(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """With what the triggers ask for, and a way to look at text that is none any more."""
+    connection.create_function("row_sum", -1, row_sum, deterministic=True)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
 
 
@@ -115,16 +174,83 @@ def _has_no_tables(connection: sqlite3.Connection) -> bool:
 def _create(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     script = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT};"
-    connection.executescript(f"BEGIN IMMEDIATE;{script}{TABLES}COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE;{script}{_script()}COMMIT;")
 
 
-def _check(path: Path, connection: sqlite3.Connection, *, thorough: bool) -> None:
+def _check(path: Path, connection: sqlite3.Connection) -> None:
     whose, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
     if whose != APPLICATION_ID:
         raise InputError("--study", str(path), "is an SQLite file of another program; it was not changed", "a new name")
     if version != FORMAT:
         must = f"has format {version}, and this sartor knows {FORMAT}"
         raise InputError("--study", str(path), must, "a new name")
-    fault = connection.execute("PRAGMA quick_check(1)").fetchone()[0] if thorough else "ok"
+    if _made(connection) != _made(_empty()):
+        raise InputError("--study", str(path), "is damaged (its tables are not as they were made); take another file")
+
+
+def _made(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Tables and triggers by name, as SQL."""
+    return connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
+
+
+@cache
+def _empty() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(_script())
+    return connection
+
+
+def _script() -> str:
+    """The tables, each with a column for its rows' checksums, and the triggers that keep it."""
+    tables = re.sub(r"(CREATE TABLE \w+ \()", r"\1row_sum INTEGER, ", TABLES)
+    names = {
+        table: [column for column in columns if column != "row_sum"] for table, columns in _columns(tables).items()
+    }
+    for table, columns in names.items():
+        values = ", ".join(f"NEW.{column}" for column in columns)
+        here = " AND ".join(f"{key} = NEW.{key}" for key in KEYS[table])
+        then = f"BEGIN UPDATE {table} SET row_sum = row_sum({values}) WHERE {here}; END;"
+        tables += f"CREATE TRIGGER {table}_made AFTER INSERT ON {table} {then}"
+        tables += f"CREATE TRIGGER {table}_changed AFTER UPDATE OF {', '.join(columns)} ON {table} {then}"
+    return tables
+
+
+def _columns(tables: str) -> dict[str, list[str]]:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(tables)
+    return {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in KEYS}
+
+
+def _mend(path: Path, connection: sqlite3.Connection) -> None:
+    """Take damaged rows out, so that what is left may be used and added to; rebuild indexes that are damaged.
+
+    Raises ``InputError`` where the file is damaged otherwise, or the version that it is of cannot be read.
+    """
+    damaged = {table: rows for table in KEYS if (rows := _sorted_out(connection, table)[1])}
+    if "meta" in damaged:
+        must = f"is damaged (meta {damaged['meta'][0]['key']}: which version made it); take another file, or restore it"
+        raise InputError("--study", str(path), must)
+    connection.execute("BEGIN IMMEDIATE")
+    for table, rows in damaged.items():
+        for row in rows:
+            here = " AND ".join(f"CAST({key} AS BLOB) IS CAST(? AS BLOB)" for key in KEYS[table])
+            keys = [_raw(row[key]) for key in KEYS[table]]
+            if table == "searches":  # its fingerprint can still tell its question: `Store.scoped`
+                done = connection.execute("UPDATE searches SET question='' WHERE id=?", keys)
+            else:
+                done = connection.execute(f"DELETE FROM {table} WHERE {here}", keys)
+            if not done.rowcount:
+                raise sqlite3.DatabaseError(f"malformed: {table} cannot be searched")
+    connection.execute("COMMIT")
+    fault = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if "index" in fault:
+        connection.execute("REINDEX")
+        fault = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if fault != "ok":
-        raise InputError("--study", str(path), f"is damaged ({fault}); take another file, or restore this one")
+        raise sqlite3.DatabaseError(f"malformed: {fault.splitlines()[-1]}")
+    if damaged:
+        warnings.warn(_left_out(path, damaged), StudyWarning, stacklevel=2)
+
+
+def _raw(value: object) -> object:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 import zlib
@@ -39,6 +40,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 T = TypeVar("T")
+HISTORY = "search, step, seconds, phase, evaluated, waiting, pruned, bound, incumbent, left_s"
 
 
 class StudyFullError(InputError):
@@ -51,7 +53,7 @@ def open_study(path: str | Path, executor: str) -> Iterator[Store]:
 
     Raises ``InputError`` for what is no study, is damaged, of another version, or held by another process.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # one lock, whatever links lead here
     if path.is_dir() or not path.parent.is_dir():
         connect(path, for_reading=False)  # says what is wrong
     with held(path):
@@ -80,7 +82,7 @@ class Store:
             must = f"was made by sartor {made_by[0]}, this is {__version__}: their predictions may differ"
             raise InputError("--study", str(self.path), must, "a new name")
         with self.writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (__version__,))
+            connection.execute("INSERT OR IGNORE INTO meta (key, value) VALUES ('version', ?)", (__version__,))
             row = (datetime.now(UTC).isoformat(timespec="seconds"), self.executor, __version__)
             insert = "INSERT INTO sessions (started, executor, version, seconds, evaluated, ending)"
             self.session = int(connection.execute(f"{insert} VALUES (?, ?, ?, 0, 0, 'running')", row).lastrowid or 0)
@@ -115,12 +117,20 @@ class Store:
         asked = question_dict(question, space, tolerance)
         if scope != MAIN:
             scope = f"{scope or 'also'} #{fingerprint(asked)[:12]}"
-        row = self.connection.execute("SELECT id, question FROM searches WHERE scope=?", (scope,)).fetchone()
+        row = self.connection.execute(
+            "SELECT id, question, fingerprint FROM searches WHERE scope=?", (scope,)
+        ).fetchone()
         if row is None:
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
             with self.writing() as connection:
                 cursor = connection.execute(insert, (scope, fingerprint(asked), dumps(asked)))
             return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
+        if not row[1] and row[2] == fingerprint(asked):  # it was damaged, and is what is asked now
+            with self.writing() as connection:
+                connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(asked), row[0]))
+            row = (row[0], dumps(asked))
+        if not row[1]:
+            raise InputError("--study", str(self.path), "is damaged (searches: which question it is of)", "a new name")
         there = json.loads(row[1])
         if dumps(there) != dumps(asked):
             name, old, new, others = first_difference(there, asked)
@@ -183,7 +193,7 @@ class SearchStore:
                 file = BytesIO()
                 np.save(file, result, allow_pickle=False)
                 row = (self.search, task.key, zlib.compress(file.getvalue(), 1))
-                connection.execute("INSERT OR REPLACE INTO bounds VALUES (?, ?, ?)", row)
+                connection.execute("INSERT OR REPLACE INTO bounds (search, key, value) VALUES (?, ?, ?)", row)
             self._put_steps(connection)
 
     def _put_points(self, connection: sqlite3.Connection, result: Evaluated) -> None:
@@ -239,7 +249,7 @@ class SearchStore:
         self.steps.append((*row, progress.left_s))
 
     def _put_steps(self, connection: sqlite3.Connection) -> None:
-        connection.executemany(f"INSERT OR IGNORE INTO history VALUES ({','.join('?' * 10)})", self.steps)
+        connection.executemany(f"INSERT OR IGNORE INTO history ({HISTORY}) VALUES ({','.join('?' * 10)})", self.steps)
         self.steps.clear()
 
     def history(self) -> tuple[Progress, ...]:

@@ -9,15 +9,16 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Baseline
 from sartor.engine.codec import from_text
-from sartor.engine.schema import cannot, connect
+from sartor.engine.schema import cannot, connect, sound_rows
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 
 MAIN = "main"
 """The search of the question itself; others of a study are named for what they are for."""
@@ -126,19 +127,23 @@ def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
 
 
 def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord:
-    connection.row_factory = sqlite3.Row
     connection.execute("BEGIN")
-    searches = connection.execute("SELECT * FROM searches ORDER BY id").fetchall()
+    rows = partial(sound_rows, path, connection)
+    searches = rows("searches")
     asked = next((row for row in searches if row["scope"] == scope), None)
     scopes = tuple(row["scope"] for row in searches)
+    if asked is None and len(searches) < connection.execute("SELECT count(*) FROM searches").fetchone()[0]:
+        must = "is damaged where it says what was asked (searches); `sartor design` with the same question mends it"
+        raise InputError("--study", str(path), must)
     if asked is None:
         raise InputError("scope", scope, "is not a search of this study", ", ".join(scopes))
-    mine = (asked["id"],)
-    last = "SELECT *, max(schedule_limit_s) FROM points WHERE search=? GROUP BY candidate, hbm_bytes ORDER BY min(id)"
-    points = connection.execute(last, mine)
-    history = connection.execute("SELECT * FROM history WHERE search=? ORDER BY step", mine)
-    kept = connection.execute("SELECT key, value FROM kept WHERE search=? ORDER BY id", mine)
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    mine, last = asked["id"], dict[tuple[int, float], JsonDict]()
+    for row in rows("points", mine):
+        before = last.get((row["candidate"], row["hbm_bytes"]), row)
+        last[row["candidate"], row["hbm_bytes"]] = max(before, row, key=lambda each: each["schedule_limit_s"])
+    meta = {row["key"]: row["value"] for row in rows("meta")}
+    if "version" not in meta:
+        raise InputError("--study", str(path), "is damaged (meta: which version made it); restore it from a copy")
     return StudyRecord(
         path=path,
         version=meta["version"],
@@ -146,14 +151,16 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         scopes=scopes,
         fingerprint=asked["fingerprint"],
         question=json.loads(asked["question"]),
-        points=tuple(map(_point, points)),
-        history=tuple(StudyStep(**{key: row[key] for key in row.keys() if key != "search"}) for row in history),  # noqa: SIM118
-        sessions=tuple(_session(row) for row in connection.execute("SELECT * FROM sessions ORDER BY id")),
-        kept=tuple((row["key"], from_text(row["value"])) for row in kept),
+        points=tuple(map(_point, last.values())),
+        history=tuple(
+            StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
+        ),
+        sessions=tuple(_session(row) for row in rows("sessions")),
+        kept=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
     )
 
 
-def _point(row: sqlite3.Row) -> StudyPoint:
+def _point(row: JsonDict) -> StudyPoint:
     same = ("candidate", "hbm_bytes", "objective", "bound", "area_mm2", "power_w", "die_usd")
     return StudyPoint(
         **{name: row[name] for name in same},
@@ -164,6 +171,6 @@ def _point(row: sqlite3.Row) -> StudyPoint:
     )
 
 
-def _session(row: sqlite3.Row) -> StudySession:
+def _session(row: JsonDict) -> StudySession:
     names = ("started", "executor", "version", "seconds", "evaluated", "ending")
     return StudySession(**{name: row[name] for name in names})
