@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
 def __getattr__(name: str) -> object:
     """The journeys are loaded when first asked for, so that ``import sartor`` costs nothing. Those that share a room's
     name (launch, read, schedule) are called from ``sartor.api``."""

@@ -20,12 +20,17 @@ class InputError(ValueError):
 
     def __init__(self, field: str, value: Any, must: str, nearest: str = "") -> None:
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
-        sentence = f"missing option {field}: {must}" if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
+        missing = f"missing {'option' if field.startswith('-') else 'argument'} {field}: {must}"
+        sentence = missing if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again of its parts where it comes out of another process."""
         return _again, (type(self), self.args, self.__dict__)
+
+    def renamed(self, field: str) -> InputError:
+        """The same error under another name of its field."""
+        return InputError(field, self.value, self.must, self.nearest)
 
     def to_dict(self) -> dict[str, Any]:
         """The ``error`` object of the JSON contract."""

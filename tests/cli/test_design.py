@@ -181,7 +181,7 @@ def test_a_spaces_own_limit_is_called_by_its_name(sartor: Call, small: list[obje
         (["--seq-len", "12,x"], "--seq-len=12,x: must be a whole number"),
         (["--microbatch-size", "64"], "must hold one of at most global_batch_size=32"),
         (["--recompute", "some"], "--recompute=some: must be none, full"),
-        (["--time-limit", "0"], "time_limit_s=0.0: must be a number of seconds above 0"),
+        (["--time-limit", "0"], "--time-limit=0.0: must be a number of seconds above 0"),
         (["--tolerance", "-1"], "tolerance=-1.0: must be"),
         (["--tp", "0"], "small width=0"),
         (["--num-devices", "0"], "num_devices=0"),

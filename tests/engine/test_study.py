@@ -185,7 +185,7 @@ def test_what_is_no_study_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     for path, words in cases:
         with pytest.raises(InputError, match=words) as caught, open_study(path, "test"):
             pass
-        assert caught.value.field == "--study"
+        assert caught.value.field == "study"
     assert text.read_text() == "my notes"
     assert other.read_bytes() == before
     for path in (text, other, tmp_path / "absent.db"):

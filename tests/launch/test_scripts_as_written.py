@@ -175,6 +175,6 @@ def test_what_pretrains_no_decoder_is_refused_with_the_reason(command: str, reas
 )
 def test_a_number_of_devices_that_nobody_says_is_asked_for(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match="--num-devices=missing: must be given"):
+    with pytest.raises(InputError, match="missing argument num_devices: must be given"):
         read_launch(tmp_path / name)
     assert read_launch(tmp_path / name, num_devices=8).num_devices == 8

@@ -38,8 +38,8 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> DesignAnswer:
         num_devices=8,
         global_batch_size=32,
         space=space_from({**AXES, "global_buffer_mib": 2, "hbm_gb": [0.02]}),
-        microbatch_sizes=[1],
-        tensor_parallel=[1],
+        microbatch_size=[1],
+        tp=[1],
         baselines=False,
     )
     assert found.best is not None

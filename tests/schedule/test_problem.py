@@ -43,8 +43,8 @@ TC = (0, "TC", 4, 2)
         (lambda: problem(1, 1, [(k, "TC", 1, 1) for k in range(MAX_OPERATORS + 1)]), "one layer at a time"),
         (lambda: problem(1, 1, [TC], (0,)), "must be pairs"),  # type: ignore[arg-type]
         (lambda: problem(1, 1, [TC], (0, [0])), "is not an operator's id"),  # type: ignore[arg-type]
-        (lambda: solve(problem(1, 1, [TC]), -1), "time_limit_s=-1"),
-        (lambda: solve(problem(1, 1, [TC]), float("nan")), "time_limit_s=nan"),
+        (lambda: solve(problem(1, 1, [TC]), -1), "time_limit=-1"),
+        (lambda: solve(problem(1, 1, [TC]), float("nan")), "time_limit=nan"),
     ],
 )
 def test_what_cannot_be_scheduled_is_named(build: Any, said: str) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def design(
-    models: Model | Sequence[Model],
+    model: Model | Sequence[Model],
     *,
     num_devices: int,
     global_batch_size: int,
@@ -35,8 +35,8 @@ def design(
     weights: Sequence[float] = (),
     space: str | Path | AcceleratorSpace = "published",
     hbm_gib: float | None = None,
-    tensor_parallel: Sequence[int] = (1, 2, 4, 8),
-    time_limit_s: float | None = None,
+    tp: Sequence[int] = (1, 2, 4, 8),
+    time_limit: float | None = None,
     tolerance: float = 0.0,
     baselines: bool = True,
     pareto: Sequence[str] = (),
@@ -48,7 +48,7 @@ def design(
     energy_j_per_token: float | None = None,
     objective: str = "throughput",
     mean: str = "geometric",
-    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    microbatch_size: Sequence[int] = (1, 2, 4, 8),
     recompute: Sequence[str] = ("none", "full"),
     area_model: str | None = None,
     wafer_usd: float | None = None,
@@ -63,14 +63,14 @@ def design(
 
     ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
     are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
-    better by more than ``tolerance``, or after ``time_limit_s`` with the best so far and how much better there could
-    be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
+    better by more than ``tolerance``, or after ``time_limit`` seconds with the best so far and how much better there
+    could be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
     name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
-    (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_sizes`` and
+    (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
     ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs.
     Raises ``InputError``; "no point fits" is an answer.
     """
@@ -82,11 +82,13 @@ def design(
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
 
-    names = [models] if isinstance(models, str | Path | ModelReading) else list(models)
+    names = [model] if isinstance(model, str | Path | ModelReading) else list(model)
     readings = tuple(read(name, set) for name in names)
     chosen = load_space(space) if isinstance(space, str | Path) else space
     devices = size_of("num_devices", num_devices, 1)
-    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tensor_parallel)
+    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp)
+    if hbm_gib is not None and not 0 < hbm_gib < float("inf"):
+        raise InputError("hbm_gib", hbm_gib, "must be positive and finite", "96")
     question = design_question(
         tuple(asked),
         chosen,
@@ -98,7 +100,7 @@ def design(
         energy_j_per_token=energy_j_per_token,
         objective=objective,
         mean=mean,
-        microbatch_sizes=microbatch_sizes,
+        microbatch_sizes=microbatch_size,
         recompute=recompute,
         area_model=area_model,
         wafer_usd=wafer_usd,
@@ -114,7 +116,7 @@ def design(
         question,
         chosen,
         Beside(baselines=baselines, axes=check_axes(pareto), shapes=by_shape),
-        time_limit_s=seconds("time_limit_s", time_limit_s),
+        time_limit_s=seconds("time_limit", time_limit),
         tolerance=tolerance,
         study=study,
         executor=executor,
@@ -149,7 +151,7 @@ def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
     for name, weight in fleet.items():
         chip = load_accelerator(name)
         if not (weight > 0 and isfinite(weight)):
-            raise InputError("--fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
+            raise InputError("fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
         chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
     return chips
 

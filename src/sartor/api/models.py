@@ -41,7 +41,7 @@ def read(model: Model, set: JsonMap | None = None) -> ModelReading:
 def _changed(reading: ModelReading, set: JsonMap | None) -> ModelReading:
     if not set:
         return reading
-    not_traced(reading, "--set")
+    not_traced(reading, "set")
     shape, notes = edit_fields(reading.shape, set)
     return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
 

@@ -145,36 +145,36 @@ def _why_not(search: PlanSearch, asked: Mapping[str, int | str], calibration: Ca
 STARTS_GPUS = "launch files start a framework on GPUs"
 
 
-def launch(answer: PlanAnswer, kind: str, version: str = "") -> tuple[LaunchFiles, PricedPlan]:
-    """The files that start an answer's best plan under a trainer (megatron, torchtitan, deepspeed, accelerate; of a
-    ``version``, its newest where nothing is said), and the plan they hold: the fastest that the trainer can be told,
-    where the very best cannot be (said in ``notes``).
+def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple[LaunchFiles, PricedPlan]:
+    """The files that start an answer's best plan under a ``trainer`` (megatron, torchtitan, deepspeed, accelerate; its
+    newest release unless ``trainer_version`` says another), and the plan they hold: the fastest that the trainer can
+    run, if it cannot run the very best (said in ``notes``).
 
-    Raises ``InputError`` where no plan of the answer can be told, with the reason of the best one.
+    Raises ``InputError`` where the trainer can run no plan of the answer, with the reason of the best one.
     """
     from sartor.launch.files import launch_files, launch_kind
     from sartor.plans.variants import fallback
 
-    word, best, reasons = launch_kind(kind), answer.best, list[InputError]()
-    refuse_on_a_chip(answer.cluster.gpu, "--write", kind, STARTS_GPUS)
+    word, best, reasons = launch_kind(trainer), answer.best, list[InputError]()
+    refuse_on_a_chip(answer.cluster.gpu, "trainer", trainer, STARTS_GPUS)
     if best is None:
-        raise InputError("--write", kind, "there is no plan to write: none fits")
+        raise InputError("trainer", trainer, "there is no plan to write: none fits")
 
     def can(plan: TrainingPlan) -> bool:
         try:
-            launch_files(word, answer.job, plan, answer.cluster, version)
+            launch_files(word, answer.job, plan, answer.cluster, trainer_version)
         except InputError as error:
             reasons.append(error)
             return False
         return True
 
     if can(best.plan):
-        return launch_files(word, answer.job, best.plan, answer.cluster, version), best
+        return launch_files(word, answer.job, best.plan, answer.cluster, trainer_version), best
     others = (*answer.search.top, *answer.front, *_within(answer, word.absent_degrees))
     other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
     if other is None:
         raise reasons[0]
-    made = launch_files(word, answer.job, other.plan, answer.cluster, version)
+    made = launch_files(word, answer.job, other.plan, answer.cluster, trainer_version)
     slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
     note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
@@ -196,7 +196,7 @@ def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]
 
 
 def lint_launch(
-    path: str | Path,
+    launch: str | Path,
     cluster: str | Path | Cluster,
     *,
     model: Model | None = None,
@@ -208,10 +208,10 @@ def lint_launch(
 ) -> LaunchAnswer:
     """Price an existing launch on a cluster and say what is wasteful in it.
 
-    ``path`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a folder
-    with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and ``seq_len``
-    where it does not say them (given ones win); ``search`` compares with the best plan of as many devices. Raises
-    ``InputError``.
+    ``launch`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a
+    folder with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and
+    ``seq_len`` where it does not say them (given ones win); ``search`` compares with the best plan of as many devices.
+    Raises ``InputError``.
     """
     from sartor.launch.files import read_launch
     from sartor.plans.result import PricedPlan
@@ -223,7 +223,7 @@ def lint_launch(
     from sartor.step.waterfall import waterfall
 
     shape = None if model is None else read(model).shape
-    reading = read_launch(path, num_devices=num_devices or 0, shape=shape)
+    reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
     job, plan = reading.job(shape, size_of("seq_len", seq_len, 0) or None), reading.plan
     whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     device_counts(reading.num_devices, whole)
@@ -237,7 +237,7 @@ def lint_launch(
         remedy = best_remedy(best.best.plan)
     context = PlanContext.of(job, plan, found, known, remedy)
     return LaunchAnswer(
-        path=str(path),
+        path=str(launch),
         framework=reading.kind.value,
         job=job,
         cluster=found,

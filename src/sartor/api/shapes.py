@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
@@ -36,9 +35,6 @@ from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats
-
-if TYPE_CHECKING:
-    from sartor.shapes.quality import QualityGuard
 
 
 def estimate(
@@ -272,7 +268,7 @@ def advise(
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
     top: int = 10,
-    guard: QualityGuard | None = None,
+    evidence: float = 1.0,
     seq_len: int | None = None,
     microbatch_size: int | None = None,
     context_len: int | None = None,
@@ -291,6 +287,7 @@ def advise(
     first is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``. Raises
     ``InputError``.
     """
+    from sartor.shapes.quality import QualityGuard
     from sartor.shapes.search import search_shapes
 
     first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu
@@ -320,7 +317,7 @@ def advise(
         freeze=tuple(freeze),
         free=tuple(free),
         top=top,
-        guard=guard,
+        guard=QualityGuard(width=evidence),
         calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
         sigma_factor=asked.reading.interval_factor,
         runs=_runs(checked.base, gpus[1:]),

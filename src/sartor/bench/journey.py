@@ -88,7 +88,7 @@ def measure(
     twice on a host, once elsewhere).
     """
     if suite_name not in BUDGET_S:
-        raise InputError("--suite", suite_name, f"must be one of {', '.join(BUDGET_S)}", "quick")
+        raise InputError("suite", suite_name, f"must be one of {', '.join(BUDGET_S)}", "quick")
     return measure_cases(
         device,
         suite_name,

@@ -100,7 +100,7 @@ def compare_shapes(first: StackRun, second: StackRun, seeds: Sequence[int], trai
         must = f"has {apart:+.1%} parameters against the first; at most {TOLERANCE:.0%} apart"
         raise InputError("second shape", second.name, must)
     if len(set(seeds)) < 2:
-        raise InputError("--seeds", len(set(seeds)), "must be at least 2: one seed has no interval", "3")
+        raise InputError("seeds", len(set(seeds)), "must be at least 2: one seed has no interval", "3")
     curves = [(train(first, seed), train(second, seed)) for seed in seeds]
     return Parity(
         first=first,
@@ -132,7 +132,7 @@ def proxies(
         if heads < 1 or hidden_size % heads:
             near = [h for h in range(1, hidden_size + 1) if hidden_size % h == 0]
             nearest = min(near, key=lambda h: abs(h - heads))
-            raise InputError("--heads", heads, f"must divide hidden_size {hidden_size}", str(nearest))
+            raise InputError("heads", heads, f"must divide hidden_size {hidden_size}", str(nearest))
         made.append(
             replace(
                 base,

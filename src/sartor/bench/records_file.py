@@ -40,7 +40,7 @@ class RecordsFile:
     def __init__(self, path: str | Path, facts: DeviceFacts, *, resume: bool = False) -> None:
         self.path = Path(path)
         if self.path.suffix.lower() not in (".csv", ".parquet"):
-            raise InputError("--out", str(path), "must end in .csv or .parquet", f"{self.path.stem}.csv")
+            raise InputError("out", str(path), "must end in .csv or .parquet", f"{self.path.stem}.csv")
         self._parquet = self.path.suffix.lower() == ".parquet"
         self._journal = self.path.with_name(self.path.name + ".part.csv") if self._parquet else self.path
         if self._parquet:
@@ -97,18 +97,18 @@ class RecordsFile:
         there = [path for path in {self.path, self._journal} if path.exists()]
         if there and not resume:
             must = "exists; --resume goes on with it, or name another file"
-            raise InputError("--out", str(self.path), must, f"--out {self.path} --resume")
-        check_writable(self.path, field="--out")
-        check_writable(self._journal, field="--out")
+            raise InputError("out", str(self.path), must, f"--out {self.path} --resume")
+        check_writable(self.path, field="out")
+        check_writable(self._journal, field="out")
         if self._parquet and self.path.exists() and not self._journal.exists():
-            write_atomic(self._journal, _lines(_parquet_rows(self.path)), field="--out")
+            write_atomic(self._journal, _lines(_parquet_rows(self.path)), field="out")
         try:
             if not self._journal.exists() or self._journal.stat().st_size == 0:
-                write_atomic(self._journal, _line(COLUMNS), field="--out")
+                write_atomic(self._journal, _line(COLUMNS), field="out")
             else:
                 _drop_part_line(self._journal)
         except OSError as error:
-            raise InputError("--out", str(self.path), f"must be writable ({error.strerror})") from None
+            raise InputError("out", str(self.path), f"must be writable ({error.strerror})") from None
 
 
 def row_key(row: JsonMap) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def write_parquet(source: Path, target: Path) -> None:
     table = pc.read_csv(source, convert_options=pc.ConvertOptions(strings_can_be_null=True))
     whole = io.BytesIO()
     pq.write_table(table, whole, compression="zstd")
-    write_atomic(target, whole.getvalue(), field="--out")
+    write_atomic(target, whole.getvalue(), field="out")
 
 
 def _parquet_rows(path: Path) -> list[dict[str, str]]:

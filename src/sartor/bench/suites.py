@@ -39,10 +39,10 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
     are no single device's and have cases of their own (``bench.collectives``)."""
     if name == "model":
         if graph is None:
-            raise InputError("--suite", name, "must name a model", "--suite model pythia-70m")
+            raise InputError("suite", name, "must name a model", "--suite model pythia-70m")
         return model_cases(graph)
     if name not in SUITES:
-        raise InputError("--suite", name, f"must be one of {', '.join(SUITES)}", "quick")
+        raise InputError("suite", name, f"must be one of {', '.join(SUITES)}", "quick")
     if name == "collectives":
         return []
     makers = {"quick": quick, "full": full, "alignment": alignment, "waves": waves, "layer": layer}

@@ -54,9 +54,9 @@ def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> Torc
     kind, _, number = word.partition(":")
     kind = kind or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind not in DEVICES or (number and not number.isdigit()):
-        raise InputError("--device", word, "must be cuda, rocm or cpu, or cuda:N for one of several", "cpu")
+        raise InputError("device", word, "must be cuda, rocm or cpu, or cuda:N for one of several", "cpu")
     if kind == "cpu" and number:
-        raise InputError("--device", word, "must be cpu alone; --threads says how many of its cores", "cpu")
+        raise InputError("device", word, "must be cpu alone; --threads says how many of its cores", "cpu")
     if kind == "cpu":
         return TorchDevice(torch, "cpu", _cpu_facts(torch, gpu, threads))
     _check_there(torch, word, kind, int(number or 0))
@@ -69,13 +69,13 @@ def _check_there(torch: ModuleType, word: str, kind: str, index: int) -> None:
     if not torch.cuda.is_available():
         build = "ROCm" if is_rocm else ("CUDA" if torch.version.cuda else "CPU")
         must = f"no such device: this PyTorch ({torch.__version__}, built for {build}) sees no accelerator here"
-        raise InputError("--device", word or kind, must, "cpu")
+        raise InputError("device", word or kind, must, "cpu")
     if (kind == "rocm") != is_rocm:
         other = "rocm" if is_rocm else "cuda"
-        raise InputError("--device", word, f"no such device: this PyTorch is built for {other}", other)
+        raise InputError("device", word, f"no such device: this PyTorch is built for {other}", other)
     if index >= torch.cuda.device_count():
         must = f"no such device: {torch.cuda.device_count()} are here"
-        raise InputError("--device", word, must, f"{kind}:{torch.cuda.device_count() - 1}")
+        raise InputError("device", word, must, f"{kind}:{torch.cuda.device_count() - 1}")
 
 
 class TorchDevice:
@@ -235,7 +235,7 @@ def _cpu_facts(torch: ModuleType, gpu: str, threads: int | None) -> DeviceFacts:
         if threads > (
             cores := len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         ):
-            raise InputError("--threads", threads, f"must be at most {cores}, the cores there are", str(cores))
+            raise InputError("threads", threads, f"must be at most {cores}, the cores there are", str(cores))
         torch.set_num_threads(threads)
     used = torch.get_num_threads()
     name = probe.cpu_name(probe._text("/proc/cpuinfo")) or os.uname().machine

@@ -121,7 +121,7 @@ def calibrate(
     begun = starting_point(donor, records.products.dtype)
     _check_units(records, begun)
     if samples is not None and samples < LEAST_ROWS:
-        raise InputError("--samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
+        raise InputError("samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
     chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
     found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
     own = {**load_calibration(device, found.dtype).gemm, found.dtype: found.coefficients}
@@ -315,7 +315,7 @@ def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -
     mine = {label for label in labels if named[label] == device.name or canonical(label) == canonical(device.name)}
     where = np.asarray([label in mine for label in labels])
     if not where.any():
-        raise InputError("--gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
+        raise InputError("gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
     return device, where
 
 
@@ -357,9 +357,9 @@ def _dtype(
         try:
             wanted = dtype_of(asked)
         except Unexpressed as why:
-            raise InputError("--dtype", asked, str(why), ", ".join(found)) from None
+            raise InputError("dtype", asked, str(why), ", ".join(found)) from None
         if wanted.value not in found:
-            raise InputError("--dtype", asked, f"has no row in {file}", ", ".join(found))
+            raise InputError("dtype", asked, f"has no row in {file}", ", ".join(found))
     elif len(found) == 1:
         wanted = DType(found[0])
     elif not found:

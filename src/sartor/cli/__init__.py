@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sartor.cli.common import Exit, complain, complain_json, say
-from sartor.errors import InputError, InternalError, UsageError
+from sartor.errors import NOT_GIVEN, InputError, InternalError, UsageError
 from sartor.interrupts import deaf, listen, point
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def run(words: list[str]) -> int:
             point()  # for Ctrl-C that came too late to stop anything
         return code
     except InputError as error:
-        return _complain(error, 2, words)
+        return _complain(_as_typed(error, words), 2, words)
     except _UsageError as error:
         if not error.format_message().strip():  # asked for nothing: the help has been printed in answer
             return 2 if words else 0
@@ -156,6 +156,22 @@ def _code(words: list[str]) -> int:
     if result == INTERRUPTED:  # typer has caught it
         raise KeyboardInterrupt
     return int(result) if isinstance(result, int) else 0
+
+
+def _as_typed(error: InputError, words: list[str]) -> InputError:
+    """An error of an option that was typed, or is missing, with its flag in place of the argument's name."""
+    name, *rest = error.field.split(" ")
+    flag = ARGUMENT_FLAGS.get(name, f"--{name.replace('_', '-')}")
+    typed = error.value == NOT_GIVEN or any(word == flag or word.startswith(f"{flag}=") for word in words)
+    return (
+        error.renamed(" ".join([flag, *rest]))
+        if typed and name.isidentifier() and name.islower() and type(error) is InputError
+        else error
+    )
+
+
+ARGUMENT_FLAGS = {"trainer": "--write", "folder": "--write"}
+"""Flags that are not named after the Python API's arguments."""
 
 
 def _complain(error: InputError, code: int, words: list[str]) -> int:

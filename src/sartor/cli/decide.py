@@ -39,6 +39,7 @@ def advise(
     microbatch_size: o.MicrobatchSize = None,
     context_len: o.ContextLen = None,
     tp: o.Tp = 1,
+    ep: o.Ep = 1,
     dtype: o.DType = None,
     attention: o.Attention = "flash",
     set_: o.SetField = None,
@@ -54,7 +55,6 @@ def advise(
     """
     from sartor import api
     from sartor.report import contract
-    from sartor.shapes.quality import QualityGuard
 
     found = api.advise(
         model,
@@ -64,11 +64,12 @@ def advise(
         freeze=_fields(freeze),
         free=_fields(free),
         top=top,
-        guard=QualityGuard(width=evidence),
+        evidence=evidence,
         seq_len=seq_len,
         microbatch_size=microbatch_size,
         context_len=context_len,
         tp=tp,
+        ep=ep,
         dtype=dtype,
         attention=attention,
         set=c.parse_sets(set_),

@@ -83,7 +83,7 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu, progress: Calla
 def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
     """The catalogue's first cluster of such devices, its maker's own before others; else nodes on 400 Gbit/s each."""
     if gpu.accelerator is not None:
-        raise InputError("--against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
+        raise InputError("against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
     names = sorted(cluster_names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
     for name in names:
         cluster = load_cluster(name)

@@ -39,9 +39,9 @@ def design_models(
     ``seq_len`` is one number for all or one per model. Raises ``InputError``.
     """
     if not shapes:
-        raise InputError("--model", "not given", "name the models to train", "--model gpt3-175b")
-    lengths = _each("--seq-len", seq_len, len(shapes))
-    shares = _each("--weights", tuple(weights) or None, len(shapes))
+        raise InputError("model", "not given", "name the models to train", "gpt3-175b")
+    lengths = _each("seq_len", seq_len, len(shapes))
+    shares = _each("weights", tuple(weights) or None, len(shapes))
     models, notes = list[DesignModel](), list[str]()
     for shape, length, weight in zip(shapes, lengths, shares, strict=True):
         tokens = length if length is not None else usual_seq_len(shape)
@@ -80,7 +80,7 @@ def design_question(
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
     budgets = Budgets(area_mm2=area_mm2, power_w=power_w, hbm_bytes=hbm_bytes, energy_j_per_token=energy_j_per_token)
-    area = space.area_model if area_model is None else word(AreaModel, "--area-model", area_model)
+    area = space.area_model if area_model is None else word(AreaModel, "area_model", area_model)
     return DesignQuestion(
         models=models,
         num_devices=num_devices,
@@ -88,8 +88,8 @@ def design_question(
         microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
         recomputes=tuple(dict.fromkeys(_recompute(each) for each in recompute)),
         budgets=budgets,
-        objective=word(Objective, "--objective", objective),
-        mean=word(Mean, "--mean", mean),
+        objective=word(Objective, "objective", objective),
+        mean=word(Mean, "mean", mean),
         costs=DesignCosts(area=area, wafer_usd=wafer_usd, hbm_usd_per_gb=hbm_usd_per_gb),
     )
 
@@ -108,7 +108,7 @@ def _recompute(text: str) -> Recompute:
     for each in (Recompute.NONE, Recompute.FULL):
         if each.word == str(text).lower():
             return each
-    raise InputError("--recompute", text, "must be none, full or both with a comma", "none,full")
+    raise InputError("recompute", text, "must be none, full or both with a comma", "none,full")
 
 
 def _each(field: str, given: Any, count: int) -> list[Any]:

@@ -143,7 +143,7 @@ def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
     axes = [axis for axis in axes if axis != "objective"]
     for axis in axes:
         if axis not in known:
-            raise InputError("--pareto", axis, "must be an axis that can be a budget", ", ".join(known))
+            raise InputError("pareto", axis, "must be an axis that can be a budget", ", ".join(known))
     return list(dict.fromkeys(axes))
 
 

@@ -117,9 +117,9 @@ def checked(metrics: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(metrics))
     for name in names:
         if name not in METRICS:
-            raise InputError("--pareto", name, "must be a metric of a front", ", ".join(METRICS))
+            raise InputError("pareto", name, "must be a metric of a front", ", ".join(METRICS))
     if len(names) < 2:
-        raise InputError("--pareto", ",".join(names), "must be two metrics or more", "objective,area_mm2")
+        raise InputError("pareto", ",".join(names), "must be two metrics or more", "objective,area_mm2")
     return names
 
 

@@ -74,7 +74,7 @@ class DesignModel:
             _whole(f"{self.name} expert width", experts)
         _whole(f"{self.name} seq_len", self.seq_len)
         if not self.widths:
-            raise InputError(f"{self.name} widths", "[]", "must hold at least one tensor-parallel width", "1")
+            raise InputError("tp", "[]", "must hold at least one tensor-parallel width", "1")
         for width in self.widths:
             _whole(f"{self.name} width", width)
         _positive(f"{self.name} weight", self.weight)
@@ -148,15 +148,15 @@ class DesignQuestion:
         _whole("num_devices", self.num_devices)
         _whole("global_batch_size", self.global_batch_size)
         if not self.models:
-            raise InputError("models", "[]", "must hold at least one model")
+            raise InputError("model", "[]", "must hold at least one model")
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
-            raise InputError("models", ", ".join(names), "must be named apart")
+            raise InputError("model", ", ".join(names), "must be named apart")
         for size in self.microbatch_sizes:
             _whole("microbatch_size", size)
         if not self.microbatch_sizes or min(self.microbatch_sizes) > self.global_batch_size:
             must = f"must hold one of at most global_batch_size={self.global_batch_size}"
-            raise InputError("microbatch_sizes", list(self.microbatch_sizes), must, "1")
+            raise InputError("microbatch_size", list(self.microbatch_sizes), must, "1")
         for each in self.recomputes:
             if each not in (Recompute.NONE, Recompute.FULL):
                 raise InputError("recompute", Recompute(each).word, "must be none or full here", "none, full")

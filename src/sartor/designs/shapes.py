@@ -130,7 +130,7 @@ def shape_variants(
     """The model and up to ``count`` shapes of its size: the fastest to train on each of ``gpus``, then the best in
     general, as the shape search finds them. Raises ``InputError``."""
     if count < 1:
-        raise InputError("--shapes", count, "must be a whole number of at least 1", "4")
+        raise InputError("shapes", count, "must be a whole number of at least 1", "4")
     workload = Workload(shape=shape, seq_len=seq_len)
     found = search_shapes(workload, gpus, params_tolerance=params_tolerance, top=count)
     distinct = {tuple(sorted(each.fields.items())): each for each in (*found.best_per_gpu.values(), *found.candidates)}
@@ -162,14 +162,14 @@ def search_design_shapes(
     Raises ``InputError`` with several models, or where no shape fits anywhere.
     """
     if len(question.models) != 1:
-        raise InputError("--shapes", f"{len(question.models)} models", "asks about one model", "one --model")
+        raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
     start = time.perf_counter()
     asked = [_with_shape(question, variant) for variant in variants]
     names = [f"shape {i}: {variant.name}" for i, variant in enumerate(variants, 1)]
     results = [search(each, space, name) for each, name in zip(asked, names, strict=True)]
     fits = [i for i, result in enumerate(results) if result.best is not None]
     if not fits:
-        raise InputError("--shapes", len(variants), f"none of the shapes fits: {results[0].tightest}")
+        raise InputError("shapes", len(variants), f"none of the shapes fits: {results[0].tightest}")
     asked, results, names = [asked[i] for i in fits], [results[i] for i in fits], [names[i] for i in fits]
     family = search(_together(question, [variants[i] for i in fits]), space, "all shapes together")
     chips = [*_chips([*results, family]), *(chip for chip, _ in fleet)]

@@ -37,13 +37,13 @@ class DaskWorkers:
             yield from self.through.run(question, tasks, on_done, deadline)
         except KilledWorker:
             must = "its workers die before they finish anything; is memory short there?"
-            raise InputError("--executor", self.name, must) from None
+            raise InputError("executor", self.name, must) from None
         except (CancelledError, CommClosedError, OSError, _cancelled()):
             must = "the scheduler went away; finished work is kept in the study, run again when it is back"
-            raise InputError("--executor", self.name, must, "local") from None
+            raise InputError("executor", self.name, must, "local") from None
         except ModuleNotFoundError as error:
             must = f"its workers cannot import {error.name}; install the same sartor there"
-            raise InputError("--executor", self.name, must) from None
+            raise InputError("executor", self.name, must) from None
 
     def close(self) -> None:
         """Leave; what this client asked for and is not finished is given up."""
@@ -58,11 +58,11 @@ def connect_dask(address: str) -> DaskWorkers:
     """
     scheme = address.partition("://")[0]
     if scheme not in SCHEMES:
-        raise InputError("--executor", address, "must be a scheduler's address", "tcp://127.0.0.1:8786")
+        raise InputError("executor", address, "must be a scheduler's address", "tcp://127.0.0.1:8786")
     try:
         import distributed
     except ImportError:
-        raise MissingExtraError("--executor tcp://...", "cluster") from None
+        raise MissingExtraError("executor tcp://...", "cluster") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say what happens, in one sentence
     connect: Any = distributed.Client
     try:
@@ -70,13 +70,13 @@ def connect_dask(address: str) -> DaskWorkers:
     except (OSError, ValueError, TimeoutError) as error:
         reason = " ".join(str(error).split())[:120] or "no answer"
         must = f"no scheduler answers there ({reason}); start one with `dask scheduler`"
-        raise InputError("--executor", address, must, "local") from None
+        raise InputError("executor", address, must, "local") from None
     try:
         client.wait_for_workers(1, timeout=REACH_S)
     except TimeoutError:
         client.close()
         must = f"the scheduler has no workers; start some with `dask worker {address} --nthreads 1`"
-        raise InputError("--executor", address, must, "local") from None
+        raise InputError("executor", address, must, "local") from None
     return DaskWorkers(name=address, client=client, through=Submitting(name=address, start=lambda: _executor(client)))
 
 

@@ -47,7 +47,7 @@ def make_executor(word: str, workers: int | None = None) -> Workers:
     Raises ``InputError`` for any other word, an unreachable scheduler, or a package that is missing.
     """
     if workers is not None and workers < 1:
-        raise InputError("--workers", workers, "must be at least 1", str(usable_cores()))
+        raise InputError("workers", workers, "must be at least 1", str(usable_cores()))
     if word == "serial":
         return Serial()
     if word == "local":
@@ -56,9 +56,7 @@ def make_executor(word: str, workers: int | None = None) -> Workers:
         from sartor.engine.dask_workers import connect_dask
 
         return connect_dask(word)
-    raise InputError(
-        "--executor", word, "must be serial, local or a scheduler's address", "local, tcp://127.0.0.1:8786"
-    )
+    raise InputError("executor", word, "must be serial, local or a scheduler's address", "local, tcp://127.0.0.1:8786")
 
 
 def usable_cores() -> int:

@@ -36,17 +36,17 @@ def export_study(study: str | Path, to: str | Path) -> int:
     rows += [row for scope, other in others for row in point_rows(other, scope.partition(" #")[0])]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["part", "candidate", "objective", "bound"]
     made = _csv if to.suffix.lower() == ".csv" else _parquet
-    write_atomic(to, made(names, rows), field="--export")
+    write_atomic(to, made(names, rows), field="export")
     return len(rows)
 
 
 def check_export(to: Path) -> None:
     """Raise ``InputError`` for a name that no table can be written to, before anything is computed."""
     if to.suffix.lower() not in SUFFIXES:
-        raise InputError("--export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
+        raise InputError("export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
     if not to.parent.is_dir():
-        raise InputError("--export", str(to), f"there is no folder {to.parent} to write it in")
-    check_writable(to, field="--export")
+        raise InputError("export", str(to), f"there is no folder {to.parent} to write it in")
+    check_writable(to, field="export")
     if to.suffix.lower() == ".parquet":
         _pyarrow()
 
@@ -136,5 +136,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtraError("--export .parquet", "data") from None
+        raise MissingExtraError("export to .parquet", "data") from None
     return pyarrow, pyarrow.parquet

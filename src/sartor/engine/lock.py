@@ -20,8 +20,8 @@ def held(path: Path) -> Iterator[None]:
         if error.errno in _TAKEN:
             who = beside.read_text(errors="replace").strip() or "another process"
             must = f"is being written by {who}; wait for it, stop it, or name another file"
-            raise InputError("--study", str(path), must) from None
-        raise InputError("--study", str(path), f"cannot be locked ({error.strerror})") from None
+            raise InputError("study", str(path), must) from None
+        raise InputError("study", str(path), f"cannot be locked ({error.strerror})") from None
     try:
         yield
     finally:

@@ -102,7 +102,7 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
     try:
         fresh = _is_fresh(path)
         if for_reading and fresh:
-            raise InputError("--study", str(path), "there is no such study" if not path.exists() else "is empty")
+            raise InputError("study", str(path), "there is no such study" if not path.exists() else "is empty")
         connection = _open(path, for_reading=for_reading)
         if not for_reading and (fresh or _has_no_tables(connection)):
             _create(connection)
@@ -125,21 +125,21 @@ def cannot(path: Path, error: Exception) -> InputError:
         must = "is in use by another program"
     else:
         must = f"cannot be opened or written ({error})"
-    return InputError("--study", str(path), must)
+    return InputError("study", str(path), must)
 
 
 def _is_fresh(path: Path) -> bool:
     """Whether nothing is there yet; raises for what is there and is no SQLite file."""
     if path.is_dir():
-        raise InputError("--study", str(path), "is a folder; name a file in it", str(path / "study.db"))
+        raise InputError("study", str(path), "is a folder; name a file in it", str(path / "study.db"))
     if not path.exists():
         if not path.parent.is_dir():
-            raise InputError("--study", str(path), f"there is no folder {path.parent} to write it in")
+            raise InputError("study", str(path), f"there is no folder {path.parent} to write it in")
         return True
     with path.open("rb") as file:
         head = file.read(len(MAGIC))
     if head and head != MAGIC:
-        raise InputError("--study", str(path), "is not a study (not an SQLite file); it was not changed", "a new name")
+        raise InputError("study", str(path), "is not a study (not an SQLite file); it was not changed", "a new name")
     return not head
 
 
@@ -180,12 +180,12 @@ def _create(connection: sqlite3.Connection) -> None:
 def _check(path: Path, connection: sqlite3.Connection) -> None:
     whose, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
     if whose != APPLICATION_ID:
-        raise InputError("--study", str(path), "is an SQLite file of another program; it was not changed", "a new name")
+        raise InputError("study", str(path), "is an SQLite file of another program; it was not changed", "a new name")
     if version != FORMAT:
         must = f"has format {version}, and this sartor knows {FORMAT}"
-        raise InputError("--study", str(path), must, "a new name")
+        raise InputError("study", str(path), must, "a new name")
     if _made(connection) != _made(_empty()):
-        raise InputError("--study", str(path), "is damaged (its tables are not as they were made); take another file")
+        raise InputError("study", str(path), "is damaged (its tables are not as they were made); take another file")
 
 
 def _made(connection: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -229,7 +229,7 @@ def _mend(path: Path, connection: sqlite3.Connection) -> None:
     damaged = {table: rows for table in KEYS if (rows := _sorted_out(connection, table)[1])}
     if "meta" in damaged:
         must = f"is damaged (meta {damaged['meta'][0]['key']}: which version made it); take another file, or restore it"
-        raise InputError("--study", str(path), must)
+        raise InputError("study", str(path), must)
     connection.execute("BEGIN IMMEDIATE")
     for table, rows in damaged.items():
         for row in rows:

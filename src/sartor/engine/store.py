@@ -80,7 +80,7 @@ class Store:
         if made_by and made_by[0] != __version__:
             self.connection.close()
             must = f"was made by sartor {made_by[0]}, this is {__version__}: their predictions may differ"
-            raise InputError("--study", str(self.path), must, "a new name")
+            raise InputError("study", str(self.path), must, "a new name")
         with self.writing() as connection:
             connection.execute("INSERT OR IGNORE INTO meta (key, value) VALUES ('version', ?)", (__version__,))
             row = (datetime.now(UTC).isoformat(timespec="seconds"), self.executor, __version__)
@@ -130,13 +130,13 @@ class Store:
                 connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(asked), row[0]))
             row = (row[0], dumps(asked))
         if not row[1]:
-            raise InputError("--study", str(self.path), "is damaged (searches: which question it is of)", "a new name")
+            raise InputError("study", str(self.path), "is damaged (searches: which question it is of)", "a new name")
         there = json.loads(row[1])
         if dumps(there) != dumps(asked):
             name, old, new, others = first_difference(there, asked)
             more = f" (and {others} more)" if others else ""
             must = f"was made for another question: {name} is {old} there and {new} here{more}"
-            raise InputError("--study", str(self.path), must, "a new name")
+            raise InputError("study", str(self.path), must, "a new name")
         return SearchStore(store=self, question=question, search=int(row[0]))
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class SearchStore:
             return from_text(text)
         except (KeyError, TypeError, ValueError) as slip:
             must = f"holds what no study does ({type(slip).__name__}); take another file, or restore this one"
-            raise InputError("--study", str(self.store.path), must) from None
+            raise InputError("study", str(self.store.path), must) from None
 
     def spent_s(self) -> float:
         """Seconds of this search in all sessions before this one, as far as its steps tell."""

@@ -123,7 +123,7 @@ def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
     except (KeyError, TypeError, ValueError) as slip:
         if isinstance(slip, InputError):
             raise
-        raise InputError("--study", str(path), f"holds what no study does ({type(slip).__name__})") from None
+        raise InputError("study", str(path), f"holds what no study does ({type(slip).__name__})") from None
 
 
 def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord:
@@ -134,7 +134,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     scopes = tuple(row["scope"] for row in searches)
     if asked is None and len(searches) < connection.execute("SELECT count(*) FROM searches").fetchone()[0]:
         must = "is damaged where it says what was asked (searches); `sartor design` with the same question mends it"
-        raise InputError("--study", str(path), must)
+        raise InputError("study", str(path), must)
     if asked is None:
         raise InputError("scope", scope, "is not a search of this study", ", ".join(scopes))
     mine, last = asked["id"], dict[tuple[int, float], JsonDict]()
@@ -143,7 +143,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         last[row["candidate"], row["hbm_bytes"]] = max(before, row, key=lambda each: each["schedule_limit_s"])
     meta = {row["key"]: row["value"] for row in rows("meta")}
     if "version" not in meta:
-        raise InputError("--study", str(path), "is damaged (meta: which version made it); restore it from a copy")
+        raise InputError("study", str(path), "is damaged (meta: which version made it); restore it from a copy")
     return StudyRecord(
         path=path,
         version=meta["version"],

@@ -84,7 +84,7 @@ class Submitting:
         waiting.clear()
         if lives <= 0:
             must = "its workers die before they finish anything; is memory short?"
-            raise InputError("--executor", self.name, must, "serial")
+            raise InputError("executor", self.name, must, "serial")
 
     def close(self) -> None:
         """Stop the workers without waiting for what they are at."""
@@ -100,9 +100,7 @@ class Submitting:
 def run_elsewhere(version: str, question: DesignQuestion, task: Task) -> Result:
     """A task as a worker runs it. Raises ``InputError`` where the worker has another sartor, as it may differ."""
     if version != __version__:
-        raise InputError(
-            "--executor", f"sartor {__version__}", f"a worker must have sartor {version}, as asked", version
-        )
+        raise InputError("executor", f"sartor {__version__}", f"a worker must have sartor {version}, as asked", version)
     return run_task(question, task)
 
 

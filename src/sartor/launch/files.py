@@ -75,12 +75,12 @@ def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrit
         for path, file in targets:
             if path.is_file() and not overwrite and path.read_bytes() != file.text.encode():
                 must = "is there with other content; give another folder or say --overwrite"
-                raise InputError("--write", printable(str(path)), must)
+                raise InputError("folder", printable(str(path)), must)
     except OSError as error:
         must = f"must be a folder that can be written ({error.strerror or error})"
-        raise InputError("--write", printable(str(folder)), must) from None
+        raise InputError("folder", printable(str(folder)), must) from None
     write_together(
-        [(path, file.text.encode(), 0o777 if file.executable else 0o666) for path, file in targets], field="--write"
+        [(path, file.text.encode(), 0o777 if file.executable else 0o666) for path, file in targets], field="folder"
     )
     return tuple(path for path, _ in targets)
 
@@ -91,7 +91,7 @@ def launch_kind(word: LaunchKind | str) -> LaunchKind:
         return LaunchKind(word)
     except ValueError:
         must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
-        raise InputError("--write", word, must) from None
+        raise InputError("trainer", word, must) from None
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def read_launch(
             target = target / "launch.sh"
         return _dispatch(target, _text(target), num_devices, shape)
     except RecursionError:
-        raise InputError("--launch", printable(str(path)), "must nest less deeply") from None
+        raise InputError("launch", printable(str(path)), "must nest less deeply") from None
 
 
 def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
@@ -161,7 +161,7 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         return read_accelerate(read_yaml(text, name=inner.name), command, num_devices)
     if not any(word.startswith("--") for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
-        raise InputError("--launch", printable(path.name), must)
+        raise InputError("launch", printable(path.name), must)
     return read_megatron(command, num_devices)
 
 
@@ -214,9 +214,9 @@ def _yaml(text: str, name: str, num_devices: int) -> LaunchReading:
 
 def _text(path: Path) -> str:
     must = "must be a launch script or config file"
-    text = decoded(read_bytes(path, "--launch", must, most=MAX_BYTES), "--launch", str(path))
+    text = decoded(read_bytes(path, "launch", must, most=MAX_BYTES), "launch", str(path))
     if not text.strip():
-        raise InputError("--launch", printable(path.name), "an empty file; must hold a launch")
+        raise InputError("launch", printable(path.name), "an empty file; must hold a launch")
     return text
 
 

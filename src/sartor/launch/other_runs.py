@@ -55,4 +55,4 @@ def check_pretraining(command: Command, name: str) -> None:
     reasons += [why for flag, why in ARGUMENTS.items() if flag in given]
     if reasons:
         shown = printable(command.program or name)
-        raise InputError("--launch", shown, f"must pretrain a decoder; {reasons[0]}", NEAREST)
+        raise InputError("launch", shown, f"must pretrain a decoder; {reasons[0]}", NEAREST)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.errors import InputError
+from sartor.errors import NOT_GIVEN, InputError
 from sartor.model.defaults import usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -109,7 +109,7 @@ class LaunchReading:
         tokens = seq_len or self.parts.seq_len
         if tokens is None:
             must = f"a launch of {self.kind.title} does not say the sequence length; must be given"
-            raise InputError("--seq-len", "missing", must, str(usual_seq_len(shape)))
+            raise InputError("seq_len", NOT_GIVEN, must, str(usual_seq_len(shape)))
         plan = self.plan
         batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)
         rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts)}
@@ -243,7 +243,7 @@ def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
 def no_devices(least: int) -> InputError:
     """The file doesn't say on how many devices it runs, and no number is assumed."""
     return InputError(
-        "--num-devices", "missing", "must be given: the launch does not say how many devices it has", str(least)
+        "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(least)
     )
 
 

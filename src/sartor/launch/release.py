@@ -19,10 +19,10 @@ def release_of(kind: LaunchKind, text: str) -> tuple[int, ...]:
     """``0.14``, ``v0.14.0`` or ``core_v0.14`` as numbers; the newest where nothing is said. Raises `InputError`."""
     if text and kind not in NEWEST:
         known = ", ".join(each.value for each in NEWEST)
-        raise InputError("--trainer-version", text, f"{kind.title}'s files are the same in all its versions", known)
+        raise InputError("trainer_version", text, f"{kind.title}'s files are the same in all its versions", known)
     found = re.fullmatch(r"(?:core_)?[vr]?(\d{1,4}(?:\.\d{1,4}){0,3})", (text or NEWEST.get(kind, "0")).strip())
     if not found:
-        raise InputError("--trainer-version", text, "must be a version", NEWEST[kind])
+        raise InputError("trainer_version", text, "must be a version", NEWEST[kind])
     return tuple(int(part) for part in found[1].split("."))
 
 
@@ -35,4 +35,4 @@ def check_arguments(kind: LaunchKind, arguments: Iterable[Argument], version: st
         first = first_release(kind, words[0])
         if first and first != "0.5" and asked[:2] < release_of(kind, first)[:2]:
             must = f"{kind.title} has {words[0]} since {first}"
-            raise InputError("--trainer-version", version, must, f"{first} or newer")
+            raise InputError("trainer_version", version, must, f"{first} or newer")

@@ -26,7 +26,7 @@ def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[Tr
     wanted = {_field(name): _integer(name, value) for name, value in changes.items() if name != "mtp_layers"}
     missing = sorted(set(wanted) - set(shape.fields()))
     if missing:
-        raise InputError("--set", missing[0], f"{shape.name or 'this model'} has none", ", ".join(shape.fields()))
+        raise InputError("set", missing[0], f"{shape.name or 'this model'} has none", ", ".join(shape.fields()))
     notes: tuple[str, ...] = ()
     if {"num_heads", "hidden_size"} & set(wanted) and "head_dim" not in wanted and _heads_fill_hidden(shape):
         hidden = wanted.get("hidden_size", int(shape.hidden_size))
@@ -41,7 +41,7 @@ def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[Tr
 def _field(name: str) -> str:
     if name not in EDITABLE:
         near = difflib.get_close_matches(name, EDITABLE, 3, 0.5)
-        raise InputError("--set", name, "is not a field of a shape", ", ".join(near or EDITABLE))
+        raise InputError("set", name, "is not a field of a shape", ", ".join(near or EDITABLE))
     return name
 
 

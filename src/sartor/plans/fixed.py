@@ -44,7 +44,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     return values
 
 
-def named_values(fixed: Mapping[str, Any], option: str = "--fix") -> dict[str, int]:
+def named_values(fixed: Mapping[str, Any], option: str = "fix") -> dict[str, int]:
     """Values by axis as integers. Raises ``InputError`` for an axis or a word that there is none of."""
     return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
 
@@ -83,11 +83,11 @@ def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
         return values
     layers = len(layer_order(job.shape))
     if some > layers:
-        raise InputError("--fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))
+        raise InputError("fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))
     if values.get("recompute", Recompute.FULL) != Recompute.FULL:
         word = Recompute(values["recompute"]).word
         must = f"counts layers recomputed whole, which recompute={word} has none of"
-        raise InputError("--fix recompute_layers", some, must, "recompute=full")
+        raise InputError("fix recompute_layers", some, must, "recompute=full")
     return {**values, "recompute": int(Recompute.FULL)}
 
 
@@ -100,7 +100,7 @@ def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int
         words = ",".join(f"{name}={values[name]}" for name in held)
         below, above = num_devices // product * product, (num_devices // product + 1) * product
         must = f"take {product} devices together, which num_devices={num_devices} is no multiple of"
-        raise InputError("--fix", words, must, f"--num-devices {' or '.join(str(n) for n in (below, above) if n)}")
+        raise InputError("fix", words, must, f"num_devices={' or '.join(str(n) for n in (below, above) if n)}")
     batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
     if batch % at_once and num_devices % values.get("dp", 1) == 0:
         held = [name for name in ("dp", "microbatch_size") if name in values]
@@ -120,7 +120,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
         rejected = structures(job, plan_space(job, num_devices, {axis: value})).rejected
         why = max(rejected, key=lambda reason: rejected[reason]) if rejected else "no plan has it"
     nearest = sorted(sorted(legal.tolist(), key=lambda v: (abs(v - value), v))[:2])
-    return InputError(f"--fix {axis}", value, why, " or ".join(map(str, nearest)))
+    return InputError(f"fix {axis}", value, why, " or ".join(map(str, nearest)))
 
 
 def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:

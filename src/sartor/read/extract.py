@@ -54,13 +54,13 @@ def extract(
         from sartor.read.torch_trace.own_module import own_module
         from sartor.read.torch_trace.trace import trace
 
-        _only_for_configs({"--seq-len": seq_len, "--microbatch-size": microbatch_size, "--architecture": architecture})
+        _only_for_configs({"seq_len": seq_len, "microbatch_size": microbatch_size, "architecture": architecture})
         return trace(own_module(text, inputs, dtype=word), train=train, fused=fused)
     from sartor.read.torch_trace.hugging_face import trace_config
 
     if inputs:
         must = "is for modules of a factory; a Hugging Face model takes --seq-len and --microbatch-size"
-        raise InputError("--input", inputs[0], must)
+        raise InputError("input", inputs[0], must)
     fields, name = hugging_face_fields(text)
     return trace_config(
         fields,

@@ -66,7 +66,7 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
     if text.lower() == PUBLISHED:
         return published_space()
     path = _path_of(name_or_path)
-    table = read_toml(path, "--space", space_names())
+    table = read_toml(path, "space", space_names())
     try:
         checked = SpaceFile.model_validate(table)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def space_entry(name_or_path: str | Path) -> JsonDict:
     """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, what is assumed."""
     space = load_space(name_or_path)
     published = str(name_or_path).lower() == PUBLISHED
-    written = _PUBLISHED_AXES if published else read_toml(_path_of(name_or_path), "--space")
+    written = _PUBLISHED_AXES if published else read_toml(_path_of(name_or_path), "space")
     head = {"name": space.name, "num_points": space.num_points, "num_candidates": space.num_kept}
     return {**head, "area_model": space.area_model.value, **written, "assumptions": list(space.assumptions)}
 
@@ -111,7 +111,7 @@ def _path_of(name_or_path: str | Path) -> Path:
         return ENTRIES / f"{text}.toml"
     near = nearest_names(text, {name: name for name in known}, cutoff=0.3) or list(known)
     must = "must be a named space (sartor catalog spaces) or a TOML file"
-    raise InputError("--space", str(name_or_path), must, ", ".join(near))
+    raise InputError("space", str(name_or_path), must, ", ".join(near))
 
 
 def _sentence(error: ValidationError, table: JsonDict) -> InputError:

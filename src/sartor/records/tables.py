@@ -362,7 +362,7 @@ def _check_groups(tables: Sequence[Table], group_by: Sequence[str]) -> None:
     for name in group_by:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=3) or sorted(known)[:6]
-            raise InputError("--group-by", name, "must be a column of the tables", ", ".join(near))
+            raise InputError("group_by", name, "must be a column of the tables", ", ".join(near))
 
 
 DERIVED = ("size", "calibration")

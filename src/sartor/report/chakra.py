@@ -53,7 +53,7 @@ def chakra_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iter
     ranks, tasks = int(plan.num_devices), max(len(order) for order in work.orders)
     if ranks * tasks * 4 > MOST_NODES:
         must = f"ranks x tasks must not exceed {MOST_NODES // 4} for Chakra traces; this plan has {ranks} x {tasks}"
-        raise InputError("--chakra", plan.num_microbatches, must, "fewer devices or a smaller global batch")
+        raise InputError("chakra", plan.num_microbatches, must, "fewer devices or a smaller global batch")
     groups = named_groups(job, plan)
     listed = {name: members for table in groups.values() for name, members in table}
     yield "comm_group.json", (json.dumps(listed) + "\n").encode()

@@ -157,7 +157,7 @@ def write_gantt(result: ScheduleResult, path: Path) -> Path:
 def check_figure_name(path: Path) -> None:
     """Raise `InputError` if the name does not end in a figure format."""
     if path.suffix.lower() not in FORMATS:
-        raise InputError("--figure", str(path), f"must end in {', '.join(FORMATS)}", f"{path.stem}.svg")
+        raise InputError("figure", str(path), f"must end in {', '.join(FORMATS)}", f"{path.stem}.svg")
 
 
 def label(id_: OperatorId) -> str:

@@ -48,7 +48,7 @@ def solve(
     (8, 8, 'optimal')
     """
     if not 0 <= time_limit_s <= LONGEST_LIMIT_S:
-        raise InputError("time_limit_s", time_limit_s, f"must be a number of seconds from 0 to {LONGEST_LIMIT_S}", "20")
+        raise InputError("time_limit", time_limit_s, f"must be a number of seconds from 0 to {LONGEST_LIMIT_S}", "20")
     begin, solver = time.perf_counter(), Solver(solver)
     block, ids = contract(problem)
     pieces = series(block)

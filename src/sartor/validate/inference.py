@@ -46,7 +46,7 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
     for name in group_by:
         if name not in known_columns:
             near = ", ".join(difflib.get_close_matches(name, known_columns, n=3) or known_columns[:5])
-            raise InputError("--group-by", name, "must be a column of the file", near)
+            raise InputError("group_by", name, "must be a column of the file", near)
     found = tuple(outcome(row) for row in rows)
     if all(row.reason for row in found):
         reasons = "; ".join(sorted({row.reason for row in found})[:3])
@@ -59,9 +59,9 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 
 def _read(path: Path) -> tuple[Path, list[dict[str, str]]]:
     path = path / "inference.csv" if path.is_dir() else path
-    rows = read_csv(path, "--data", "must be a .csv file that exists, or a folder with inference.csv", REQUIRED)
+    rows = read_csv(path, "data", "must be a .csv file that exists, or a folder with inference.csv", REQUIRED)
     if not rows:
-        raise InputError("--data", str(path), "has no rows")
+        raise InputError("data", str(path), "has no rows")
     return path, [{name: value.strip() for name, value in row.items() if name} for row in rows]
 
 

@@ -63,17 +63,17 @@ def validate_training(
     ``InputError`` when the file, its columns or all of its rows cannot be used.
     """
     if not 0 <= shots <= 1000:
-        raise InputError("--shots", shots, "must be from 0 to 1000", "3")
+        raise InputError("shots", shots, "must be from 0 to 1000", "3")
     cases = read_training(data)
     columns = [*cases[0].words, *DERIVED]
     for name in group_by:
         if name not in columns:
             near = ", ".join(difflib.get_close_matches(name, columns, n=3) or columns[:5])
-            raise InputError("--group-by", name, "must be a column of the file", near)
+            raise InputError("group_by", name, "must be a column of the file", near)
     outcomes = predict_training(cases, read_training_table(calibration) if calibration else None)
     if all(each.reason for each in outcomes):
         reasons = "; ".join(sorted({each.reason for each in outcomes})[:3])
-        raise InputError("--data", str(data), f"no row can be expressed: {reasons}")
+        raise InputError("data", str(data), f"no row can be expressed: {reasons}")
     after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
     return TrainingAccuracy(
         data=str(data), outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after

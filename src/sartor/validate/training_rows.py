@@ -264,9 +264,9 @@ def _number(row: Mapping[str, str], name: str) -> float:
 
 def _read(path: Path) -> list[dict[str, str]]:
     file = path / "training.csv" if path.is_dir() else path
-    rows = read_csv(file, "--data", "must be a CSV file of training runs", REQUIRED)
+    rows = read_csv(file, "data", "must be a CSV file of training runs", REQUIRED)
     if not rows:
-        raise InputError("--data", str(path), "has no rows")
+        raise InputError("data", str(path), "has no rows")
     if len(rows) > MOST_ROWS:
-        raise InputError("--data", str(path), f"has {len(rows)} rows; at most {MOST_ROWS} are read")
+        raise InputError("data", str(path), f"has {len(rows)} rows; at most {MOST_ROWS} are read")
     return rows

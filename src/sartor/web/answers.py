@@ -69,8 +69,6 @@ def report(body: Body) -> Reply:
 
 
 def _advice(body: Body) -> Any:
-    from sartor.shapes.quality import QualityGuard
-
     return api.advise(
         model_of(body),
         devices_of(body),
@@ -79,7 +77,7 @@ def _advice(body: Body) -> Any:
         freeze=names_of("freeze", body["freeze"]),
         free=names_of("free", body["free"]),
         top=bounded("top", body["top"], MOST_CANDIDATES),
-        guard=QualityGuard(width=body["evidence"]),
+        evidence=body["evidence"],
         **question_of(body),
     )
 
@@ -129,7 +127,7 @@ def schedule(body: Body) -> Reply:
     from sartor.schedule.solve import solve
 
     if body["solver"] not in ("cp_sat", "greedy"):
-        raise InputError("--solver", body["solver"], "must be one of cp_sat, greedy", "cp_sat")
+        raise InputError("solver", body["solver"], "must be one of cp_sat, greedy", "cp_sat")
     seconds = body["time_limit"]
     if not 0 <= seconds <= 20:
         raise InputError("time_limit", seconds, "must be from 0 to 20 seconds over HTTP", "5")

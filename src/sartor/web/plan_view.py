@@ -41,7 +41,7 @@ def _plan(body: JsonMap) -> PlanAnswer:
     from sartor.cli.plan import parse_count
 
     if body["global_batch_size"] is None:
-        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
+        raise InputError("global_batch_size", "not given", "give the number of sequences per step", "256")
     if isinstance(body["top"], int) and body["top"] > MOST_TOP:
         raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
     return api.plan(
@@ -52,7 +52,7 @@ def _plan(body: JsonMap) -> PlanAnswer:
         seq_len=body["seq_len"],
         fix=_fix(body["fix"]),
         top=body["top"],
-        tokens=parse_count("--tokens", str(body["tokens"])),
+        tokens=parse_count("tokens", str(body["tokens"])),
         set=body["set"],
         **{word: body[word] for word in JOB_WORDS},
     )
@@ -63,7 +63,7 @@ def _fix(given: JsonMap | None) -> JsonDict:
     out = {}
     for name, value in (given or {}).items():
         if isinstance(value, (dict, list)) or value is None:
-            raise InputError("--fix", name, "must be a number or a word", "--fix tp=8,pp=4")
+            raise InputError("fix", name, "must be a number or a word", "tp=8,pp=4")
         out[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return out
 

@@ -17,7 +17,7 @@ MOST_CONNECTIONS = 256
 def listen(settings: Settings) -> socket.socket:
     """A listening socket; port 0 is any free one. Raises ``InputError`` if it is not available."""
     if not 0 <= settings.port <= 65535:
-        raise InputError("--port", settings.port, "must be from 0 (any) to 65535", "8484")
+        raise InputError("port", settings.port, "must be from 0 (any) to 65535", "8484")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -27,12 +27,12 @@ def listen(settings: Settings) -> socket.socket:
         sock.bind(address)
         sock.listen(128)
     except UnicodeError:
-        raise InputError("--host", settings.host, "must be an address of this machine", "127.0.0.1") from None
+        raise InputError("host", settings.host, "must be an address of this machine", "127.0.0.1") from None
     except OSError as error:
         reason = error.strerror or str(error)
         if isinstance(error, socket.gaierror):
-            raise InputError("--host", settings.host, f"must be an address of this machine ({reason})") from None
-        raise InputError("--port", settings.port, f"cannot be listened on ({reason})", "--port 0 for any") from None
+            raise InputError("host", settings.host, f"must be an address of this machine ({reason})") from None
+        raise InputError("port", settings.port, f"cannot be listened on ({reason})", "0 for any") from None
     return sock
 
 

@@ -70,7 +70,7 @@ def packaged_training_table() -> Mapping[str, Any]:
 
 def read_training_table(path: str | Path) -> Mapping[str, Any]:
     """A table of one's own. ``InputError`` when it cannot be read or a constant is no finite number above or at 0."""
-    table = read_toml(Path(path), "--calibration", "must be a TOML file of step constants")
+    table = read_toml(Path(path), "calibration", "must be a TOML file of step constants")
     for section in ("default", "generation", "precision", "framework", "experts", "unseen"):
         _check(section, table.get(section, {}))
     return table

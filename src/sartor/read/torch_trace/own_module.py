@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*|scalar)(?::(?P<dtype>\w+))?\Z")
-EXAMPLE = "--input x=8x1024:float32"
+EXAMPLE = "x=8x1024:float32"
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "long": "int64", "int": "int32"}
 
 
@@ -147,7 +147,7 @@ def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> 
     if given is None:
         wanted = ", ".join(_forward_names(model)) or "x"
         must = f"needs its inputs ({wanted}): give --input for each, or let the factory return (module, inputs)"
-        raise InputError("--input", "not given", must, EXAMPLE)
+        raise InputError("input", "not given", must, EXAMPLE)
     if isinstance(given, Mapping):
         return (), {str(k): _meta(v) for k, v in given.items()}
     if isinstance(given, (tuple, list)):
@@ -159,7 +159,7 @@ def _check_name(model: Module, name: str) -> None:
     parameters = _parameters(model.forward)
     if name and name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         known = ", ".join(_forward_names(model))
-        raise InputError("--input", name, f"{type(model).__name__}.forward has no such argument; it has {known}", known)
+        raise InputError("input", name, f"{type(model).__name__}.forward has no such argument; it has {known}", known)
 
 
 def _forward_names(model: Module) -> list[str]:
@@ -171,14 +171,14 @@ def parse_input(word: str) -> tuple[str, Any]:
     """``x=8x1024:bfloat16`` as its name and a tensor without memory. float32 where no dtype is said."""
     found = _INPUT.match(word)
     if not found:
-        raise InputError("--input", word, "must read NAME=SHAPE:DTYPE", EXAMPLE.removeprefix("--input "))
+        raise InputError("input", word, "must read NAME=SHAPE:DTYPE", EXAMPLE)
     shape = () if found["shape"] == "scalar" else tuple(int(part) for part in found["shape"].split("x"))
     said = found["dtype"] or "float32"
     dtype = getattr(torch, SHORT.get(said, said), None)
     if not isinstance(dtype, torch.dtype):
-        raise InputError("--input", word, f"{said} is not a PyTorch dtype", "float32, bfloat16, int64")
+        raise InputError("input", word, f"{said} is not a PyTorch dtype", "float32, bfloat16, int64")
     if any(length < 1 for length in shape):
-        raise InputError("--input", word, "every length must be at least 1", EXAMPLE.removeprefix("--input "))
+        raise InputError("input", word, "every length must be at least 1", EXAMPLE)
     return found["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
 
 

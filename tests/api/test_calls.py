@@ -1,0 +1,124 @@
+"""The Python API: found by completion, named as the command line names things, and clear about a bad call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+
+import sartor
+from sartor import api
+from sartor.cli import GROUPS, app_with
+from sartor.errors import InputError
+
+TRAIN = {"num_devices": 8, "global_batch_size": 8}
+
+BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "a width of zero": (lambda: api.estimate("gpt2", tp=0), "tp=0: must be an integer from 1 to 2^40; nearest: 1"),
+    "a batch without devices": (
+        lambda: api.estimate("gpt2", global_batch_size=8),
+        "missing argument num_devices: is needed with global_batch_size; nearest: 64",
+    ),
+    "stages of nobody knows how many devices": (
+        lambda: api.estimate("gpt2", pp=2),
+        "pp=2: needs num_devices and global_batch_size, which say what is spread; nearest: 1",
+    ),
+    "an unknown phase": (
+        lambda: api.lint("gpt2", phase="training"),
+        "phase=training: must be one of train, prefill, decode",
+    ),
+    "a field that no shape has": (
+        lambda: api.estimate("gpt2", set={"num_haeds": 8}),
+        "set=num_haeds: is not a field of a shape; nearest: num_heads, num_kv_heads",
+    ),
+    "no devices": (
+        lambda: api.plan("gpt2", num_devices=0, global_batch_size=8),
+        "num_devices=0: must be an integer from 1 to 2^40; nearest: 64",
+    ),
+    "an axis held at what does not divide": (
+        lambda: api.plan("gpt2", **TRAIN, fix={"tp": 3}),
+        "fix tp=3: must divide num_devices=8; nearest: 2 or 4",
+    ),
+    "an axis that no plan has": (
+        lambda: api.plan("gpt2", **TRAIN, fix={"tensor": 2}),
+        "fix=tensor: is no axis of a plan",
+    ),
+    "a clock of another name": (
+        lambda: api.gemm(64, 64, 64, clock="max"),
+        "clock=max: must be one of boost, sustained",
+    ),
+    "a message of no bytes": (
+        lambda: api.collective("all_reduce", 0, 8),
+        "message_bytes=0: must be a number of bytes above 0 and at most 2^50",
+    ),
+    "no models to design for": (
+        lambda: api.design([], **TRAIN),
+        "missing argument model: name the models to train; nearest: gpt3-175b",
+    ),
+    "no widths": (lambda: api.design("gpt2", **TRAIN, tp=[]), "tp=[]: must hold at least one tensor-parallel width"),
+    "a microbatch of nothing": (
+        lambda: api.design("gpt2", **TRAIN, microbatch_size=[0]),
+        "microbatch_size=0: must be a whole number of at least 1",
+    ),
+    "memory below nothing": (
+        lambda: api.design("gpt2", **TRAIN, hbm_gib=-1),
+        "hbm_gib=-1: must be positive and finite; nearest: 96",
+    ),
+    "an objective of another name": (
+        lambda: api.design("gpt2", **TRAIN, objective="speed"),
+        "objective=speed: must be one of throughput,",
+    ),
+    "no time": (lambda: api.design("gpt2", **TRAIN, time_limit=0), "time_limit=0: must be a number of seconds above 0"),
+    "a front over one axis that is none": (
+        lambda: api.design("gpt2", **TRAIN, pareto=["speed"]),
+        "pareto=speed: must be an axis that can be a budget",
+    ),
+    "a chip beside chips": (
+        lambda: api.design("gpt2", **TRAIN, against=["tpu_v4_like"]),
+        "against=tpu_v4_like: is an accelerator: name a catalogue GPU; nearest: h100_sxm",
+    ),
+    "workers that are none": (
+        lambda: api.design("gpt2", **TRAIN, executor="local", workers=0),
+        "workers=0: must be at least 1",
+    ),
+    "a launch that is not there": (lambda: api.lint_launch("absent.sh", "dgx-h100"), "launch=absent.sh: no such file"),
+    "a solver of another name": (
+        lambda: api.schedule("examples/schedule/decoder_backward.json", solver="cplex"),
+        "solver=cplex: must be one of cp_sat, milp, greedy",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_an_error_names_the_argument_as_the_caller_wrote_it(
+    case: str, repo_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repo_dir)
+    call, sentence = BAD_CALLS[case]
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value).startswith(sentence)
+    assert "--" not in str(caught.value)
+
+
+JOURNEYS = ("estimate", "lint", "advise", "gemm", "collective", "plan", "design", "place", "schedule")
+ONLY_IN_PYTHON = {"progress"}
+"""A callback; the terminal's progress is a bar."""
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_arguments_are_called_as_the_command_line_calls_them(name: str) -> None:
+    command = typer.main.get_command(app_with(*GROUPS)).commands[name]
+    words = {flag.lstrip("-").replace("-", "_") for each in command.params for flag in (*each.opts, each.name)}
+    words |= {word.removesuffix("s") for word in words}  # lint takes several models in turn
+    assert set(inspect.signature(getattr(api, name)).parameters) - ONLY_IN_PYTHON <= words
+
+
+@pytest.mark.parametrize("name", [name for name in JOURNEYS if name != "schedule"])
+def test_every_journey_is_found_on_the_package_by_its_name_and_arguments(name: str) -> None:
+    assert name in dir(sartor)
+    parameters = inspect.signature(getattr(sartor, name)).parameters.values()
+    assert all(each.kind is not each.VAR_KEYWORD and each.annotation != "Any" for each in parameters)
