@@ -121,8 +121,8 @@ SIMPLE = {"pp": 1, "cp": 1, "ep": 1}
 def _simple(fix: Mapping[str, int | str] | None) -> dict[str, int | str]:
     for name, value in SIMPLE.items():
         if str((fix or {}).get(name, value)) != str(value):
-            must = f"--simple has data and tensor parallelism alone, so {name}={value}"
-            raise InputError(f"--fix {name}", (fix or {})[name], must, f"{name}={value}, or no --simple")
+            must = f"simple: a plan has data and tensor parallelism alone, so {name}={value}"
+            raise InputError(f"fix {name}", (fix or {})[name], must, f"{name}={value}, or leave out simple")
     return {**(fix or {}), **SIMPLE}
 
 

@@ -36,7 +36,7 @@ def why_not(
 
     Raises `InputError` for an axis or a word that there is none of.
     """
-    values = named_values(asked, "--why-not")
+    values = named_values(asked, "why_not")
     if search.best is None:
         return None
     plan, reason = None, None
@@ -46,7 +46,7 @@ def why_not(
         plan = found.best or (tightest.leanest if tightest else None)
         reason = tightest.message if tightest else None
     except InputError as error:
-        reason = str(error).removeprefix("--fix").lstrip(" =")
+        reason = str(error).removeprefix("fix").lstrip(" =")
     words = ",".join(f"{name}={word_of(name, value)}" for name, value in values.items())
     plan = plan or _nearest(search, values, calibration)
     return WhyNot(asked=words, reason=reason, plan=plan, best=search.best)
