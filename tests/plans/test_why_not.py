@@ -57,7 +57,7 @@ def test_a_plan_that_cannot_be_stands_for_the_nearest_that_can(axes: dict[str, i
 
 
 @pytest.mark.parametrize(
-    ("axes", "sentence"), [({"tq": 2}, "--why-not=tq"), ({"recompute": "some"}, "--why-not recompute")]
+    ("axes", "sentence"), [({"tq": 2}, "why_not=tq"), ({"recompute": "some"}, "why_not recompute")]
 )
 def test_an_axis_or_a_word_that_there_is_none_of_is_refused(axes: dict[str, int | str], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
