@@ -151,3 +151,18 @@ def test_a_missing_extra_is_a_sentence_with_its_command(advice: Advice, monkeypa
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"pip install 'sartor\[report\]'"):
         draw(PUBLISHED)
+
+
+def test_no_dot_stands_above_what_is_advised(advice: Advice) -> None:
+    points = pareto_points(advice.search)
+    assert points is not None
+    assert points.gain.max() == max(candidate.efficiency_gain for candidate in advice.search.candidates)
+
+
+def test_the_word_for_today_stays_inside_the_plot(advice: Advice) -> None:
+    points = pareto_points(advice.search)
+    assert points is not None
+    for changes, side in (([-0.01, 0.0], "right"), ([0.0, 0.01], "left")):
+        moved = replace(points, params_change=np.resize(changes, len(points.labels)))
+        words = [layer["mark"] for layer in draw(moved).to_dict()["layer"] if layer["mark"]["type"] == "text"]
+        assert side in {mark["align"] for mark in words}

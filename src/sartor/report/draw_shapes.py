@@ -85,10 +85,10 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
         ("params:Q", "parameters", "+.2%"),
         ("fields:N", "changed"),
     )
-    rule, *mark = _today(alt, frame.theme, x, y)
+    middle = sum(_params_span(points)) / 2
+    rule, *mark = _today(alt, frame.theme, middle, x, y)
     dots = _dots(alt, frame.theme, points, rows).encode(x=x, y=y, tooltip=tips)
     layers = [rule, dots, *mark]
-    middle = sum(_params_span(points)) / 2
     for index, word, dy in _named(points):
         layers += _named_layers(alt, frame.theme, rows[index] | {"text": word}, dy, middle, x, y, tips)
     return finish(alt, alt.layer(*layers), points.title, frame, height=320)
@@ -140,10 +140,11 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
     return x, y
 
 
-def _today(alt: Altair, theme: Theme, x: Chart, y: Chart) -> list[Chart]:
+def _today(alt: Altair, theme: Theme, middle: float, x: Chart, y: Chart) -> list[Chart]:
     """A rule at a gain of 1, a cross where the shape stands, and its word."""
     today = rows_chart(alt, [{"params": 0.0, "gain": 1.0, "text": "today"}])
-    text = today.mark_text(align="left", dx=9, dy=10, color=theme.muted, fontSize=11)
+    side = {"align": "left", "dx": 9} if middle >= 0 else {"align": "right", "dx": -9}
+    text = today.mark_text(**side, dy=10, color=theme.muted, fontSize=11)
     return [
         today.mark_rule(color=theme.muted, strokeDash=[3, 4]).encode(y=y),
         today.mark_point(shape="cross", filled=True, size=80, color=theme.ink).encode(x=x, y=y),

@@ -55,9 +55,10 @@ def gains_points(findings: Iterable[Finding]) -> Gains | None:
 
 
 def pareto_points(search: ShapeSearch) -> Pareto | None:
-    """The candidates and the whole Pareto front, the advised first; None if nothing surely gains.
+    """The candidates and the Pareto front, the advised first and highest; None if nothing surely gains.
 
-    Points of the front that are not candidates have no interval (NaN).
+    Points of the front that are not candidates have no interval (NaN); those above the advised one, which gain no more
+    beyond noise or not surely, are left out.
     """
     candidates = list(search.candidates)
     edit = search.smallest_edit
@@ -67,7 +68,9 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
         return None
     on_front = [dict(point.changed) for point in search.front]
     listed = [dict(c.changed) for c in candidates]
-    others = [point for point in search.front if point.changed and dict(point.changed) not in listed]
+    most = max(c.efficiency_gain for c in candidates)
+    below = [point for point in search.front if point.changed and point.efficiency_gain <= most]
+    others = [point for point in below if dict(point.changed) not in listed]
     nothing = np.full(len(others), np.nan)
     everything: list[Any] = [*candidates, *others]
     at = next((i for i, c in enumerate(candidates) if edit is not None and c.changed == edit.changed), -1)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
-from sartor.report.html import Markup, element, join
+from sartor.report.grid import GridColumn
+from sartor.report.html import Markup, element, join, table
+from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.answers import Advice
@@ -43,22 +45,56 @@ def how_to_read(terms: Iterable[tuple[str, str]] = READING) -> Markup:
 
 
 def sources_section(advice: Advice) -> Markup:
+    """Per device: its datasheet field by field, and which measurements its calibration is fitted to."""
     parts = [element("h2", "Sources", id="sources")]
     for gpu in advice.gpus:
-        lines = _gpu_lines(gpu)
-        parts += [element("h3", gpu.name), element("ul", *(element("li", line) for line in lines))]
+        parts += [element("h3", gpu.name), _datasheet(gpu), _calibration(gpu)]
+        parts += [element("p", line, class_="note") for line in _gpu_lines(gpu)]
     return join(parts)
 
 
-def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Sources of one device's datasheet and calibration."""
+def _datasheet(gpu: Gpu) -> Markup:
     fields: dict[str, list[str]] = {}
     for name, document in gpu.sources.items():
-        fields.setdefault(str(document), []).append(str(name))
-    lines = [f"{', '.join(sorted(names))}: {document}" for document, names in fields.items()]
-    known = load_calibration(gpu)
-    for section, entry in sorted(known.provenance.items()):
-        lines.append(f"calibration of {section}: {_fit_words(entry)}")
+        fields.setdefault(str(document), []).append("everything else" if name == "all" else str(name))
+    columns = [GridColumn(head="field", number=False), GridColumn(head="document", number=False)]
+    rows = [(", ".join(sorted(names)), document) for document, names in fields.items()]
+    return table(columns, rows, caption=f"Datasheet of {gpu.name}")
+
+
+def _calibration(gpu: Gpu) -> Markup:
+    """Fitted parts, those of one source as one row: measurements, rows, and errors on rows the fit never saw."""
+    fits: dict[str, tuple[list[str], JsonMap]] = {}
+    for section, entry in sorted(load_calibration(gpu).provenance.items()):
+        if entry:
+            fits.setdefault(str(entry.get("source", section)), ([], entry))[0].append(section)
+    if not fits:
+        return Markup("")
+    columns = [
+        GridColumn(head="part", number=False),
+        GridColumn(head="mean error", explains="mean relative error on held-out rows"),
+        GridColumn(head="median", explains="median relative error on held-out rows"),
+        GridColumn(head="p90", explains="90th percentile of the relative error on held-out rows"),
+        GridColumn(head="rows", explains="held-out rows"),
+        GridColumn(head="date"),
+        GridColumn(head="measurements", number=False),
+    ]
+    rows = [_fit_row(", ".join(names), entry) for names, entry in fits.values()]
+    return table(columns, rows, caption=f"Calibration of {gpu.name}, with errors on rows the fit never saw")
+
+
+def _fit_row(names: str, entry: JsonMap) -> tuple[str, ...]:
+    nested = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
+    errors = nested.get("held_out", next(iter(nested.values()), {}))
+    shares = (format_share(errors[key]) if key in errors else "" for key in ("mape", "median", "p90"))
+    rows = f"{errors['rows']:,.0f}" if "rows" in errors else ""
+    words = (str(entry[key]) for key in ("source", "lender", "note") if key in entry)
+    return names, *shares, rows, str(entry.get("date", "")), "; ".join(words)
+
+
+def _gpu_lines(gpu: Gpu) -> list[str]:
+    """Whose calibration it is, and where its price is from."""
+    lines, known = [], load_calibration(gpu)
     if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
         lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")
     elif known.relative:
@@ -68,16 +104,3 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     if gpu.price_usd_per_hour is not None:
         lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
     return lines
-
-
-FIT_KEYS = ("rows", "mape", "median", "p90", "bias")
-"""Error statistics of a fit: rows, mean, median, 90th percentile and bias."""
-
-
-def _fit_words(entry: JsonMap) -> str:
-    """A calibration's source, date and held-out errors."""
-    plain = [f"{key} {value}" for key, value in entry.items() if not isinstance(value, Mapping)]
-    fits = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
-    errors = fits.get("held_out", next(iter(fits.values()), {}))
-    shown = [f"{key} {errors[key]:,.4g}" for key in FIT_KEYS if key in errors]
-    return "; ".join([*plain, *([f"held-out errors: {', '.join(shown)}"] if shown else [])])
