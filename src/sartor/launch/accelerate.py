@@ -114,9 +114,10 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
 
 def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
     d = plan.dims
+    by_mesh = plan.zero_stage or d.tp > 1  # accelerate has tensor parallelism only under FSDP2
     out: JsonDict = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if plan.zero_stage else "MULTI_GPU",
+        "distributed_type": "FSDP" if by_mesh else "MULTI_GPU",
         "mixed_precision": PRECISION[job.recipe],
         "num_machines": nodes,
         "num_processes": int(plan.num_devices),
@@ -125,7 +126,7 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
         "rdzv_backend": "static",
         "use_cpu": False,
     }
-    if plan.zero_stage:
+    if by_mesh:
         out["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -144,8 +145,6 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
                 "allgather" if job.context_parallel is ContextParallel.ALL_GATHER else "alltoall"
             ),
         }
-    elif d.tp > 1:
-        out["parallelism_config"] = {"parallelism_config_tp_size": d.tp}
     return out
 
 
