@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sartor.model.training import TrainingJob, TrainingPlan
@@ -51,21 +51,25 @@ def timeline_trace(job: TrainingJob, plan: TrainingPlan, line: Timeline) -> byte
         "step_s": line.step_s,
         "note": "predicted by sartor, not measured",
     }
-    return trace_json(_spans(line), _counters(line), us_per_unit=MICRO, about=about)
+    names = [stage_name(plan, stage) for stage in range(int(plan.dims.pp))]
+    return trace_json(_spans(line, names), _counters(line, names), us_per_unit=MICRO, about=about)
 
 
-def stage_name(device: int) -> str:
-    return f"stage {device}"
+def stage_name(plan: TrainingPlan, stage: int) -> str:
+    """A stage with the ranks that do the same in it (Megatron's order: pipeline outermost)."""
+    size = int(plan.num_devices) // int(plan.dims.pp)
+    first, last = stage * size, (stage + 1) * size - 1
+    return f"stage {stage}, " + (f"rank {first}" if first == last else f"ranks {first}-{last}")
 
 
-def _spans(line: Timeline) -> Iterator[Span]:
+def _spans(line: Timeline, names: Sequence[str]) -> Iterator[Span]:
     for event in line.events:
         kind = KINDS.get(str(event.kind), str(event.kind))
         sends = str(event.kind).startswith("send")
         work = str(event.kind) in ("F", "B", "W") or sends
         yield Span(
             name=f"{kind} {event.microbatch}" if work else kind,
-            process=stage_name(event.device),
+            process=names[event.device],
             track="transfers" if sends else "work",
             start=event.start_s,
             duration=event.end_s - event.start_s,
@@ -74,11 +78,11 @@ def _spans(line: Timeline) -> Iterator[Span]:
         )
 
 
-def _counters(line: Timeline) -> Iterator[Counter]:
+def _counters(line: Timeline, names: Sequence[str]) -> Iterator[Counter]:
     for track in line.memory:
         yield Counter(
             name="memory",
-            process=stage_name(track.device),
+            process=names[track.device],
             unit="GiB",
             times=[float(t) for t in track.times_s],
             values=[float(b) / GIB for b in track.bytes_held],
