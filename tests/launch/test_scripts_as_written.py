@@ -124,6 +124,11 @@ def test_a_file_that_sources_itself_ends(tmp_path: Path) -> None:
     assert read(tmp_path, text, a="source b.sh\nX=--sequence-parallel\n", b="source a.sh\n").num_devices == 8
 
 
+def test_a_quote_that_ends_in_a_backslash_is_never_closed() -> None:
+    with pytest.raises(InputError, match="never closed"):
+        read_shell('run "a\\')
+
+
 def test_a_function_that_calls_itself_ends() -> None:
     assert read_shell("f() {\n f\n f\n}\nf\n").followed < MAX_STATEMENTS
 
@@ -178,3 +183,20 @@ def test_a_number_of_devices_that_nobody_says_is_asked_for(name: str, text: str,
     with pytest.raises(InputError, match="missing argument num_devices: must be given"):
         read_launch(tmp_path / name)
     assert read_launch(tmp_path / name, num_devices=8).num_devices == 8
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("--fp16", "--bf16"),
+        ("--fp8-format hybrid", "--fp4-format e2m1"),
+        ("--swiglu", "--squared-relu"),
+        ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+        ("--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"),
+    ],
+)
+def test_two_arguments_that_exclude_each_other_are_refused(one: str, other: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="takes one of the two") as caught:
+        read(tmp_path, f"{RUN} {other} {one}\n")
+    assert one.split()[0] in str(caught.value)
+    assert other.split()[0] in str(caught.value)

@@ -138,6 +138,10 @@ def test_a_module_that_holds_no_configuration_is_one_sentence(text: str, sentenc
         read_source(text, "train", "mine.py")
 
 
+def test_an_odd_literal_is_no_warning() -> None:
+    assert read_source("def train():\n    return 1if 1else 2\n", "train", "mine.py").values == {}
+
+
 def test_a_module_is_never_run(tmp_path: Path) -> None:
     trap = tmp_path / "ran"
     made = "def train():\n    return Trainer.Config(training=TrainingConfig(seq_len=1))\n"

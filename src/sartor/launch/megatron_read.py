@@ -27,6 +27,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     """
     flags = parse_flags(command.arguments)
     flags.assumptions += command.notes
+    _check_exclusive(flags)
     tp, pp, cp, ep = (flags.size(name, 1) or 1 for name in DEGREES)
     shape = read_model(flags, tp)
     layers = None if shape is None else int(shape.num_layers)
@@ -60,6 +61,27 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
     )
+
+
+EXCLUSIVE = (
+    ("--fp16", "--bf16"),
+    ("--fp8-format", "--fp4-format"),
+    ("--swiglu", "--squared-relu"),
+    ("--swiglu", "--quick-geglu"),
+    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+    ("--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--decoder-last-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+    ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+)
+"""Arguments that Megatron-LM refuses together (``validate_args``)."""
+
+
+def _check_exclusive(flags: Flags) -> None:
+    """Raises `InputError` for two arguments that exclude each other."""
+    for one, other in EXCLUSIVE:
+        if one in flags.given and other in flags.given:
+            raise InputError(one, f"with {other}", "Megatron-LM takes one of the two", other)
 
 
 DEGREES = (
@@ -177,8 +199,6 @@ def _read_recipe(flags: Flags) -> Recipe:
     fp4 = flags.word("--fp4-format", ("e2m1",))
     flags.word("--fp4-recipe")
     half, brain = flags.on("--fp16"), flags.on("--bf16")
-    if half and brain:
-        raise InputError("--fp16", "with --bf16", "must be one of the two", "--bf16")
     if fp4:
         return Recipe.NVFP4
     if fp8 and recipe == "custom":

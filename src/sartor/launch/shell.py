@@ -164,19 +164,22 @@ def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
     if HOLE in subject:
         shell.notes.append(f"line {head.line}: a case of a word that only the running shell knows is skipped")
         return
-    waiting = [Statement(line=head.line, words=head.words[3:], end=head.end), *rest]
-    while waiting:
-        patterns: list[str] = []
-        while waiting:
-            each = waiting.pop(0)
-            patterns += [text for word in each.words for text in _expand(shell, word)]
+    parts, at = [Statement(line=head.line, words=head.words[3:], end=head.end), *rest], 0
+    while at < len(parts):
+        fits = False
+        while at < len(parts):
+            each, at = parts[at], at + 1
+            patterns = [text for word in each.words for text in _expand(shell, word)]
+            fits |= any(fnmatchcase(subject, pattern) for pattern in patterns)
             if each.end == ")":
                 break
-        stop = next((k for k, each in enumerate(waiting) if each.end == ";;" and not each.words), len(waiting))
-        if any(fnmatchcase(subject, pattern) for pattern in patterns):
-            _run(shell, waiting[:stop])
+        stop = at
+        while stop < len(parts) and (parts[stop].words or parts[stop].end != ";;"):
+            stop += 1
+        if fits:
+            _run(shell, parts[at:stop])
             return
-        waiting = waiting[stop + 1 :]
+        at = stop + 1
 
 
 def _plain(words: tuple[Word, ...]) -> str:

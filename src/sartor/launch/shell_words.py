@@ -206,6 +206,8 @@ class Scanner:
                 parts.append(HOLE)
             else:
                 self.at += 2 if char == "\\" else 1
+                if self.at > len(self.text):
+                    break
                 self.line += char in "\n\x01"
                 parts.append("" if char == "\x01" else self.text[self.at - 1])
         raise InputError("launch script", f"line {start}", 'has a quote " that is never closed')

@@ -8,6 +8,7 @@ Read are calls with literal values (``TrainingConfig(seq_len=8192)``, ``FullAC.C
 from __future__ import annotations
 
 import ast
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +41,9 @@ class Source:
 def read_source(text: str, function: str, name: str) -> Source:
     """The configuration that a function of a module returns. Raises `InputError`."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd literals, which are for the file's owner
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
     found = Source()
