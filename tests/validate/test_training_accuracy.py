@@ -186,6 +186,13 @@ def test_json_has_the_contracts_keys(tmp_path: Path, call: Callable[..., Any]) -
     assert {"low_s", "high_s", "source"} <= set(body["groups"][0]["worst"][0])
 
 
+def test_fine_tuning_is_read_from_its_own_table(tmp_path: Path, call: Callable[..., Any]) -> None:
+    write_csv(tmp_path / "finetune.csv", [{**ROW, "run_kind": "lora_packed"}])
+    code, out, _ = call("validate", "finetune", "--data", tmp_path, "--json")
+    body = json.loads(out)
+    assert (code, body["expressed"], body["groups"][0]["table"]) == (0, 1, "finetune")
+
+
 @pytest.mark.parametrize("name", ["<b>x</b>", "a\x1b[31m", "ü" * 300])
 def test_names_from_a_file_neither_colour_nor_become_markup(
     tmp_path: Path, call: Callable[..., Any], name: str

@@ -106,6 +106,26 @@ def training(
     _answer(training_body(found), training_charts(found) if html else [], html, json, out)
 
 
+@group.command()
+def finetune(
+    data: Data,
+    group_by: GroupBy = None,
+    worst: Worst = 5,
+    calibration: o.StepConstants = None,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """Fine-tuning with frozen weights (LoRA): step times and peak memory of published runs.
+
+    Example: `sartor validate finetune --data end_to_end/finetune.csv --group-by source,gpu`
+    """
+    from sartor.validate.training_accuracy import training_body, training_charts, validate_training
+
+    found = validate_training(data, table="finetune", group_by=_columns(group_by), worst=worst, calibration=calibration)
+    _answer(training_body(found), training_charts(found) if html else [], html, json, out)
+
+
 def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     if html:
         from sartor.files import write_atomic

@@ -35,9 +35,11 @@ WORST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAccuracy:
-    """The answer of ``sartor validate training``."""
+    """The answer of ``sartor validate training`` and ``finetune``."""
 
     data: str
+    table: str
+    """``training`` or ``finetune``."""
     outcomes: tuple[TrainingOutcome, ...]
     group_by: tuple[str, ...]
     shots: int = 0
@@ -51,12 +53,14 @@ class TrainingAccuracy:
 def validate_training(
     data: str | Path,
     *,
+    table: str = "training",
     group_by: Sequence[str] = (),
     shots: int = 0,
     worst: int = WORST,
     calibration: str | Path | None = None,
 ) -> TrainingAccuracy:
-    """One prediction per row it can express. ``data`` is a CSV file, or the folder that holds ``training.csv``.
+    """One prediction per row it can express. ``data`` is a CSV file, or the folder that holds ``training.csv``
+    (``table``: or ``finetune.csv``).
 
     ``shots`` K > 0: also calibrate on K configurations of every source, device and precision and predict the rest.
     ``calibration`` is a table of a step's constants (the format of cost/correction/data/training.toml). Raises
@@ -64,7 +68,7 @@ def validate_training(
     """
     if not 0 <= shots <= 1000:
         raise InputError("shots", shots, "must be from 0 to 1000", "3")
-    cases = read_training(data)
+    cases = read_training(data, table)
     columns = [*cases[0].words, *DERIVED]
     for name in group_by:
         if name not in columns:
@@ -76,7 +80,7 @@ def validate_training(
         raise InputError("data", str(data), f"no row can be expressed: {reasons}")
     after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
     return TrainingAccuracy(
-        data=str(data), outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after
+        data=str(data), table=table, outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after
     )
 
 
@@ -91,7 +95,7 @@ def training_body(found: TrainingAccuracy) -> JsonDict:
         "num_rows": len(found.outcomes),
         "expressed": sum(not each.reason for each in found.outcomes),
         "groups": [
-            {"table": "training", **dict(zip(found.group_by, key, strict=True)), **group_figures(found, members)}
+            {"table": found.table, **dict(zip(found.group_by, key, strict=True)), **group_figures(found, members)}
             for key, members in sorted(groups.items())
         ],
         "overall": {name: value for name, value in everything.items() if name != "worst"},
@@ -277,7 +281,7 @@ def training_charts(found: TrainingAccuracy) -> list[JsonDict]:
         {"gpu": each.case.words.get("gpu", ""), "measured_s": each.case.measured_s, "predicted_s": each.predicted_s}
         for each in timed
     ]
-    return [{"table": "training", "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}]
+    return [{"table": found.table, "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}]
 
 
 def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:

@@ -66,9 +66,10 @@ class TrainingCase:
         return "" if self.job is None else "moe" if self.job.shape.moe_ffn is not None else "dense"
 
 
-def read_training(data: str | Path) -> tuple[TrainingCase, ...]:
-    """Every row of a CSV file, or of ``training.csv`` in a folder. ``InputError`` where it cannot be used."""
-    return tuple(training_case(row) for row in _read(Path(data)))
+def read_training(data: str | Path, table: str = "training") -> tuple[TrainingCase, ...]:
+    """Every row of a CSV file, or of ``training.csv`` in a folder (``table`` for another). ``InputError`` where it
+    cannot be used."""
+    return tuple(training_case(row) for row in _read(Path(data), table))
 
 
 def training_case(row: Mapping[str, str]) -> TrainingCase:
@@ -262,8 +263,8 @@ def _number(row: Mapping[str, str], name: str) -> float:
     return value if value > 0 and math.isfinite(value) else math.nan
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    file = path / "training.csv" if path.is_dir() else path
+def _read(path: Path, table: str) -> list[dict[str, str]]:
+    file = path / f"{table}.csv" if path.is_dir() else path
     rows = read_csv(file, "data", "must be a CSV file of training runs", REQUIRED)
     if not rows:
         raise InputError("data", str(path), "has no rows")
