@@ -32,7 +32,7 @@ SAMPLE = 200
 def main(model: str = "qwen3-32b", gpu_name: str = "h100") -> None:
     """Print how many shapes per second each way prices, their ratio, and how long the default search takes."""
     gpu, dims = load_gpu(gpu_name), ParallelDims()
-    workload = Workload(shape=load_model(model), microbatch_size=4)
+    workload = Workload(shape=load_model(model), seq_len=2048, microbatch_size=4)
     evaluator, guard = Evaluator(dims=dims, calibrations={}), QualityGuard()
 
     started = time.perf_counter()

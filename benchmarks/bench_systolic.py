@@ -36,7 +36,7 @@ LIMIT_S = 10.0
 
 def main() -> None:
     shape = replace(load_model("gpt3-175b"), vocab_size=51200)
-    workload = Workload(shape=shape, attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=shape, seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     dims = [ParallelDims(tp=t, sequence_parallel=False) for t in WIDTHS]
     chips = kept_points()
     whole_s = whole_space([lower(workload, d) for d in dims], chips)

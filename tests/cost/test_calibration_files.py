@@ -62,32 +62,32 @@ def test_the_docs_pages_are_made_from_the_files(repo_dir: Path, monkeypatch: pyt
 
 
 def test_what_is_lent_is_as_uncertain_as_held_out_devices_were() -> None:
-    lent, kin = table_of("lent.toml"), table_of("kin.toml")
-    assert lent is not None
+    borrowed, kin = table_of("lent.toml"), table_of("kin.toml")
+    assert borrowed is not None
     assert kin is not None
     far = load_calibration(load_gpu("l40s"))
     rtx = load_calibration(load_gpu("rtx_pro_6000_server"))
-    assert far.attention.log_sigma == pytest.approx(lent["other"]["attention"]["times"] * rtx.attention.log_sigma)
-    assert far.memory_bound.log_sigma >= lent["other"]["memory_bound"]["least"]
+    assert far.attention.log_sigma == pytest.approx(borrowed["other"]["attention"]["times"] * rtx.attention.log_sigma)
+    assert far.memory_bound.log_sigma >= borrowed["other"]["memory_bound"]["least"]
     lender, near = (load_calibration(load_gpu(name)) for name in ("h200_sxm", "gh200"))
     assert near.attention.decode_log_sigma == pytest.approx(1.3 * lender.attention.decode_log_sigma)
     assert near.gemm[DType.BF16].log_sigma == pytest.approx(1.3 * lender.gemm[DType.BF16].log_sigma)
-    assert all(row[-1] >= lent["die"]["collective"]["least"] for row in near.collective.kinds)
+    assert all(row[-1] >= borrowed["die"]["collective"]["least"] for row in near.collective.kinds)
     block = near.gemm[DType.FP8_BLOCK]
     assert block.sub_block_log_sigma >= kin["floors"]["die"]["gemm.fp8_block.sub_block"]
 
 
 def test_a_network_lent_on_its_die_has_the_interval_that_held_out_devices_needed() -> None:
-    lent = table_of("lent.toml") or {}
+    borrowed = table_of("lent.toml") or {}
     record = residual_records()["h200_sxm.bf16"]
     found = find_residual(load_calibration(load_gpu("h200_sxm")).gemm[DType.BF16])
     assert found is not None
-    assert found.kin_log_sigma == pytest.approx(record["kin_log_sigma"] * lent["die"]["residual.bf16"]["times"])
+    assert found.kin_log_sigma == pytest.approx(record["kin_log_sigma"] * borrowed["die"]["residual.bf16"]["times"])
 
 
 def test_held_out_devices_find_three_to_four_fifths_inside_what_they_are_lent() -> None:
-    lent = table_of("lent.toml") or {}
-    for near, entries in lent.items():
+    borrowed = table_of("lent.toml") or {}
+    for near, entries in borrowed.items():
         for section, entry in entries.items():
             if section == "residual.grouped" or entry["devices"] < 3:  # docs/concepts/intervals.md says why
                 continue

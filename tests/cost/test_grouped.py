@@ -94,5 +94,7 @@ def test_kernels_of_a_library_are_another_frameworks_where_its_own_were_not_meas
 
 
 def test_another_die_lends_the_library_not_what_a_framework_does_beside_it() -> None:
-    lent = replace(load_calibration(load_gpu("h200_sxm")), calibrated=frozenset(), relative="h200_sxm", same_die=False)
-    assert lent.with_kernels("sglang_cutlass").grouped == lent.grouped_families["trtllm"]
+    borrowed = replace(
+        load_calibration(load_gpu("h200_sxm")), calibrated=frozenset(), relative="h200_sxm", same_die=False
+    )
+    assert borrowed.with_kernels("sglang_cutlass").grouped == borrowed.grouped_families["trtllm"]

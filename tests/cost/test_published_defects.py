@@ -57,7 +57,7 @@ def test_2_a_larger_microbatch_takes_longer() -> None:
 def test_3_weight_gradients_are_a_third_of_training() -> None:
     """Published: derived and thrown away. Here linear layers have three equal shares of FLOPs, and backward takes twice
     forward's time."""
-    operators = lower(Workload(shape=gpt3()), optimizer=True).operators
+    operators = lower(Workload(shape=gpt3(), seq_len=2048), optimizer=True).operators
     linear = [op for op in operators if isinstance(op, Gemm) and op.part is Part.LAYER]
     flops = {pass_: sum(op.flops * op.count for op in linear if op.pass_ is pass_) for pass_ in Pass}
     assert flops[Pass.WGRAD] == flops[Pass.DGRAD] == flops[Pass.FORWARD] > 0
@@ -70,7 +70,7 @@ def test_3_weight_gradients_are_a_third_of_training() -> None:
 
 def test_4_scores_contract_over_the_head_dimension() -> None:
     """Published: GPT-3's scores with K=2048 (16 times the work), its context product with 128 for 2048."""
-    graph = lower(Workload(shape=gpt3(), attention_kernel=AttentionKernel.UNFUSED))
+    graph = lower(Workload(shape=gpt3(), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED))
     score, context = (named(graph.operators, name) for name in ("attn_score", "attn_over_value"))
     assert isinstance(score, Gemm)
     assert isinstance(context, Gemm)
@@ -82,7 +82,7 @@ def test_4_scores_contract_over_the_head_dimension() -> None:
 @pytest.mark.parametrize("tp", [1, 8])
 def test_5_the_head_is_paid_once_and_by_no_layer(tp: int) -> None:
     """Published: in the last traced layer, hence in all of them or in none."""
-    graph = lower(Workload(shape=gpt3()), ParallelDims(tp=tp))
+    graph = lower(Workload(shape=gpt3(), seq_len=2048), ParallelDims(tp=tp))
     logits = named(graph.operators, "logits")
     assert isinstance(logits, Gemm)
     assert (logits.count, logits.part, logits.n) == (1, Part.HEAD, 51200 // tp)
@@ -110,7 +110,9 @@ def test_7_epilogues_vector_traffic_and_the_optimizer_cost_time() -> None:
     assert product_time_s(fused, slow_lanes) > 1.5 * product_time_s(plain, slow_lanes)
     add = MemoryBound(name="a", kind=MemoryBoundKind.RESIDUAL, rows=2048, cols=12288, bytes_moved=6.0 * 2048 * 12288)
     assert vector_cost(add, replace(TPU, vector_lanes=10**6)).time_s == add.bytes_moved / TPU.hbm_bytes_per_s
-    steps = [op for op in lower(Workload(shape=gpt3()), optimizer=True).operators if op.pass_ is Pass.OPTIMIZER]
+    steps = [
+        op for op in lower(Workload(shape=gpt3(), seq_len=2048), optimizer=True).operators if op.pass_ is Pass.OPTIMIZER
+    ]
     assert sum(float(operator_time_s(op, TPU)) * op.count for op in steps) > 1.0  # 175e9 parameters on one device
 
 

@@ -69,9 +69,9 @@ def test_the_formula_s_terms_stay_and_the_factor_says_how_far_the_time_was_moved
 
 
 def test_a_borrower_of_the_same_die_takes_it_with_a_wider_interval_and_another_die_does_not() -> None:
-    lent = gemm_cost(UP, H100, known(H100))
-    assert lent.details["residual"] != 1.0
-    assert lent.log_sigma > gemm_cost(UP, H200, known(H200)).log_sigma
+    borrowed = gemm_cost(UP, H100, known(H100))
+    assert borrowed.details["residual"] != 1.0
+    assert borrowed.log_sigma > gemm_cost(UP, H200, known(H200)).log_sigma
     for name in ("h20", "a40", "l4", "t4", "mi300x"):
         assert "residual" not in gemm_cost(UP, load_gpu(name), known(load_gpu(name))).details
 

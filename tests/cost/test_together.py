@@ -23,7 +23,9 @@ MODELS = ("gpt2-xl", "llama-2-70b", "mixtral-8x7b", "deepseek-v3", "gemma-2-9b",
 
 def varied(model: str, phase: Phase) -> list[OperatorGraph]:
     """The model as it is, and with one field at several values at a time."""
-    plain = Workload(shape=load_model(model), phase=phase, context_len=1024 if phase is Phase.DECODE else 0)
+    plain = Workload(
+        shape=load_model(model), seq_len=2048, phase=phase, context_len=1024 if phase is Phase.DECODE else 0
+    )
     own = plain.shape.fields()
     changes: list[dict[str, Any]] = [
         {name: int(own[name]) + np.arange(n) * 8} for n, name in ((3, "vocab_size"), (5, "ffn_hidden_size"))

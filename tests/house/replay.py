@@ -59,7 +59,7 @@ def ask(question: str, folder: Path) -> Answer:
 
 
 def _refusal(error: Answer) -> Answer:
-    """The field at fault; a slip of the program's own is no answer to record."""
+    """The field at fault; an internal error is no answer to record."""
     assert not error.get("internal"), error
     assert error["field"] != "sartor", error
     return {"field": error["field"]}

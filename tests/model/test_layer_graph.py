@@ -59,7 +59,7 @@ def splits() -> list[tuple[str, int, bool]]:
 def test_the_layers_add_up_to_what_lower_counts(name: str, tp: int, sequence_parallel: bool) -> None:
     shape, dims = padded(name), ParallelDims(tp=tp, sequence_parallel=sequence_parallel)
     for kernel in AttentionKernel:
-        workload = Workload(shape=shape, attention_kernel=kernel)
+        workload = Workload(shape=shape, seq_len=2048, attention_kernel=kernel)
         counted: Counter[Any] = Counter()
         for op in lower(workload, dims).operators:
             if op.part is Part.LAYER and not op.name.startswith("mtp."):
@@ -76,7 +76,7 @@ def test_the_layers_add_up_to_what_lower_counts(name: str, tp: int, sequence_par
     "name", ["gpt3-175b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-neox-20b", "gemma-2-9b"]
 )
 def test_edges_go_forward_and_names_are_unique(name: str) -> None:
-    workload = Workload(shape=padded(name), attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=padded(name), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     for tp in (1, 2):
         layer = lower_layer(workload, ParallelDims(tp=tp))
         for graph in (layer.forward, layer.backward):
@@ -87,7 +87,7 @@ def test_edges_go_forward_and_names_are_unique(name: str) -> None:
 
 
 def test_a_llama_layer_forward_is_the_textbooks() -> None:
-    workload = Workload(shape=load_model("llama-3.1-8b"), attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     assert edges(lower_layer(workload).forward) == {
         ("norm", "qkv"),
         ("qkv", "rotary"),
@@ -107,7 +107,7 @@ def test_a_llama_layer_forward_is_the_textbooks() -> None:
 
 def test_nothing_waits_for_a_weight_gradient() -> None:
     for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-neox-20b"):
-        graph = lower_layer(Workload(shape=padded(name)), ParallelDims(tp=2)).backward
+        graph = lower_layer(Workload(shape=padded(name), seq_len=2048), ParallelDims(tp=2)).backward
         sources = {a for a, _ in edges(graph)}
         weights = {op.name for op in graph.operators if op.name.split("#")[0].endswith(".wgrad")}
         assert weights
@@ -115,13 +115,13 @@ def test_nothing_waits_for_a_weight_gradient() -> None:
 
 
 def test_a_weight_gradient_runs_beside_the_input_gradient() -> None:
-    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b"))).backward
+    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b"), seq_len=2048)).backward
     for linear in ("mlp_down", "mlp_gate_up", "attn_out", "qkv"):
         assert independent(graph, f"{linear}.dgrad", f"{linear}.wgrad")
 
 
 def test_unfused_attentions_gradients_branch() -> None:
-    workload = Workload(shape=load_model("llama-3.1-8b"), attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     graph = lower_layer(workload).backward
     assert independent(graph, "attn_over_value.dv", "attn_over_value.dp")
     assert independent(graph, "attn_score.dq", "attn_score.dk")
@@ -129,22 +129,22 @@ def test_unfused_attentions_gradients_branch() -> None:
 
 
 def test_the_gathered_input_is_for_weight_gradients_alone() -> None:
-    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b")), ParallelDims(tp=2)).backward
+    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b"), seq_len=2048), ParallelDims(tp=2)).backward
     assert reachable(graph, "attention.input_all_gather") == {"qkv.wgrad"}
-    latent = lower_layer(Workload(shape=padded("deepseek-v3")), ParallelDims(tp=2)).backward
+    latent = lower_layer(Workload(shape=padded("deepseek-v3"), seq_len=2048), ParallelDims(tp=2)).backward
     assert reachable(latent, "attention.input_all_gather") == {"q_up.wgrad"}
 
 
 def test_a_shared_expert_shares_nothing_with_the_routed_ones_but_input_and_sum() -> None:
-    layer = lower_layer(Workload(shape=padded("deepseek-v3")), ParallelDims(tp=2), run=1)
+    layer = lower_layer(Workload(shape=padded("deepseek-v3"), seq_len=2048), ParallelDims(tp=2), run=1)
     assert independent(layer.forward, "shared_expert.reduce_scatter", "moe.reduce_scatter")
     assert independent(layer.backward, "shared_expert.grad_all_gather", "moe.grad_all_gather")
 
 
 def test_separate_projections_and_branches_are_independent() -> None:
-    neox = lower_layer(Workload(shape=padded("gpt-neox-20b")), ParallelDims(tp=2)).forward
+    neox = lower_layer(Workload(shape=padded("gpt-neox-20b"), seq_len=2048), ParallelDims(tp=2)).forward
     assert independent(neox, "attention", "mlp_up")  # a parallel layer
-    deepseek = lower_layer(Workload(shape=padded("deepseek-v3")), ParallelDims(tp=2), run=1).forward
+    deepseek = lower_layer(Workload(shape=padded("deepseek-v3"), seq_len=2048), ParallelDims(tp=2), run=1).forward
     assert independent(deepseek, "shared_down", "expert_down")
     separate = load_model("llama-3.1-8b")
     run = separate.main.runs[0]
@@ -152,17 +152,20 @@ def test_separate_projections_and_branches_are_independent() -> None:
     layer = replace(run.layer, mixers=(mixer,))
     stack = replace(separate.main, runs=(replace(run, layer=layer),))
     shape = replace(separate, stacks=(stack,))
-    graph = lower_layer(Workload(shape=shape))
+    graph = lower_layer(Workload(shape=shape, seq_len=2048))
     for side, suffix in ((graph.forward, ""), (graph.backward, ".dgrad")):
         assert independent(side, f"q{suffix}", f"k{suffix}")
         assert independent(side, f"k{suffix}", f"v{suffix}")
 
 
 def test_casts_come_before_the_products_that_read_them() -> None:
-    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b"), dtype=DType.FP8))
+    graph = lower_layer(Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, dtype=DType.FP8))
     assert ("qkv.cast", "qkv") in edges(graph.forward)
     assert {("qkv.grad_cast", "qkv.dgrad"), ("qkv.grad_cast", "qkv.wgrad")} <= edges(graph.backward)
 
 
 def test_serving_has_no_backward() -> None:
-    assert lower_layer(Workload(shape=load_model("llama-3.1-8b"), phase=Phase.PREFILL)).backward.operators == ()
+    assert (
+        lower_layer(Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, phase=Phase.PREFILL)).backward.operators
+        == ()
+    )

@@ -114,20 +114,22 @@ def test_sequence_parallel_splits_norms_and_residuals_too(shape: TransformerShap
 
 
 def test_key_value_heads_are_replicated_when_fewer_than_devices() -> None:
-    graph = lower(Workload(shape=single(heads=8, kv_heads=2)), ParallelDims(tp=4))
+    graph = lower(Workload(shape=single(heads=8, kv_heads=2), seq_len=2048), ParallelDims(tp=4))
     assert named(graph, "qkv").n == (2 + 1 + 1) * 64
     assert (named(graph, "attention").num_heads, named(graph, "attention").num_kv_heads) == (2, 1)
 
 
 @given(shape=shapes(), dims=parallel_dims())
 def test_collectives_appear_only_when_something_is_split(shape: TransformerShape, dims: ParallelDims) -> None:
-    collectives = [op for op in lower(Workload(shape=shape), dims).operators if isinstance(op, Collective)]
+    collectives = [
+        op for op in lower(Workload(shape=shape, seq_len=2048), dims).operators if isinstance(op, Collective)
+    ]
     assert bool(collectives) == (dims.tp > 1)
 
 
 def test_expert_parallel_sends_every_copy_and_keeps_a_share_of_the_experts() -> None:
     shape = load_model("mixtral-8x7b")
-    alone, spread = (lower(Workload(shape=shape), ParallelDims(ep=ep)) for ep in (1, 4))
+    alone, spread = (lower(Workload(shape=shape, seq_len=2048), ParallelDims(ep=ep)) for ep in (1, 4))
     assert named(spread, "expert_gate_up").groups * 4 == named(alone, "expert_gate_up").groups
     assert named(spread, "expert_gate_up").rows == named(alone, "expert_gate_up").rows == 2048 * 2
     sent = named(spread, "dispatch.all_to_all")
@@ -176,7 +178,7 @@ def test_an_array_entry_equals_the_scalar_call_exactly(phase: Phase, kernel: Att
 
 def test_operators_keep_only_the_axes_they_depend_on() -> None:
     many, _ = grid(single(kv_heads=4))
-    for op in lower(Workload(shape=many), ParallelDims(tp=4)).operators:
+    for op in lower(Workload(shape=many, seq_len=2048), ParallelDims(tp=4)).operators:
         varies = np.broadcast_shapes(*(np.shape(getattr(op, f.name)) for f in fields(op) if f.name != "count"))
         layers, hidden, heads, ffn = (1, 1, 1, 1, *varies)[-4:]
         assert layers == 1, op.name
@@ -188,7 +190,7 @@ def test_operators_keep_only_the_axes_they_depend_on() -> None:
 def test_degrees_may_be_arrays_with_a_mask() -> None:
     tp = np.array([1, 2, 3, 4, 8, 16])
     assert feasible(single(heads=8, kv_heads=4), ParallelDims(tp=tp)).tolist() == [True, True, False, True, True, False]
-    share = lower(Workload(shape=single()), ParallelDims(tp=tp))
+    share = lower(Workload(shape=single(), seq_len=2048), ParallelDims(tp=tp))
     assert named(share, "mlp_down").k.tolist() == [1024, 512, 342, 256, 128, 64]
 
 
@@ -277,7 +279,7 @@ def test_unfused_attention_does_the_square_where_flash_skips_the_masked_half(wor
 
 
 def test_unfused_backward_has_four_products() -> None:
-    graph = lower(Workload(shape=single(), attention_kernel=AttentionKernel.UNFUSED, dropout=True))
+    graph = lower(Workload(shape=single(), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED, dropout=True))
     products = [op for op in graph.operators if isinstance(op, Gemm) and op.pass_ is Pass.BACKWARD]
     assert [op.name.split(".")[1] for op in products] == ["dv", "dp", "dq", "dk"]
     assert sum(op.flops for op in products) == 2 * (
@@ -287,7 +289,7 @@ def test_unfused_backward_has_four_products() -> None:
 
 @pytest.mark.parametrize(("head_dim", "dtype"), [(108, DType.FP32), (225, DType.FP32), (112, DType.BF16)])
 def test_strided_heads_that_start_off_16_bytes_leave_the_matrix_units(head_dim: int, dtype: DType) -> None:
-    workload = Workload(shape=edit(single(), head_dim=head_dim), attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=edit(single(), head_dim=head_dim), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     strided = lower(workload, ParallelDims(), Kernels(strided_heads=True))
     cores = [op for op in strided.operators if isinstance(op, Gemm) and "attn_score" in op.name]
     assert {op.dtype for op in cores} == {dtype}
@@ -330,7 +332,7 @@ def test_parallel_layers_share_one_residual_and_one_reduction() -> None:
 
     dims = ParallelDims(tp=4, sequence_parallel=False)
     apart, together, fused = (
-        lower(Workload(shape=x), dims) for x in (shape(False), shape(True), shape(True, fuses=True))
+        lower(Workload(shape=x, seq_len=2048), dims) for x in (shape(False), shape(True), shape(True, fuses=True))
     )
     assert named(apart, "residual").count == 2 * named(together, "residual").count
     reductions = [op for op in together.operators if isinstance(op, Collective) and op.part is Part.LAYER]
@@ -363,7 +365,7 @@ def test_state_space_layers_are_projections_a_convolution_and_a_scan() -> None:
 
 
 def test_narrow_types_cast_their_inputs_and_leave_the_router_attention_and_logits_wide() -> None:
-    graph = lower(Workload(shape=load_model("mixtral-8x7b"), dtype=DType.FP8))
+    graph = lower(Workload(shape=load_model("mixtral-8x7b"), seq_len=2048, dtype=DType.FP8))
     assert named(graph, "qkv").dtype is DType.FP8
     assert {named(graph, name).dtype for name in ("attention", "router", "logits", "norm")} == {DType.BF16}
     assert named(graph, "qkv.cast").bytes_moved == 2048 * 4096 * (2 + 1 + 1)
@@ -387,12 +389,15 @@ def test_names_are_unique_and_every_size_is_positive(workload: Workload, dims: P
 
 
 def test_layers_of_several_kinds_carry_a_prefix() -> None:
-    names = [op.name for op in lower(Workload(shape=load_model("deepseek-v3"))).operators]
+    names = [op.name for op in lower(Workload(shape=load_model("deepseek-v3"), seq_len=2048)).operators]
     assert {"dense.q_down", "moe.q_down", "moe.router", "moe.expert_gate_up", "mtp.proj", "logits"} <= set(names)
 
 
 def test_parts_tell_layers_from_what_surrounds_them() -> None:
-    by_part = {op.name: op.part for op in lower(Workload(shape=single()), ParallelDims(tp=2), optimizer=True).operators}
+    by_part = {
+        op.name: op.part
+        for op in lower(Workload(shape=single(), seq_len=2048), ParallelDims(tp=2), optimizer=True).operators
+    }
     assert by_part["qkv.wgrad"] is by_part["attention.all_gather"] is Part.LAYER
     assert by_part["embedding.backward"] is Part.EMBEDDING
     assert by_part["logits.dgrad"] is by_part["cross_entropy"] is by_part["final_norm"] is Part.HEAD
@@ -419,7 +424,7 @@ def test_what_does_not_split_is_said_in_one_sentence(
     shape: TransformerShape, dims: dict[str, int], sentence: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        lower(Workload(shape=shape), ParallelDims(**dims))
+        lower(Workload(shape=shape, seq_len=2048), ParallelDims(**dims))
     assert str(error.value) == sentence
     assert feasible(shape, ParallelDims(**dims)) is False
 
@@ -439,17 +444,17 @@ def test_memory_bound_rows_know_their_problem() -> None:
 @pytest.mark.parametrize(("field", "least"), [("microbatch_size", 1), ("seq_len", 1), ("context_len", 0)])
 def test_counts_of_sequences_and_tokens_have_a_least_value(field: str, least: int) -> None:
     with pytest.raises(InputError, match=f"{field}={least - 1}: must be at least {least}"):
-        lower(replace(Workload(shape=single()), **{field: least - 1}))
+        lower(replace(Workload(shape=single(), seq_len=2048), **{field: least - 1}))
 
 
 def test_no_devices_is_an_error() -> None:
     with pytest.raises(InputError, match="tp=0: must be at least 1"):
-        lower(Workload(shape=single()), ParallelDims(tp=0))
+        lower(Workload(shape=single(), seq_len=2048), ParallelDims(tp=0))
 
 
 def test_the_rotated_share_of_a_head_stays_when_heads_widen() -> None:
     half = edit(single(rotary_dim=32), head_dim=128)
     assert half.attention is not None
     assert half.attention.rotary_dim == 64
-    none = lower(Workload(shape=edit(single(), head_dim=np.array([64, 128]))))
+    none = lower(Workload(shape=edit(single(), head_dim=np.array([64, 128])), seq_len=2048))
     assert "rotary" not in {op.name for op in none.operators}

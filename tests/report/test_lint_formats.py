@@ -34,7 +34,7 @@ def findings() -> tuple[Finding, ...]:
     """An error with a fix, one that cannot run, and remarks."""
     a100 = load_gpu("a100_sxm")
     gpt2 = Workload(shape=load_model("gpt2-small"), microbatch_size=4, seq_len=1024)
-    falcon = Workload(shape=load_model("falcon-7b"), microbatch_size=4)
+    falcon = Workload(shape=load_model("falcon-7b"), seq_len=2048, microbatch_size=4)
     return (*run_rules(Context.of(falcon, a100, ParallelDims(tp=8))), *run_rules(Context.of(gpt2, a100)))
 
 
@@ -136,8 +136,10 @@ def check_location(location: dict[str, Any]) -> None:
 
 
 def test_sarif_has_what_its_schema_requires(findings: tuple[Finding, ...], config: Path) -> None:
-    check_sarif(json.loads(lint_formats.sarif(findings, path=config)))
-    check_sarif(json.loads(lint_formats.sarif((), path=config)))
+    for given in (findings, ()):
+        log = json.loads(lint_formats.sarif(given, path=config))
+        check_sarif(log)
+        assert sum(len(run["results"]) for run in log["runs"]) == len(given)
 
 
 def test_sarif_levels_follow_grades(findings: tuple[Finding, ...], config: Path) -> None:

@@ -324,7 +324,7 @@ def test_gpus_of_every_generation_have_an_alignment() -> None:
 @pytest.mark.parametrize("model", ["pythia-2.8b", "opt-1.3b", "gpt2-xl", "phi-2", "qwen2.5-1.5b", "gemma-2b"])
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_fix_can_be_asked_about_as_it_is_printed(model: str, phase: Phase) -> None:
-    workload = Workload(shape=load_model(model), phase=phase, microbatch_size=4, context_len=2048)
+    workload = Workload(shape=load_model(model), seq_len=2048, phase=phase, microbatch_size=4, context_len=2048)
     for finding in run_rules(Context.of(workload, load_gpu("a100"), ParallelDims())):
         sizes = {name: value for name, value in finding.fix.items() if name in EDITABLE}
         shape, _ = edit_fields(workload.shape, sizes)

@@ -25,7 +25,7 @@ def gpt3() -> TransformerShape:
 
 
 def layer(tp: int = 4) -> tuple[OperatorGraph, OperatorGraph]:
-    workload = Workload(shape=gpt3(), attention_kernel=AttentionKernel.UNFUSED)
+    workload = Workload(shape=gpt3(), seq_len=2048, attention_kernel=AttentionKernel.UNFUSED)
     graph = lower_layer(workload, ParallelDims(tp=tp, sequence_parallel=False))
     return graph.forward, graph.backward
 
@@ -43,7 +43,7 @@ def test_operators_get_the_cores_they_need() -> None:
 
 
 def test_flash_attention_takes_one_core_of_each() -> None:
-    graph = lower_layer(Workload(shape=gpt3())).forward
+    graph = lower_layer(Workload(shape=gpt3(), seq_len=2048)).forward
     assert types(schedule_problem(graph, TPU))["attention"] is CoreType.FUSED
 
 

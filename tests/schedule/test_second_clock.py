@@ -27,13 +27,13 @@ def block_of(given_: ScheduleProblem) -> OpBlock:
 def test_its_bound_is_never_above_what_enumeration_finds_and_its_schedule_never_below(small: Any) -> None:
     block = block_of(small)
     assume(block.size)
-    check(block, best_by_enumeration(small))
+    assert brackets(block, best_by_enumeration(small))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_so_it_is_with_several_cores(seed: int) -> None:
     given_ = random_problem(seed, 3 + seed % 4, 1 + seed % 3, 1 + seed // 3 % 3)
-    check(block_of(given_), best_by_enumeration(given_))
+    assert brackets(block_of(given_), best_by_enumeration(given_))
 
 
 @pytest.mark.parametrize("of", LARGER)
@@ -41,10 +41,11 @@ def test_so_it_is_against_what_is_proved_of_larger_ones(of: tuple[int, int, int,
     given_ = random_problem(*of)
     proved = solve(given_, 60)
     assert proved.status is Status.OPTIMAL
-    check(block_of(given_), proved.makespan)
+    assert brackets(block_of(given_), proved.makespan)
 
 
-def check(block: OpBlock, optimum: int) -> None:
+def brackets(block: OpBlock, optimum: int) -> bool:
+    """Whether bound and schedule lie on both sides of the optimum, from two starts."""
     lists = _without_solver(block)
     # from what is known, and from the worst there is to know
     serial = timetable(block, block.may_split, [float(i) for i in range(block.size)])
@@ -53,6 +54,7 @@ def check(block: OpBlock, optimum: int) -> None:
         assert found.lower_bound <= optimum <= found.timetable.makespan(block) <= hint.makespan(block)
         assert found.lower_bound >= least
         assert is_schedule(block, found.timetable)
+    return True
 
 
 def is_schedule(block: OpBlock, table: Any) -> bool:

@@ -57,7 +57,7 @@ def test_looking_up_reads_every_axis_the_array_has() -> None:
 
 def test_few_points_are_priced_alone_and_alike() -> None:
     """With fewer points than combinations of an operator's axes, operators are priced at the points."""
-    workload = Workload(shape=load_model("llama-3.1-8b"), microbatch_size=1)
+    workload = Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, microbatch_size=1)
     points = same_size(build_space(workload, ParallelDims()), ParallelDims())
     evaluator = Evaluator(dims=ParallelDims(), calibrations={})
     (whole,) = evaluator.times(points, workload, GPUS[:1])
@@ -76,7 +76,7 @@ def least_s(run: Callable[[], object], times: int = 5) -> float:
 
 
 def test_together_is_a_hundred_times_as_fast_as_one_by_one() -> None:
-    workload = Workload(shape=load_model("qwen3-32b"), microbatch_size=4)
+    workload = Workload(shape=load_model("qwen3-32b"), seq_len=2048, microbatch_size=4)
     points = same_size(build_space(workload, ParallelDims()), ParallelDims())
     evaluator = Evaluator(dims=ParallelDims(), calibrations={})
     together_s = least_s(lambda: evaluator.times(points, workload, GPUS[:1])) / points.size

@@ -65,14 +65,14 @@ def test_a_tighter_guard_allows_no_more() -> None:
 
 
 def test_a_tighter_guard_finds_no_faster_shape() -> None:
-    gpu, workload = load_gpu("h100"), Workload(shape=load_model("llama-3.1-8b"), microbatch_size=4)
+    gpu, workload = load_gpu("h100"), Workload(shape=load_model("llama-3.1-8b"), seq_len=2048, microbatch_size=4)
     wide, narrow = (search_shapes(workload, [gpu], guard=QualityGuard(width=w)) for w in (1.0, 0.4))
     best = [max((c.efficiency_gain for c in found.candidates), default=1.0) for found in (wide, narrow)]
     assert best[0] >= best[1]
 
 
 def test_a_closed_guard_lets_only_the_vocabulary_grow() -> None:
-    workload = Workload(shape=load_model("gpt3-2.7b"), microbatch_size=4)
+    workload = Workload(shape=load_model("gpt3-2.7b"), seq_len=2048, microbatch_size=4)
     found = search_shapes(workload, [load_gpu("a100")], guard=QualityGuard(width=0))
     assert found.candidates
     assert all(set(candidate.changed) == {"vocab_size"} for candidate in found.candidates)

@@ -31,7 +31,7 @@ A100 = load_gpu("a100")
 
 
 def workload(name: str = "gpt3-2.7b", **fields: object) -> Workload:
-    return replace(Workload(shape=load_model(name), microbatch_size=4), **fields)  # type: ignore[arg-type]
+    return replace(Workload(shape=load_model(name), seq_len=2048, microbatch_size=4), **fields)  # type: ignore[arg-type]
 
 
 @cache

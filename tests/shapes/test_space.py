@@ -22,7 +22,7 @@ from sartor.shapes.space import Axis, Space, is_coupled, same_size
 
 
 def workload(name: str = "gpt3-2.7b", **fields: object) -> Workload:
-    return replace(Workload(shape=load_model(name), microbatch_size=4), **fields)  # type: ignore[arg-type]
+    return replace(Workload(shape=load_model(name), seq_len=2048, microbatch_size=4), **fields)  # type: ignore[arg-type]
 
 
 def space_of(name: str = "gpt3-2.7b", dims: ParallelDims | None = None, **options: object) -> Space:

@@ -176,7 +176,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
         raise reasons[0]
     made = launch_files(word, answer.job, other.plan, answer.cluster, trainer_version)
     slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
-    note = f"the best plan cannot be told to {word.title} ({reasons[0]}): this one is predicted {slower} slower"
+    note = f"{word.title} cannot run the best plan ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
 
 

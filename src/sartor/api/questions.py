@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from sartor.answers import Question
 from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
@@ -35,6 +38,25 @@ from sartor.step.trainers import default_trainer, trainer_named
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Sequences at once in inference when nobody says."""
+
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
+
+
+def takes(ask: Callable[Asked, Question]) -> Callable[[Callable[[Question], Answer]], Callable[Asked, Answer]]:
+    """Makes the answer to a question a function of what ``ask`` takes, for callers and for completion."""
+
+    def journey(answer: Callable[[Question], Answer]) -> Callable[Asked, Answer]:
+        @wraps(answer)
+        def found(*args: Asked.args, **named: Asked.kwargs) -> Answer:
+            return answer(ask(*args, **named))
+
+        given = signature(ask).replace(return_annotation=signature(answer).return_annotation)
+        found.__signature__ = given  # type: ignore[attr-defined]
+        return found
+
+    return journey
 
 
 def ask(

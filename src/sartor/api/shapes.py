@@ -8,9 +8,8 @@ from pathlib import Path
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
-from sartor.api.questions import ask
+from sartor.api.questions import ask, takes
 from sartor.api.words import (
-    ClusterLike,
     GpuLike,
     device_of,
     own_calibration,
@@ -37,68 +36,22 @@ from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats
 
 
-def estimate(
-    model: Model,
-    gpu: GpuLike | None = None,
-    *,
-    phase: str = "train",
-    seq_len: int | None = None,
-    microbatch_size: int | None = None,
-    context_len: int | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    cp: int = 1,
-    dtype: str | None = None,
-    attention: str = "flash",
-    num_devices: int | None = None,
-    global_batch_size: int | None = None,
-    zero_stage: int | None = None,
-    virtual_stages: int | None = None,
-    recompute: str | None = None,
-    cluster: ClusterLike | None = None,
-    framework: str | None = None,
-    eager: bool = False,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
-) -> ModelEstimate:
+@takes(ask)
+def estimate(asked: Question) -> ModelEstimate:
     """Where does the time go: every operator of one device's share, with its predicted time and interval, and of
     training the step of the whole plan.
 
-    The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep, zero_stage, virtual_stages,
-    recompute, on ``cluster``): the answer is `sartor.plan`'s with the same plan fixed. Without them it is a usual
-    run's, as the assumptions say. ``eager``: as uncompiled PyTorch runs it, every elementwise step a kernel of its own
-    that the host launches. Other words as in ``ask``. Raises ``InputError``.
+    Takes the arguments of ``ask``. The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep,
+    zero_stage, virtual_stages, recompute, on ``cluster``): the answer is `sartor.plan`'s with the same plan fixed.
+    Without them it is a usual run's, as the assumptions say. ``eager``: as uncompiled PyTorch runs it, every
+    elementwise step a kernel of its own that the host launches. Raises ``InputError``.
     """
-    if num_devices is None and global_batch_size is None:
-        for name, value in (("pp", pp), ("cp", cp), ("virtual_stages", virtual_stages or 1)):
-            if value != 1:
+    if asked.held is None or asked.held.assumed:
+        axes = {"pp": int(asked.dims.pp)} if asked.held is None else asked.held.axes
+        for name in ("pp", "cp", "virtual_stages"):
+            if (value := axes.get(name, 1)) != 1:
                 raise InputError(name, value, "needs num_devices and global_batch_size, which say what is spread", "1")
-    asked = ask(
-        model,
-        gpu,
-        phase=phase,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        cp=cp,
-        dtype=dtype,
-        attention=attention,
-        num_devices=num_devices,
-        global_batch_size=global_batch_size,
-        zero_stage=zero_stage,
-        virtual_stages=virtual_stages,
-        recompute=recompute,
-        cluster=cluster,
-        framework=framework,
-        eager=eager,
-        set=set,
-        calibration=calibration,
-    )
-    if eager:
+    if asked.eager:
         refuse_on_a_chip(asked.gpu, "eager", True, "a GPU's host launches kernel by kernel")
     return answer_question(asked)
 
@@ -162,7 +115,7 @@ def gemm(
     clock: str = "boost",
     calibration: str | Path | None = None,
 ) -> GemmAnswer:
-    """One product C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
+    """One GEMM C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
 
     ``clock`` is ``boost`` (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file
     of ``sartor calibrate``. Raises ``InputError``.
@@ -208,8 +161,8 @@ def lint(
 ) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
 
-    ``allow`` names rules to leave out. What a finding costs is told of the training step that ``estimate`` answers
-    with, or of one pass of inference. Other words as in ``ask``. Raises ``InputError``.
+    ``allow`` names rules to leave out. A finding costs a share of the training step that ``estimate`` answers with,
+    or of one pass of inference. Other words as in ``ask``. Raises ``InputError``.
     """
     asked = ask(
         model,

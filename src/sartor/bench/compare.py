@@ -64,7 +64,7 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
 
 
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
-    """The estimate of one case; None where the device has no such products."""
+    """The estimate of one case; None where the device has no such GEMMs."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
     graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
     try:

@@ -39,7 +39,7 @@ def is_catalogued(facts: DeviceFacts) -> bool:
 
 
 def stand_in(scale: Scale) -> Gpu:
-    """A device of roughly this scale, to choose products by."""
+    """A device of roughly this scale, to choose GEMMs by."""
     return Gpu(
         name=scale.facts.gpu,
         vendor="other",

@@ -18,7 +18,7 @@ class Scale:
 
     facts: DeviceFacts
     flops_per_s: Mapping[DType, float]
-    """Of types that have products of their own here: one that is not faster than fp32 on a host is left out."""
+    """Of types that have GEMMs of their own here: one that is not faster than fp32 on a host is left out."""
     bytes_per_s: float
 
     @property

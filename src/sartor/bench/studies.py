@@ -117,7 +117,7 @@ def _with_heads(run: StackRun, count: int) -> StackRun:
 
 
 def swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
-    """(b) A SwiGLU feed-forward's width near 8h/3: both products, forward and backward."""
+    """(b) A SwiGLU feed-forward's width near 8h/3: both GEMMs, forward and backward."""
     h, tokens = (512, 256) if size is Size.TOY else (4096, 8192)
     middle = 8 * h // 3
     steps = (-58, -42, -26, -10, -2, -1, 0, 1, 2, 6, 22, 54, 86)
@@ -196,7 +196,7 @@ def waves(scale: Scale, size: Size, propose: Propose) -> Study:
 
 
 def decode(scale: Scale, size: Size, propose: Propose) -> Study:
-    """(f) Pythia 410M against 1B when decoding: depth costs launches and small products, width bytes."""
+    """(f) Pythia 410M against 1B when decoding: depth costs launches and small GEMMs, width bytes."""
     toy = size is Size.TOY
     names = ("pythia-70m", "pythia-160m", "pythia-410m", "pythia-1b", "pythia-1.4b")
     arms = []
@@ -236,7 +236,7 @@ TOY_MODELS: Sequence[str] = ("pythia-70m", "opt-125m", "smollm2-135m", "qwen2.5-
 
 
 def _model_parts(run: StackRun, scale: Scale) -> tuple[tuple[BenchCase, int], ...]:
-    """Layers one by one and the logits' three products: what a step is made of, without the memory of all of it."""
+    """Layers one by one and the logits' three GEMMs: what a step is made of, without the memory of all of it."""
     layer = BenchCase(work=replace(run, num_layers=1, vocab_size=0))
     logits = linear(scale.dtype, run.batch * run.seq_len, run.vocab_size, run.hidden_size)
     return ((layer, run.num_layers), *((BenchCase(work=op), 1) for op in logits))

@@ -50,7 +50,7 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
 
 
 def quick(scale: Scale) -> Iterator[BenchCase]:
-    """Products of the device's main type, and a few of everything else; first what a datasheet needs."""
+    """GEMMs of the device's main type, and a few of everything else; first what a datasheet needs."""
     count, more = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
     first, *sizes = memory_sizes(scale)
@@ -81,11 +81,11 @@ def full(scale: Scale) -> Iterator[BenchCase]:
     )
 
 
-# ------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------- GEMMs
 
 
 def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[BenchCase]:
-    """``count`` products that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
+    """``count`` GEMMs that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
     sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
@@ -103,7 +103,7 @@ def _layout(i: int, m: int, dtype: DType) -> Layout:
 
 
 LEAST_FLOPS = 1e6
-"""Smaller products are no part of any model, and libraries take other ways for them."""
+"""Smaller GEMMs are no part of any model, and libraries take other ways for them."""
 
 ODD = (1365, 2730, 5460)
 """Lengths off 8 bytes (8h/3 of 512, 1024 and 2048), so that a calibration learns what misalignment costs here."""
@@ -128,7 +128,7 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
 
 
 def batched(scale: Scale) -> list[BenchCase]:
-    """Products of unfused attention: score and over-value of a few heads."""
+    """GEMMs of unfused attention: score and over-value of a few heads."""
     found = []
     for batch in (8, 32, 64):
         for s in (128, 512, 1024, 2048):
@@ -140,7 +140,7 @@ def batched(scale: Scale) -> list[BenchCase]:
 
 
 def sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
-    """The heaviest of the chosen products again, after a second and more of the same."""
+    """The heaviest of the chosen GEMMs again, after a second and more of the same."""
     heavy = sorted(chosen, key=lambda case: -float(case.work.flops))[: 4 * count : 4]
     return [replace(case, mode=ClockMode.SUSTAINED) for case in heavy]
 

@@ -1,4 +1,4 @@
-"""Operators as PyTorch runs them: matrix products in every layout, batched, grouped and narrow, and streaming kernels.
+"""Operators as PyTorch runs them: GEMMs in every layout, batched, grouped and narrow, and streaming kernels.
 
 Each function gets the operator and ``Buffers`` and returns ``Kernel``: what to launch on the i-th set of operands.
 """
@@ -71,7 +71,7 @@ def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
 
 
 def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
-    """Experts' products: one ``torch._grouped_mm`` where there is one, else one product per expert."""
+    """Experts' GEMMs: one ``torch._grouped_mm`` where there is one, else one product per expert."""
     torch, groups, n, k = buffers.torch, int(op.groups), int(op.n), int(op.k)
     if op.pass_ is Pass.WGRAD:
         raise UnsupportedCase("grouped weight gradients: no single kernel in PyTorch")

@@ -115,7 +115,7 @@ def _number(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """How predicted times of one region of products changed: after over before, and by how much at most."""
+    """How predicted times of one region of GEMMs changed: after over before, and by how much at most."""
 
     rows: str
     """Of m: decode (to 64), short (to 1024), long."""
@@ -143,7 +143,7 @@ class CalibrationChange:
 def compare_calibrations(
     before: CalibrationFile, after: CalibrationFile, gpu: Gpu, *, names: tuple[str, str]
 ) -> CalibrationChange:
-    """What changed between two calibrations, over the products models are made of. Raises ``InputError`` when they are
+    """What changed between two calibrations, over the GEMMs models are made of. Raises ``InputError`` when they are
     of different devices or dtypes."""
     for what in ("gpu", "dtype"):
         old, new = getattr(before, what), getattr(after, what)

@@ -1,7 +1,7 @@
 """Fit the product formula to a few measurements: maximum a posteriori around coefficients that are already good.
 
 The formula is ``cost.gpu.tiles`` itself. Unknowns are logarithms of its coefficients, each with a standard deviation
-it may move by from the start (a kin's fit or a generation's assumptions), so ten rows already help and two hundred
+it may move by from the start (a relative's fit or a generation's assumptions), so ten rows already help and two hundred
 settle most. Errors are those of ln(predicted / measured), with a loss that is linear for outliers. Levenberg-Marquardt
 on numeric derivatives; the same rows and start give the same coefficients.
 """
@@ -29,7 +29,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Products:
-    """Matrix products of one dtype on one device; one entry each. ``layouts`` holds TN, NN or NT."""
+    """GEMMs of one dtype on one device; one entry each. ``layouts`` holds TN, NN or NT."""
 
     gpu: Gpu
     dtype: DType
@@ -108,7 +108,7 @@ QUANTIZE = {
     "pack_columns": (0.5, 16, 4096),
     "fresh_cost": (0.7, 0.01, 100),
 }
-"""Free where the start has them: low-bit products whose times hold a quantizing kernel, libraries that copy operands
+"""Free where the start has them: low-bit GEMMs whose times hold a quantizing kernel, libraries that copy operands
 into blocks."""
 
 SHARE_SD, TILE_SD, PENALTY_SD = 0.25, 0.1, 0.5
@@ -205,7 +205,7 @@ def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[Array], Arr
 
 
 def sensitivities(log_s: Callable[[Array], Array], z: Array, unknowns: Unknowns, at: Array) -> Array:
-    """d ln(seconds) / d unknown [products, unknowns]. Steps of 2% look past the formula's own corners."""
+    """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% look past the formula's own corners."""
     columns = []
     for i, sd in enumerate(unknowns.sd):
         step = 0.02 / sd

@@ -1,4 +1,4 @@
-"""From a user's own measured products to a calibration file: read, choose, fit, and say how well it does unseen.
+"""From a user's own measured GEMMs to a calibration file: read, choose, fit, and say how well it does unseen.
 
 Held-out errors come from four-fold cross-validation over contiguous regions of whole weights: each fold is fitted
 without the region and scored on all of the region's rows, chosen or not. The interval's width is the one that covers
@@ -51,7 +51,7 @@ FAR_OFF = 200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The usable products of a file, one entry per shape (median of its rows)."""
+    """The usable GEMMs of a file, one entry per shape (median of its rows)."""
 
     source: str
     products: Products
@@ -93,7 +93,7 @@ class CalibrationFit:
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Driver and libraries of the records, as far as they say."""
     streams: Mapping[str, StreamFit] = field(default_factory=dict)
-    """Sections beside the products that the file had rows for and the package no fit."""
+    """Sections beside the GEMMs that the file had rows for and the package no fit."""
     over: str = "fit"
     """What predicts: coefficients fitted to the rows (``fit``), or the package's as they are (``package``)."""
     own_rows: OwnRows | None = None
@@ -109,7 +109,7 @@ def calibrate(
     start: str | None = None,
     date: str = "",
 ) -> CalibrationFit:
-    """Fit the products of a CSV or Parquet file.
+    """Fit the GEMMs of a CSV or Parquet file.
 
     ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on, chosen for what
     they tell; ``start`` is the device whose coefficients the fit begins at (default: what is known of the device
@@ -130,7 +130,7 @@ def calibrate(
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
-    """What is known of a device's products: its own fit, its kin's, or its generation's assumptions."""
+    """What is known of a device's GEMMs: its own fit, its relative's, or its generation's assumptions."""
     return load_calibration(gpu, dtype).gemm[dtype]
 
 
@@ -219,7 +219,7 @@ def _short(predicted_s: Array, launch_s: float) -> Any:
 
 
 def _sigmas(predicted_s: Array, measured_s: Array, launch_s: float) -> tuple[float, float]:
-    """Standard deviations whose 80% interval covers 80% of errors of long and short products; of all where there are
+    """Standard deviations whose 80% interval covers 80% of errors of long and short GEMMs; of all where there are
     fewer than 20 of a kind. The rank is the one that covers a further error with 80% (n + 1 in place of n)."""
     error = np.abs(np.log(predicted_s / measured_s))
     short = _short(predicted_s, launch_s)
@@ -236,7 +236,7 @@ def _sigmas(predicted_s: Array, measured_s: Array, launch_s: float) -> tuple[flo
 
 
 def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = None) -> Records:
-    """The usable products of one device and dtype in a file; the rest is counted with its reason.
+    """The usable GEMMs of one device and dtype in a file; the rest is counted with its reason.
 
     Raises ``InputError`` for a file that cannot be read, lacks columns or usable rows, or holds several devices or
     dtypes and none is chosen.
@@ -296,7 +296,7 @@ def _table(path: Path) -> Table:
     table = read_table(path, BESIDE, of="gemm")
     if table.kind.name != "gemm":
         held = table.kind.name.replace("_", "-")
-        must = f"must hold products (m, n, k), not {held} rows alone: attention and kernels are fitted beside products"
+        must = f"must hold GEMMs (m, n, k), not {held} rows alone: attention and kernels are fitted beside GEMMs"
         raise InputError("records", path.name, must)
     return table
 
@@ -373,7 +373,7 @@ def _dtype(
 
 
 def _layout(words: JsonMap) -> str:
-    """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched products; empty for no layout."""
+    """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched GEMMs; empty for no layout."""
     given = str(words.get("layout", "")).upper()
     if not given:
         return "NN" if words.get("op") == "bmm" else "TN"

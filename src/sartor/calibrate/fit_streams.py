@@ -1,7 +1,7 @@
 """What a user's records say of streaming kernels and attention: a rate and a start per kernel, a factor per attention.
 
 Where a file of ``sartor measure`` holds such rows and the package has no fit of the device, ``sartor calibrate`` writes
-them beside the products: the share of bandwidth and the start of each kernel (least absolute log error over a grid),
+them beside the GEMMs: the share of bandwidth and the start of each kernel (least absolute log error over a grid),
 and one factor each on attention's forward and backward rates and on decode's bandwidth. Few rows, few numbers.
 """
 
@@ -70,7 +70,7 @@ Timed = list[tuple[Any, float, bool]]
 def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
     try:
         targets = targets_of([read_table(Path(path), of=table)])
-    except InputError:  # a table of products alone, or no usable row
+    except InputError:  # a table of GEMMs alone, or no usable row
         return []
     if targets.kind.name != table:
         return []

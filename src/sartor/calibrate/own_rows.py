@@ -1,4 +1,4 @@
-"""Fit a smooth factor to a few measured products: by how much, and over what distance, they lie from what is predicted.
+"""Fit a smooth factor to a few measured GEMMs: by how much, and over what distance, they lie from what is predicted.
 
 A Gaussian process with a mean of its own. Length, height and noise are those of a small grid that make the rows most
 likely (Rasmussen and Williams 2006, eq. 5.8), so few rows that scatter move little but the mean; rows far from the rest
@@ -21,11 +21,11 @@ MEAN_SD = 0.5
 """Standard deviation of the mean before anything is measured: another clock, another unit of work."""
 OUTLIER = 4.0
 MOST_POINTS = 400
-"""Time goes with the cube of the products and the file with their number; those given first tell most."""
+"""Time goes with the cube of the GEMMs and the file with their number; those given first tell most."""
 
 
 def fit_own_rows(products: Products, predicted_s: Array, measured_s: Array) -> OwnRows:
-    """The factor from ``predicted_s`` to ``measured_s`` by the first ``MOST_POINTS`` products; its standard deviations
+    """The factor from ``predicted_s`` to ``measured_s`` by the first ``MOST_POINTS`` GEMMs; its standard deviations
     are set by who holds rows out."""
     at = np.log(np.stack([1.0 * products.batch * products.m, products.n, products.k], axis=1))[:MOST_POINTS]
     y = _drawn_in(np.log(measured_s / predicted_s)[:MOST_POINTS])
@@ -55,7 +55,7 @@ def no_factor(products: Products) -> OwnRows:
 
 
 def factor_of(own: OwnRows, products: Products) -> Array:
-    """What the times of these products are multiplied by."""
+    """What the times of these GEMMs are multiplied by."""
     rows, n, k = (each.astype(np.float64) for each in (products.batch * products.m, products.n, products.k))
     found: Array = np.exp(own.log_factor(rows, n, k))
     return found

@@ -1,4 +1,4 @@
-"""What to measure on a device before anything was: the products that would tell most, as a table to be filled."""
+"""What to measure on a device before anything was: the GEMMs that would tell most, as a table to be filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
 
 
 def plan_samples(gpu: Gpu, dtype: DType, count: int) -> Products:
-    """The ``count`` products of the grid that tell most of all others, most telling first."""
+    """The ``count`` GEMMs of the grid that tell most of all others, most telling first."""
     pool = grid(gpu, dtype)
     return pool.part(choose(pool, count))
 

@@ -1,4 +1,4 @@
-"""Which products to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
+"""Which GEMMs to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
 
 Each further product makes the chosen ones' spread over (log m, log n, log k, log waves) most like that of all there are
 (kernel herding: Chen, Welling and Smola 2010, eq. 8). Tried and held out worse: choosing them as far apart as can be,
@@ -17,11 +17,11 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 
 POOL = 1500
-"""Products a choice is made among; larger pools are thinned evenly along the order of their work."""
+"""GEMMs a choice is made among; larger pools are thinned evenly along the order of their work."""
 
 
 def choose(products: Products, count: int) -> Index:
-    """Positions of the ``count`` products that tell most, most telling first; all of them where there are no more."""
+    """Positions of the ``count`` GEMMs that tell most, most telling first; all of them where there are no more."""
     if count >= len(products):
         return np.arange(len(products), dtype=np.int64)
     pool = _thinned(products, max(POOL, 4 * count))
@@ -29,13 +29,13 @@ def choose(products: Products, count: int) -> Index:
 
 
 def choose_at_random(products: Products, count: int, seed: int) -> Index:
-    """Positions of ``count`` products drawn evenly."""
+    """Positions of ``count`` GEMMs drawn evenly."""
     drawn = np.random.default_rng(seed).permutation(len(products))
     return drawn[:count].astype(np.int64)
 
 
 REACH = 1.0
-"""Standard deviations over which products stand for each other; half of it held out alike."""
+"""Standard deviations over which GEMMs stand for each other; half of it held out alike."""
 
 
 def _herded(at: Array, count: int) -> Index:
@@ -87,7 +87,7 @@ def regions(products: Products, folds: int = 4, pieces: int = 4) -> Index:
     """The fold of every product, 0 .. folds - 1: whole weights (n, k), dealt in contiguous blocks of the
     (log n, log k) plane, ``pieces`` blocks to a fold.
 
-    The plane is halved at medians, the longer side first, until there are folds x pieces blocks. Where all products
+    The plane is halved at medians, the longer side first, until there are folds x pieces blocks. Where all GEMMs
     share few weights, blocks are of m as well.
     """
     keys = np.stack([products.n, products.k], axis=1)
@@ -121,7 +121,7 @@ GRID_RAGGED = (1000, 1928, 4104, 5000)
 
 
 def grid(gpu: Gpu, dtype: DType) -> Products:
-    """Products worth thinking of: decode to prefill rows against the weights models have, TN, that fit the device."""
+    """GEMMs worth thinking of: decode to prefill rows against the weights models have, TN, that fit the device."""
     lengths = (*GRID_NK, *GRID_RAGGED)
     m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
     held = dtype.bytes * (m * k + n * k) + 2.0 * m * n

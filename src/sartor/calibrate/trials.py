@@ -1,4 +1,4 @@
-"""Ways to learn from a user's products, each told on regions it did not see: docs/howto/calibrate.md, "Which"."""
+"""Ways to learn from a user's GEMMs, each told on regions it did not see: docs/howto/calibrate.md, "Which"."""
 
 from __future__ import annotations
 

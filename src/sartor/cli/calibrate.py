@@ -113,7 +113,7 @@ def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path 
         if out is None:
             print(as_csv(products), end="")
         else:
-            c.say(f"wrote {out}: {len(products)} products; measure them and run sartor calibrate on the times")
+            c.say(f"wrote {out}: {len(products)} GEMMs; measure them and run sartor calibrate on the times")
 
 
 def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool) -> None:

@@ -50,7 +50,7 @@ def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None)
 
 
 def study_body(record: StudyRecord) -> JsonDict:
-    """The JSON of a study, as the page is told it, and what names it and says whether it is at its end."""
+    """The JSON of a study, as the page shows it, with its name and whether it is complete."""
     from sartor.web.study_view import study_body as as_watched
 
     whole = {"fingerprint": record.fingerprint, "complete": record.complete}

@@ -27,6 +27,8 @@ class NamedChip:
     accelerator: Accelerator
     hbm_bytes: tuple[float, ...]
     note: str = ""
+    for_all_shapes: bool = False
+    """Of the shapes of one size, the best for all together."""
 
 
 def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:

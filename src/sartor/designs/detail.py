@@ -72,7 +72,7 @@ class ModelDetail:
     num_microbatches: int
     """Of one copy."""
     mfu: float
-    """FLOPs of products without recomputation over the dense peak of all devices."""
+    """FLOPs of GEMMs without recomputation over the dense peak of all devices."""
     low_s: float
     high_s: float
 

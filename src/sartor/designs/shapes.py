@@ -215,6 +215,9 @@ def _together(question: DesignQuestion, variants: Sequence[ShapeVariant]) -> Des
     return replace(question, models=tuple(one(i, variant) for i, variant in enumerate(variants)))
 
 
+ALL = "all shapes"
+
+
 def _chips(results: Sequence[JointResult]) -> list[NamedChip]:
     """The best chips, each once, named by the shapes they are best for."""
     found: dict[Any, tuple[list[str], NamedChip]] = {}
@@ -225,8 +228,11 @@ def _chips(results: Sequence[JointResult]) -> list[NamedChip]:
         last = i == len(results) - 1
         chip = NamedChip(name="", accelerator=point.accelerator, hbm_bytes=(point.hbm_bytes,))
         names, _ = found.setdefault((point.index, point.hbm_bytes), ([], chip))
-        names.append("all shapes" if last else f"shape {i + 1}")
-    return [replace(chip, name="best for " + " and ".join(names)) for names, chip in found.values()]
+        names.append(ALL if last else f"shape {i + 1}")
+    return [
+        replace(chip, name="best for " + " and ".join(names), for_all_shapes=names[-1] == ALL)
+        for names, chip in found.values()
+    ]
 
 
 def _searched(question: DesignQuestion, chip: NamedChip) -> ModelOutcome | None:

@@ -1,6 +1,6 @@
 """Why the best point beats the published baseline: how much is placement, how much the chip, and which part of it.
 
-The parts are told by trial: the best chip under its own plan's split, with one part at a time as it is on the
+The parts are found by trial: the best chip under its own plan's split, with one part at a time as it is on the
 TPUv4-like point, priced by the same model. What is lost then is what that part is worth here.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sartor.model.defaults import SEQ_LEN
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType
 from sartor.units import Ints
@@ -33,7 +34,7 @@ class Workload:
     shape: TransformerShape
     phase: Phase = Phase.TRAIN
     microbatch_size: Ints = 1
-    seq_len: Ints = 2048
+    seq_len: Ints = SEQ_LEN
     context_len: Ints = 0
     dtype: DType = DType.BF16
     attention_kernel: AttentionKernel = AttentionKernel.FLASH

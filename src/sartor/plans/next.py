@@ -44,7 +44,7 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
 def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
     trainer = job.trainer
     if int(plan.dims.tp) > 1 and not trainer.tp_overlap:
-        words = "overlap tensor-parallel traffic with the products it feeds (Megatron --tp-comm-overlap)"
+        words = "overlap tensor-parallel traffic with the matrix multiplications it feeds (Megatron --tp-comm-overlap)"
         yield words, replace(job, trainer=replace(trainer, tp_overlap=True)), plan
     if int(plan.dims.ep) > 1 and not trainer.dispatch_once:
         words = "send a token once to each node (DeepEP; Megatron --moe-enable-deepep)"

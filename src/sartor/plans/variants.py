@@ -1,4 +1,4 @@
-"""Plans near the best ones: what to fall back on where a trainer cannot be told the very best."""
+"""Plans near the best ones: what to fall back on where a trainer cannot run the very best."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def parse_config(data: bytes, *, name: str = "config.json") -> JsonDict:
 
 
 def _check_keys(config: JsonDict) -> None:
-    """Field names are ASCII without exception; anything else is a slip or a disguise."""
+    """Field names are ASCII without exception; anything else is a typing error or a disguise."""
     for key, value in config.items():
         if not key.isascii():
             raise InputError(

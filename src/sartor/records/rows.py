@@ -101,7 +101,7 @@ def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
     return f"{field} {str(value)[:40]}: {must}" + (f"; nearest: {', '.join(near)}" if near else "")
 
 
-# ------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------- GEMMs
 
 
 def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:

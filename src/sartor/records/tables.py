@@ -1,4 +1,4 @@
-"""Tables of measured latencies: what kinds there are, how one is told from its columns, and how it is read.
+"""Tables of measured latencies: what kinds there are, how columns identify one, and how it is read.
 
 A file is one table, Parquet or CSV; a folder is all its tables. What cannot be used is counted with its reason and the
 rest is kept: rows with a number that is none, files without the columns. Columns and units: docs/howto/validate.md.

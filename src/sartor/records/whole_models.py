@@ -43,7 +43,7 @@ def model_work(words: JsonMap, sizes: JsonMap) -> RowWork:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
     The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with
-    attention as products and a softmax; a training step without its optimizer.
+    attention as GEMMs and a softmax; a training step without its optimizer.
     """
     part = str(words["part"])
     if part not in ("total", "total_fusion"):

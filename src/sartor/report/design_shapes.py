@@ -129,7 +129,7 @@ def regret_table(found: ShapeDesign) -> Table:
 
 def chip_label(chip: NamedChip) -> str:
     """``16x256x128 + 32x256, 96 MiB (best for all shapes)``."""
-    name = "best for all shapes" if chip.name.endswith("all shapes") else chip.name.replace(" and shape ", ", ")
+    name = "best for all shapes" if chip.for_all_shapes else chip.name.replace(" and shape ", ", ")
     return f"{short_chip(chip.accelerator)} ({printable(name)})"
 
 

@@ -1,4 +1,4 @@
-"""The roofline: a device's bandwidth and peak, and the products of a step against them."""
+"""The roofline: a device's bandwidth and peak, and the GEMMs of a step against them."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def log_axis(alt: Altair, low: float, high: float, form: str = "~s") -> Chart:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names as labels, told apart by a number where one is there twice."""
+    """Names as labels, with a number where one is there twice."""
     seen: dict[str, int] = {}
     out = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Predictions beside published figures: rates of products, and any record of cases as a plain-text table."""
+"""Predictions beside published figures: rates of GEMMs, and any record of cases as a plain-text table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Case = tuple[str, Gemm, float | None]
 
 
 def product_rates(title: str, gpu: Gpu, cases: Sequence[Case], *, clock: Clock = Clock.BOOST) -> Published:
-    """Predicted rates of products on a device, in TFLOP/s with 80% intervals, beside the published ones.
+    """Predicted rates of GEMMs on a device, in TFLOP/s with 80% intervals, beside the published ones.
 
-    Short runs at boost clock unless told otherwise: that is how tables of products are measured.
+    Short runs at boost clock unless told otherwise: that is how tables of GEMMs are measured.
     """
     products = [gemm for _, gemm, _ in cases]
     known = load_calibration(gpu, products[0].dtype)

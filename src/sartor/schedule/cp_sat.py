@@ -60,7 +60,7 @@ def _solver(model: _Model, workers: int, time_limit_s: float, work: float = math
     solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = SEED
-    # Work per core as a propagator: layers whose products gain nothing from splitting are proved 5 times as fast.
+    # Work per core as a propagator: layers whose GEMMs gain nothing from splitting are proved 5 times as fast.
     solver.parameters.use_overload_checker_in_cumulative = True
     solver.parameters.catch_sigint_signal = False
     return solver

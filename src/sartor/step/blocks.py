@@ -74,7 +74,7 @@ def _positions(shape: TransformerShape) -> Ints:
 
 def _setting(shape: TransformerShape, dims: ParallelDims, stack: Stack, kernels: Kernels | None = None) -> Setting:
     return Setting(
-        workload=Workload(shape=shape),
+        workload=Workload(shape=shape, seq_len=1),
         dims=dims,
         hidden_size=stack.hidden_size,
         seq_q=1,

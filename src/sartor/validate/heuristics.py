@@ -1,4 +1,4 @@
-"""nvidia-matmul-heuristics as a second opinion on products, where it is installed (extra ``heuristics``).
+"""nvidia-matmul-heuristics as a second opinion on GEMMs, where it is installed (extra ``heuristics``).
 
 It takes 0.1 to 0.7 ms a product, so a sample of each group is asked. Proprietary licence: never needed, never shipped.
 """
@@ -17,7 +17,7 @@ from sartor.records.tables import Floats64, Index
 from sartor.validate.predictions import Predicted
 
 SAMPLE = 300
-"""Products asked about in each group: evenly spaced ones, so that the same are asked each time."""
+"""GEMMs asked about in each group: evenly spaced ones, so that the same are asked each time."""
 
 _GPUS = {
     "a100_sxm": "A100_SXM_80GB",
@@ -48,7 +48,7 @@ _PRECISIONS = {"bfloat16": "TST", "bf16": "TST", "float16": "HSH", "fp16": "HSH"
 
 
 def heuristics_s(predicted: Predicted, group: Index, groups: int) -> Floats64:
-    """Its time [s] for a sample of every group's products; NaN elsewhere, and everywhere without the package."""
+    """Its time [s] for a sample of every group's GEMMs; NaN elsewhere, and everywhere without the package."""
     targets = predicted.targets
     out = np.full(len(targets), np.nan)
     if targets.kind.name != "gemm":

@@ -41,7 +41,7 @@ from sartor.validate.inference_shapes import shape_of
 
 ASSUMED = {
     "prefill_forward": "one pass over batch x isl tokens; a framework named PyTorch or transformers runs attention as "
-    "products and a softmax and every elementwise step as a kernel of its own, and in fp32 attention is never fused",
+    "GEMMs and a softmax and every elementwise step as a kernel of its own, and in fp32 attention is never fused",
     "decode_batch1": "one step in the middle of the generation: context isl + osl / 2",
     "layer_prefill": "one layer, no embedding or head, run as prefill_forward",
     "layer_decode": "as layer_prefill, at the end of the generation: context isl + osl",
@@ -98,7 +98,7 @@ class InferenceRow:
     source: str = ""
     batch: int = 0
     calibration: str = ""
-    """Whose coefficients its products were priced with."""
+    """Whose coefficients its GEMMs were priced with."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Share of the predicted time by kind of operator, and of waiting for the host."""
     reason: str = ""
@@ -127,7 +127,7 @@ _DTYPES = {
     "int8": DType.INT8_WO,
     "int4": DType.INT4_WO,
 }
-"""``int8`` and ``int4`` of the collection are weight-only (gpt-fast); int8 products are called otherwise."""
+"""``int8`` and ``int4`` of the collection are weight-only (gpt-fast); int8 GEMMs are called otherwise."""
 
 
 def _predict(row: Mapping[str, str]) -> InferenceRow:

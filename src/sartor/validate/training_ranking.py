@@ -11,7 +11,7 @@ import numpy as np
 from sartor.validate.training_predictions import TrainingOutcome
 
 NEAR = 0.02
-"""Plans whose measured times differ by less are not told apart."""
+"""Plans whose measured times differ by less count as equal."""
 
 SAME = ("source", "model", "L", "h", "a", "d_ff", "seq", "gpu", "n_gpu", "gbs", "dtype")
 """Columns that two plans of one question share, beside the number of devices the plans themselves take."""

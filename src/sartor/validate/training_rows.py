@@ -1,7 +1,7 @@
 """Rows of published training runs as questions: a job, a plan, a cluster, and what was measured.
 
 Columns are those of data/end_to_end/training.csv. A row that cannot be expressed carries its reason; what had to be
-assumed is told per row and counted in the answer.
+assumed is stated per row and counted in the answer.
 """
 
 from __future__ import annotations

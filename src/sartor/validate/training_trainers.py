@@ -72,7 +72,7 @@ def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompu
     if number:
         return Recompute.FULL, min(int(number.group(1)), layers_per_stage), ()
     if _CHEAP.fullmatch(word):
-        return Recompute.NONE, -1, (f"{word[:30]}: no products again, counted as none",)
+        return Recompute.NONE, -1, (f"{word[:30]}: repeats no matrix multiplication, counted as none",)
     share, words = next((way for key, way in _PARTLY.items() if key.search(word)), (1.0, ""))
     if share < 1:
         return Recompute.FULL, max(1, math.ceil(layers_per_stage * share)), (f"{word[:30]}: as {words} in full",)
@@ -91,7 +91,7 @@ _PARTLY: Mapping[re.Pattern[str], tuple[float, str]] = {
     re.compile(r"^partial"): (0.5, "every second layer"),
 }
 """Words of what is recomputed, and the share of layers recomputed in full that costs as much: attention's projections
-are 4, and those to queries, keys and values 3, of a layer's 12 h x h products at a feed-forward width of 4 h."""
+are 4, and those to queries, keys and values 3, of a layer's 12 h x h GEMMs at a feed-forward width of 4 h."""
 
 _CORE = re.compile(r"selective|core_attn|core_attention")
 

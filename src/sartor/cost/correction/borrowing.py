@@ -301,8 +301,8 @@ def _section(gpu: Gpu, relative: Relative, name: str, assumed: Any) -> Found:
             found, record = coefficients(SECTIONS[name], table[name]), table["provenance"][name]
             if owner == gpu.name:
                 return Found(coefficients=found, own=True, record=record)
-            lent = borrowed(found, name, relative.widen)
-            return Found(coefficients=lent, record=record | borrowed_from(owner))
+            taken = borrowed(found, name, relative.widen)
+            return Found(coefficients=taken, record=record | borrowed_from(owner))
     return Found(coefficients=assumed, record={})
 
 
@@ -313,8 +313,8 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
         table = _file(f"{owner}.toml")
         if owner and "grouped_families" in table:
             found = {name: coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
-            lent = {name: borrowed(each, "grouped", relative.widen) for name, each in found.items()}
-            return found if owner == gpu.name else lent
+            taken = {name: borrowed(each, "grouped", relative.widen) for name, each in found.items()}
+            return found if owner == gpu.name else taken
     return {}
 
 

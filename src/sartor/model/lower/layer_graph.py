@@ -38,7 +38,7 @@ def lower_layer(
     execution order: valid, but a schedule could overlap more of them.
 
     >>> from sartor.model.zoo import load_model
-    >>> graph = lower_layer(Workload(shape=load_model("gpt3-175b"))).forward
+    >>> graph = lower_layer(Workload(shape=load_model("gpt3-175b"), seq_len=2048)).forward
     >>> [(graph.operators[a].name, graph.operators[b].name) for a, b in graph.edges][:2]
     [('norm', 'qkv'), ('qkv', 'attention')]
     """

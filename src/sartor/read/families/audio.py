@@ -1,4 +1,4 @@
-"""Models of raw sound (wav2vec 2.0, HuBERT, WavLM and their kin): convolutions, then an encoder."""
+"""Models of raw sound (wav2vec 2.0, HuBERT, WavLM and their relatives): convolutions, then an encoder."""
 
 from __future__ import annotations
 

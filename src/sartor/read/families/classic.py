@@ -14,7 +14,7 @@ from sartor.read.families.patterns import Reach
 from sartor.read.fields import Fields
 
 BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False, rotary=0)
-"""GPT-2 and its kin: layer norms, biases everywhere, a plain feed-forward part."""
+"""GPT-2 and its relatives: layer norms, biases everywhere, a plain feed-forward part."""
 
 
 def positions(*names: str, more: int = 0) -> partial[int]:

@@ -123,7 +123,7 @@ def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
     """An encoder of conformer blocks (arXiv 2005.08100).
 
     Two half feed-forward parts, attention with relative positions (Lasr: rotary ones, norms without bias), and a
-    convolution between two point-wise products.
+    convolution between two point-wise GEMMs.
     """
     relative = f.model_type != "lasr_ctc"
     e = (f.part(path) if path else None) or f

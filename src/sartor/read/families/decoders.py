@@ -98,7 +98,7 @@ _ROWS: dict[str, Family] = {
         mlp_bias=False,
         experts=replace(MIXTRAL_EXPERTS, shared_width=("shared_intermediate_size",)),
     ),
-    # DeepSeek and kin
+    # DeepSeek and relatives
     "deepseek_v2": replace(DEEPSEEK, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,
     "glm4_moe_lite": replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, sparse=dense_first(otherwise=1))),

@@ -1,4 +1,4 @@
-"""Encoder-decoder families (BART, T5, Whisper and their kin), one row each: what the class does by itself."""
+"""Encoder-decoder families (BART, T5, Whisper and their relatives), one row each: what the class does by itself."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def read_fnet(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
-    """SqueezeBERT: projections as grouped convolutions, that is block-diagonal products (arXiv 2006.11316)."""
+    """SqueezeBERT: projections as grouped convolutions, that is block-diagonal GEMMs (arXiv 2006.11316)."""
     shape = read_encoder(f, family)
     hidden = int(shape.hidden_size)
 

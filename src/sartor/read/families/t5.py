@@ -1,4 +1,4 @@
-"""T5 and its kin: relative bias tables, head widths of their own, experts, and Gemma's halves (T5Gemma)."""
+"""T5 and its relatives: relative bias tables, head widths of their own, experts, and Gemma's halves (T5Gemma)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class T5Kind:
 
 
 def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
-    """T5 and its kin: relative bias tables, key and value width apart from the hidden size, RMS norms."""
+    """T5 and its relatives: relative bias tables, key and value width apart from the hidden size, RMS norms."""
     hidden, count = f.essential("d_model", *parts.HIDDEN), f.layers("num_layers", *parts.LAYERS)
     decoder_count = f.optional_size("num_decoder_layers") or count
     encoder_only = f.architecture.endswith(("EncoderModel", "ForTokenClassification"))

@@ -1,4 +1,4 @@
-"""Models of images alone (ViT and its kin), and of images beside text (CLIP, SigLIP)."""
+"""Models of images alone (ViT and its relatives), and of images beside text (CLIP, SigLIP)."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _kinds(
     runs: dict[str, int],
     sizes: Mapping[str, int],
 ) -> list[FoldedLayer]:
-    """Layer modules of one list that hold as many parameters and ran equal products are one kind (the first and the
+    """Layer modules of one list that hold as many parameters and ran equal GEMMs are one kind (the first and the
     last may differ in a copy); its operators are those that most of them ran. Named after the list and, where it has
     several kinds, the first of each."""
     found: dict[Any, list[LayerPlace]] = {}
@@ -194,7 +194,7 @@ def _kinds(
 
 
 def _signature(place: LayerPlace, ran: list[_Entry], sizes: Mapping[str, int]) -> Any:
-    """Products, attention, scans and convolutions in order, and parameters."""
+    """GEMMs, attention, scans and convolutions in order, and parameters."""
     light = (MemoryBoundKind.SCAN, MemoryBoundKind.CONV)
     heavy = (e for e in ran if not isinstance(e.operator, MemoryBound) or e.operator.kind in light)
     return place.container, sizes.get(place.path, 0), tuple((e.operator, e.count) for e in heavy)
@@ -307,7 +307,7 @@ def _unique(operators: list[Operator]) -> tuple[Operator, ...]:
 
 
 def expert_share(graph: OperatorGraph, tokens: int) -> dict[int, float]:
-    """Share of a model's routed experts that one token visits, by operator index of forward grouped products."""
+    """Share of a model's routed experts that one token visits, by operator index of forward grouped GEMMs."""
     return {
         i: float(op.rows) / (tokens * float(op.groups))
         for i, op in enumerate(graph.operators)

@@ -139,7 +139,7 @@ def _build(
             continue
         model.eval()
         model.tie_weights()
-        own = f"{name} has an attention of its own: traced as the products it is written in"
+        own = f"{name} has an attention of its own: traced as the GEMMs it is written in"
         return model, ((own,) if attention == "eager" else ())
     raise InputError(source, name, f"transformers cannot build it: {_said(refused)}") from refused
 

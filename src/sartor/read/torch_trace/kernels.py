@@ -35,7 +35,7 @@ COPIES = {"_to_copy", "copy_", "clone", "contiguous"}
 
 
 def group_kernels(indices: Sequence[int], records: list[Record], owner: dict[str, str], fused: bool) -> list[Group]:
-    """Records of one part of a model in execution order, as kernels: products alone, the rest together where ``fused``.
+    """Records of one part of a model in execution order, as kernels: GEMMs alone, the rest together where ``fused``.
 
     ``owner`` maps a module's path to the module whose kernel it joins (an activation function: the module around it).
     """

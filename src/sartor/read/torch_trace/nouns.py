@@ -1,4 +1,4 @@
-"""From what PyTorch dispatched to the operators of ``sartor.operators``: products, attention, convolutions."""
+"""From what PyTorch dispatched to the operators of ``sartor.operators``: GEMMs, attention, convolutions."""
 
 from __future__ import annotations
 

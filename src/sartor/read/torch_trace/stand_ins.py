@@ -138,7 +138,7 @@ def hugging_face_attention(recorder: Recorder) -> Any:
 
 @contextmanager
 def selective_scans(recorder: Recorder) -> Iterator[None]:
-    """Puts `_Scan` where a model's own loop over the sequence stands (Mamba and its kin), while inside."""
+    """Puts `_Scan` where a model's own loop over the sequence stands (Mamba and its relatives), while inside."""
     import sys
 
     def scan(
