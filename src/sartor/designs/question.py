@@ -72,12 +72,12 @@ class DesignModel:
             object.__setattr__(self, "expert_widths", expert_widths_of(self.shape))
         for experts in self.expert_widths:
             _whole(f"{self.name} expert width", experts)
-        _whole(f"{self.name} seq_len", self.seq_len)
+        _whole(f"seq_len of {self.name}", self.seq_len)
         if not self.widths:
             raise InputError("tp", "[]", "must hold at least one tensor-parallel width", "1")
         for width in self.widths:
-            _whole(f"{self.name} width", width)
-        _positive(f"{self.name} weight", self.weight)
+            _whole(f"tp of {self.name}", width)
+        _positive(f"weights of {self.name}", self.weight)
 
 
 def expert_widths_of(shape: TransformerShape) -> tuple[int, ...]:
