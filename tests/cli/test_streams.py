@@ -77,6 +77,23 @@ def test_an_exit_of_foreign_code_is_an_error_of_our_own(
     assert run([*WORDS, "--json"]) == 70
 
 
+def test_a_module_that_is_extracted_prints_to_stderr_and_cannot_choose_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def noisy(*_: object, **__: object) -> None:
+        print("from Python")
+        os.write(1, b"from C\n")
+        sys.exit(3)
+
+    monkeypatch.setattr("sartor.read.extract.extract", noisy)
+    assert run(["extract", "my.module:make", "--json"]) == 2
+    out, err = capfd.readouterr()
+    assert json.loads(out)["error"]["field"] == "MODULE_OR_MODEL"
+    assert "from Python" in err
+    assert "from C" in err
+    assert "it ends the program (SystemExit(3))" in err
+
+
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\u202e[bold]b[/bold]"
 
 

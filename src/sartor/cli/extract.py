@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated
 
 import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -50,16 +55,17 @@ def extract(
     from sartor.read.extract import extract as trace
     from sartor.read.graph_json import graph_body
 
-    found = trace(
-        model,
-        inputs=input_ or (),
-        phase=phase,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        dtype=dtype,
-        eager=eager,
-        architecture=architecture,
-    )
+    with _guest(model):
+        found = trace(
+            model,
+            inputs=input_ or (),
+            phase=phase,
+            seq_len=seq_len,
+            microbatch_size=microbatch_size,
+            dtype=dtype,
+            eager=eager,
+            architecture=architecture,
+        )
     c.answer("extract", graph_body(found), as_json=json, out=out)
     if out is not None:
         c.say(f"wrote {out}: {len(found.graph.operators)} operators of {len(found.layers)} kinds of layers")
@@ -67,3 +73,21 @@ def extract(
         from sartor.report.table_extract import extract_view
 
         c.show(extract_view(found))
+
+
+@contextmanager
+def _guest(name: str) -> Iterator[None]:
+    """A user's own code runs here: what it prints goes to stderr, and where it ends the program, only its run ends."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)  # for code that is not Python's
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as end:
+        must = f"must be a module that can be called, and it ends the program ({end!r})"
+        raise InputError("MODULE_OR_MODEL", name, must) from None
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
