@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -117,7 +118,9 @@ def _pour(descriptor: int, data: bytes) -> None:
 def _beside(target: Path, data: bytes, mode: int) -> Path:
     """A complete file next to ``target``, with the mode and owner that the target has or would have."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent)
+    _clear(target)
+    prefix = f".{target.name[:40]}.{os.getpid()}."
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -135,6 +138,25 @@ def _beside(target: Path, data: bytes, mode: int) -> Path:
         Path(name).unlink(missing_ok=True)
         raise
     return Path(name)
+
+
+def _clear(target: Path) -> None:
+    """Remove what a process that was killed while writing has left."""
+    name = re.compile(re.escape(f".{target.name[:40]}.") + r"(\d+)\.[^.]*\.part")
+    for each in target.parent.iterdir():
+        found = name.fullmatch(each.name)
+        if found and not _is_alive(int(found[1])):
+            each.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _sync(folder: Path) -> None:
