@@ -38,7 +38,7 @@ finally:
     if not left:
         print(f"steps {steps}", file=sys.stderr)
 """
-WRITING = os.sep + os.path.join("sartor", "files.py")
+WRITING = str(Path("sartor") / "files.py")
 MOMENTS = 50
 SHAPES = [(m, n, 1024) for m in (16, 128, 512, 2048, 8192) for n in (1024, 4096, 8192)]
 
