@@ -92,3 +92,14 @@ def test_held_out_devices_find_three_to_four_fifths_inside_what_they_are_lent() 
             if section == "residual.grouped" or entry["devices"] < 3:  # docs/concepts/intervals.md says why
                 continue
             assert 0.75 <= entry.get("inside", 0.8) <= 0.85, (near, section)
+
+
+@pytest.mark.parametrize("name", ["mi300x.fp8_block", "mi308x.fp8", "mi325x.fp8_block", "mi355x.bf16", "mi355x.mxfp4"])
+def test_a_fit_of_tuning_runs_says_that_it_is_of_the_best_kernel_and_what_was_left_out(name: str) -> None:
+    record = calibration_files()[name]["provenance"]["gemm"]
+    assert "Best kernel of a tuning run" in record["note"]
+    assert "with a time copied from another shape" in record["note"]
+    assert record["held_out"]["rows"] == record["rows"]
+    assert record["held_out"]["mape"] < 0.1
+    gpu, dtype = name.split(".")
+    assert f"gemm.{dtype}" in load_calibration(load_gpu(gpu)).calibrated

@@ -5,8 +5,7 @@ A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its
 =================  =====================================================================================
 GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations, its relative's fit, ...
 collectives        those of the device whose links are most alike
-streaming kernels  its relative's on the same die, else those of the device whose SMs have most nearly as many bytes of
-                   memory to a cycle; called from the host: its vendor's
+streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
 attention, MoE     its relative's
 anything else      what is assumed of its generation (``generations.toml``)
 =================  =====================================================================================
@@ -29,7 +28,6 @@ from sartor.cost.correction.carrying import (
     REFERENCE,
     Rates,
     borrowed,
-    bytes_per_cycle,
     per_sm,
     rescaled,
     widened,
@@ -325,48 +323,22 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
     relative has any, its own ones' shares without what the host adds.
     """
-    held = [each for each in _stream_lenders(gpu) if _streams(each.name)]
-    owner = held[0].name if held else ""
+    relative = relative_of(gpu)
+    held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
+    owner = held[0] if held else ""
     found, record = assumed, dict[str, Any]()
     if owner:
-        found = _streams_on(gpu, held[0])
+        found = _streams_on(gpu, owner, relative.widen)
         record = dict(_file(f"{owner}.toml")["provenance"]["memory_bound"])
         record |= borrowed_from(owner) if owner != gpu.name else {}
     called = bool(found.host_kinds)
     if called and not found.kinds:
-        others = [each for each in held[1:] if "kinds" in _streams(each.name)]
-        found = replace(found, kinds=_streams_on(gpu, others[0]).kinds if others else ())
+        others = [each for each in held[1:] if "kinds" in _streams(each)]
+        found = replace(found, kinds=_streams_on(gpu, others[0], relative.widen).kinds if others else ())
     vendors = _file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
     if not called and vendors:
-        hosts = _streams_on(gpu, Relative(name=vendors, widen=OTHER_UNITS))
-        found = replace(found, host_kinds=hosts.host_kinds)
+        found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
     return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
-
-
-def _stream_lenders(gpu: Gpu) -> Iterator[Relative]:
-    """The device itself, those of its die, the one whose SMs are asked for memory most alike, its relative."""
-    relative = relative_of(gpu)
-    yield Relative(name=gpu.name)
-    if relative.same_die:
-        yield from (relative, replace(relative, name=_further(relative)))
-    yield nearest_streams(gpu)
-    yield relative
-
-
-def nearest_streams(gpu: Gpu) -> Relative:
-    """The measured device of its maker with most nearly as many bytes of memory to an SM's cycle: what keeps a kernel
-    below memory's rate is work inside SMs (``carrying.per_sm``).
-
-    >>> nearest_streams(load_gpu("b200_sxm"))
-    Relative(name='h100_sxm', widen=3.0)
-    """
-    names = _file("kin.toml").get("streams", {}).get("lenders", ())
-    known = [each for each in map(load_gpu, names) if each.vendor == gpu.vendor and each.name != gpu.name]
-    if not known:
-        return Relative()
-    asked = bytes_per_cycle(gpu)
-    best = min(known, key=lambda each: abs(math.log(bytes_per_cycle(each) / asked)))
-    return Relative(name=best.name, widen=OTHER_UNITS)
 
 
 def _streams(owner: str) -> Mapping[str, Any]:
@@ -375,11 +347,9 @@ def _streams(owner: str) -> Mapping[str, Any]:
     return found
 
 
-def _streams_on(gpu: Gpu, lender: Relative) -> MemoryBoundCoefficients:
-    found = coefficients(MemoryBoundCoefficients, _streams(lender.name))
-    if lender.name == gpu.name:
-        return found
-    return per_sm(borrowed(found, "memory_bound", lender.widen), load_gpu(lender.name), gpu)
+def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
+    found = coefficients(MemoryBoundCoefficients, _streams(owner))
+    return found if owner == gpu.name else per_sm(borrowed(found, "memory_bound", widen), load_gpu(owner), gpu)
 
 
 # ------------------------------------------------------------------------------------------------ collectives
