@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sartor.plans.next import NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import HeldPlan
+    from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
@@ -217,6 +218,8 @@ class PlanAnswer:
     """Changes of the job or trainer that would pay under the best plan."""
     roomier: PricedPlan | None = None
     """The fastest plan that leaves a tenth of the memory free, where the best does not."""
+    simpler: Simpler | None = None
+    """The simplest plan whose step lies inside the best plan's interval; None where that is the best itself."""
     source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
 

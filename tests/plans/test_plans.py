@@ -108,7 +108,9 @@ def toy_footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Foo
 
 def search(job_: TrainingJob, num_devices: int, hbm_gib: float = 80.0, **options: Any) -> PlanSearch:
     where = options.pop("cluster", None) or cluster(hbm_gib)
-    return search_plans(job_, where, num_devices, steps=toy_step, footprints=toy_footprint, uneven=False, **options)
+    return search_plans(
+        job_, where, num_devices, steps=toy_step, footprints=toy_footprint, uneven=False, headroom=0.0, **options
+    )
 
 
 def every_plan(job_: TrainingJob, num_devices: int) -> list[TrainingPlan]:

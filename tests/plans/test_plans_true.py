@@ -67,7 +67,7 @@ def test_the_best_and_the_front_are_those_of_all_plans_priced_alone(
     fit = np.flatnonzero(bytes_ <= usable_bytes(where))
     assert 0 < len(fit) < len(plans)
     times = np.array([float(step(asked, plans[i], where).step_s) for i in fit])
-    found = search_plans(asked, where, devices, uneven=False)
+    found = search_plans(asked, where, devices, uneven=False, headroom=0.0)
     assert found.best is not None
     assert found.best.step_s == pytest.approx(times.min(), rel=1e-12)
     best = found.best.plan
@@ -80,13 +80,13 @@ def test_the_best_and_the_front_are_those_of_all_plans_priced_alone(
     for k in whole:
         mine = times[k], bytes_[fit[k]]
         assert (front <= np.array(mine) * (1 + 1e-9)).all(axis=1).any()
-    assert search_plans(asked, where, devices).best.step_s <= times.min()  # type: ignore[union-attr]
+    assert search_plans(asked, where, devices, headroom=0.0).best.step_s <= times.min()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("devices", [2, 4])
 def test_plans_said_not_to_fit_do_not(devices: int) -> None:
     asked, where = job(4), cluster(18)
-    found = search_plans(asked, where, devices, uneven=False)
+    found = search_plans(asked, where, devices, uneven=False, headroom=0.0)
     said = sum(count for reason, count in found.rejected.items() if reason.startswith("does not fit"))
     plans = [plan for plan in every_plan(asked, devices) if plan.recompute_layers < 0]
     assert said == sum(not fits(asked, plan, where) for plan in plans)

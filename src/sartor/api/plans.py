@@ -40,6 +40,7 @@ def plan(
     context_parallel: str = "ring",
     routing_skew: float = 1.0,
     fix: Mapping[str, int | str] | None = None,
+    headroom: float | None = None,
     top: int = 10,
     tokens: float = 1e12,
     set: Mapping[str, int | str] | None = None,
@@ -53,12 +54,15 @@ def plan(
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
     each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
     costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
-    ``routing_skew`` the largest expert's tokens over the mean. ``why_not`` names axes of a plan to hold beside the best
+    ``routing_skew`` the largest expert's tokens over the mean; ``headroom`` the share of memory left free
+    (default 0.05 on GPUs). ``why_not`` names axes of a plan to hold beside the best
     one, ``simple`` searches plans of data and tensor parallelism alone. Raises ``InputError``; where nothing fits, the
     answer says what would.
     """
     from sartor.plans.next import next_steps, roomier
     from sartor.plans.search import make_pricer, search_plans
+    from sartor.plans.simpler import simpler
+    from sartor.step.footprint import usable_bytes
     from sartor.step.question import training_job
     from sartor.step.stage_table import stage_table
 
@@ -84,7 +88,16 @@ def plan(
         routing_skew=routing_skew,
     )
     searches = tuple(
-        search_plans(job, where.reached(n), n, fix, top=size_of("top", top, 10), calibration=own, progress=progress)
+        search_plans(
+            job,
+            where.reached(n),
+            n,
+            fix,
+            top=size_of("top", top, 10),
+            calibration=own,
+            progress=progress,
+            headroom=headroom,
+        )
         for n in counts
     )
     answer = PlanAnswer(
@@ -99,7 +112,7 @@ def plan(
     best, where = answer.best, answer.search.cluster
     if best is None:
         return answer
-    pricer = make_pricer(job, where, own)
+    pricer = make_pricer(job, where, own, headroom=headroom)
     costs = tuple(_cost(job, where, each, tokens) for each in searches)
     asked = None if why_not is None else _why_not(answer.search, why_not, own)
     return replace(
@@ -107,7 +120,8 @@ def plan(
         cluster=where,
         stages=stage_table(job, best.plan, where, own),
         next_steps=next_steps(pricer, best),
-        roomier=roomier(answer.search, pricer.limit_bytes),
+        roomier=roomier(answer.search, usable_bytes(where)),
+        simpler=simpler(answer.search, own),
         cost=_cost(job, where, answer.search, tokens),
         costs=costs,
         why_not=asked,
@@ -190,7 +204,10 @@ def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]
     stages = [asked.fixed["zero_stage"]] if "zero_stage" in asked.fixed else [0, 1, 2, 3]
     held = [{**asked.fixed, **dict.fromkeys(absent, 1), "zero_stage": stage} for stage in stages]
     found = [
-        search_plans(answer.job, asked.cluster, asked.num_devices, h, calibration=answer.calibration) for h in held
+        search_plans(
+            answer.job, asked.cluster, asked.num_devices, h, calibration=answer.calibration, headroom=asked.headroom
+        )
+        for h in held
     ]
     return tuple(plan for each in found for plan in each.top)
 

@@ -45,11 +45,13 @@ class Pricer:
     footprints: Footprints
     calibration: Calibration | None = None
     blocks_known: KnownBlocks | None = None
+    headroom: float = 0.0
+    """Share of what a process can fill that stays free."""
 
     @property
     def limit_bytes(self) -> float:
-        """What one device can be filled with."""
-        return usable_bytes(self.cluster)
+        """What one device may be filled with."""
+        return (1 - self.headroom) * usable_bytes(self.cluster)
 
     def step(self, plan: TrainingPlan) -> StepEstimate:
         return self.steps(self.job, plan, self.cluster, self.calibration)

@@ -33,9 +33,14 @@ def tightest(
     where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
     message = (
         f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
-        f"{format_bytes(over)} more than {small.name} has ({format_bytes(pricer.limit_bytes)})"
+        f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
     )
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
+
+
+def _has(pricer: Pricer) -> str:
+    room = format_bytes(pricer.limit_bytes)
+    return f"has ({room})" if not pricer.headroom else f"may fill ({room}, {100 * pricer.headroom:g}% left free)"
 
 
 def _relaxations(

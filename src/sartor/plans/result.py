@@ -115,6 +115,8 @@ class PlanSearch:
     rejected: Mapping[str, int]
     """Points struck out by reason, most first."""
     tightest: Tightest | None
+    headroom: float = 0.0
+    """Share of the usable memory that every plan leaves free."""
     wall_s: float = field(compare=False)
 
     @property

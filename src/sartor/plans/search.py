@@ -46,6 +46,11 @@ from sartor.step.recipes import kernels_of
 from sartor.step.running import InRun, in_a_run
 from sartor.step.tables import KnownBlocks
 
+HEADROOM = 0.05
+"""Share of a GPU's usable memory that a plan leaves free where nobody says: a predicted peak is right within about as
+much (docs/concepts/memory.md, error), and a run that dies of memory costs more than a little recomputation. A chip of
+one's own is filled whole: its memory is laid out by its compiler."""
+
 FRONT = 60
 """Points of the front that are priced in detail, evenly along it."""
 
@@ -86,16 +91,20 @@ def search_plans(
     progress: Progress | None = None,
     steps: Steps | None = None,
     footprints: Footprints | None = None,
+    headroom: float | None = None,
+    explain: bool = True,
 ) -> PlanSearch:
     """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
 
     ``fixed`` holds axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
-    recompute) to one value each. ``uneven`` False keeps stages as even as can be. ``steps`` and ``footprints`` stand in
+    recompute) to one value each. ``headroom`` is the share of memory that stays free (default: `usual_headroom`);
+    ``explain`` says what would fit where nothing does.
+    ``uneven`` False keeps stages as even as can be. ``steps`` and ``footprints`` stand in
     for ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed value that no plan of
     so many devices can have.
     """
     started = time.perf_counter()
-    pricer = make_pricer(job, cluster, calibration, steps, footprints)
+    pricer = make_pricer(job, cluster, calibration, steps, footprints, headroom)
     held = check_fixed(job, num_devices, fixed or {})
     only = {"cp": 1} if cluster.gpu.accelerator is not None else {}  # a chip's layers are not split over the sequence
     space = plan_space(job, num_devices, {**held, **only})
@@ -119,7 +128,8 @@ def search_plans(
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         placed=placed.tried,
         unplaced=placed.left,
-        tightest=None if best else tightest(pricer, num_devices, held, lean, rejected),
+        tightest=tightest(pricer, num_devices, held, lean, rejected) if explain and not best else None,
+        headroom=pricer.headroom,
         wall_s=time.perf_counter() - started,
     )
 
@@ -141,6 +151,11 @@ class HeldPlan:
     assumed: bool = False
     """Nobody said how many devices: they are those of a usual run."""
 
+    @property
+    def headroom(self) -> float:
+        """As much of the memory stays free as in a search that is not told otherwise."""
+        return usual_headroom(self.cluster)
+
     def price(self, calibration: Calibration | None = None) -> PricedPlan:
         """The plan's step and memory, whether it fits or not, as `search_plans` prices it with all of ``axes`` fixed:
         layers are placed on stages unevenly, or fewer are recomputed, where that is faster.
@@ -159,7 +174,7 @@ class HeldPlan:
     @property
     def limit_bytes(self) -> float:
         """What a device of the plan can be filled with."""
-        return usable_bytes(self.cluster)
+        return (1 - self.headroom) * usable_bytes(self.cluster)
 
     def would_fit(self, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
         """Of a plan that does not fit, changes after which it would: without more devices a replica, and with."""
@@ -204,6 +219,7 @@ def make_pricer(
     calibration: Calibration | None = None,
     steps: Steps | None = None,
     footprints: Footprints | None = None,
+    headroom: float | None = None,
 ) -> Pricer:
     """The training room's two questions about this job on this cluster."""
     from sartor.step import footprint as memory
@@ -218,7 +234,19 @@ def make_pricer(
         footprints=footprints or memory.footprint,
         calibration=known,
         blocks_known=priced_once,
+        headroom=usual_headroom(cluster) if headroom is None else _checked(headroom),
     )
+
+
+def usual_headroom(cluster: Cluster) -> float:
+    """Of a cluster of GPUs; chips of one's own are filled whole."""
+    return HEADROOM if cluster.gpu.accelerator is None else 0.0
+
+
+def _checked(headroom: float) -> float:
+    if 0 <= headroom < 1:
+        return headroom
+    raise InputError("headroom", headroom, "is a share of memory: from 0 to below 1", "0.05")
 
 
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:

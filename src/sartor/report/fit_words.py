@@ -37,12 +37,17 @@ def does_not_fit(answer: ModelEstimate) -> str:
     sizes = {word: float(getattr(of, name, 0.0)) for name, word in NAMES.items()}
     largest = sorted(sizes, key=lambda word: -sizes[word])[:3]
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
-    gpu = printable(answer.question.gpu.name)
+    gpu, room = printable(answer.question.gpu.name), format_bytes(answer.usable_bytes)
     return (
         f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
-        f"{format_bytes(answer.usable_bytes)} to fill. {_would_fit(answer.would_fit)} Times are those of a device "
-        "with enough memory."
+        f"{room} to fill{_kept(answer)}. {_would_fit(answer.would_fit)} Times are those of a "
+        "device with enough memory."
     )
+
+
+def _kept(answer: ModelEstimate) -> str:
+    held = answer.question.held
+    return f" ({100 * held.headroom:g}% is kept free)" if held is not None and held.headroom else ""
 
 
 def _would_fit(changes: tuple[Mapping[str, int | str], ...]) -> str:

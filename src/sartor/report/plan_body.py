@@ -9,6 +9,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
+from sartor.plans.simpler import Simpler
 from sartor.plans.why_not import WhyNot
 from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
@@ -55,6 +56,8 @@ def plan_body(answer: PlanAnswer) -> JsonDict:
         "tightest": None if found.tightest is None else tightest_body(found.tightest),
         "next_steps": [record(each) for each in answer.next_steps],
         "roomier": None if answer.roomier is None else priced_body(answer.roomier, source),
+        "simpler": None if answer.simpler is None else simpler_body(answer.simpler, source),
+        "headroom": found.headroom,
         "cost": None if answer.cost is None else cost_body(answer.cost),
         "why_not": None if answer.why_not is None else why_not_body(answer.why_not),
         "searches": [
@@ -62,6 +65,10 @@ def plan_body(answer: PlanAnswer) -> JsonDict:
         ],
         "assumptions": list(answer.assumptions),
     }
+
+
+def simpler_body(found: Simpler, source: str) -> JsonDict:
+    return {**priced_body(found.priced, source), "slower": found.slower, "without": list(found.without)}
 
 
 def model_body(answer: PlanAnswer) -> JsonDict:

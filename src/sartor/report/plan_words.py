@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.report.words import interval_text, printable, three_digits
+from sartor.report.words import interval_text, printable, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -58,7 +58,27 @@ def headline(answer: PlanAnswer) -> str:
         f"Best of {found.evaluated:,} plans: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
-        f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}. {bound_text(best)}"
+        f"{memory_text(best, limit)}. {bound_text(best)}{_simpler(answer)}"
+    )
+
+
+def memory_text(best: PricedPlan, limit: float) -> str:
+    """``61.2 GiB of 79.2 GiB``; of a device that its allocator fills to the brim, what is in use."""
+    if best.peak_bytes < limit * (1 - 1e-6):
+        return f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}"
+    used = format_bytes(float(best.footprint.allocated_bytes))
+    return f"all of {format_bytes(limit)}, {used} of it in use: the allocator gives idle blocks back to stay inside"
+
+
+def _simpler(answer: PlanAnswer) -> str:
+    """The plan to prefer for its simplicity, and what it costs."""
+    found = answer.simpler
+    if found is None:
+        return ""
+    without = ", ".join(found.without)
+    return (
+        f" Simpler, without {without}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
+        f"({signed_share(found.slower)}, inside the interval)."
     )
 
 

@@ -1,0 +1,91 @@
+"""The simplest plan whose step lies inside the best plan's interval: fewer mechanisms to set up, and to go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
+from sartor.plans.result import PlanSearch, PricedPlan
+
+LOOKED_AT = 4
+"""Sets of dims whose plainest plans are priced, beside the best of every set."""
+
+PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0}
+"""Of a plan with no more than its degrees need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simpler:
+    """A plan with fewer mechanisms than the best, how much slower it is predicted, and what it does without."""
+
+    priced: PricedPlan
+    slower: float
+    """Share of the best plan's step."""
+    without: tuple[str, ...]
+
+
+def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpler | None:
+    """Of a search: the plan with fewest mechanisms whose step lies inside the best plan's 80% interval, as pairs that
+    near are often ranked wrongly (docs/accuracy.md); None where no plan has fewer."""
+    best = search.best
+    if best is None or search.cluster.gpu.accelerator is not None:
+        return None
+    near = [each for each in _candidates(search, calibration) if each.step_s <= best.high_s]
+    few = min(near, key=lambda each: (len(mechanisms(each.plan)), each.step_s), default=best)
+    if len(mechanisms(few.plan)) >= len(mechanisms(best.plan)):
+        return None
+    without = tuple(word for word in mechanisms(best.plan) if word not in mechanisms(few.plan))
+    return Simpler(priced=few, slower=few.step_s / best.step_s - 1, without=without)
+
+
+def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
+    """What a plan needs beyond replicas with a sharded optimizer."""
+    dims = plan.dims
+    on = {
+        "tensor parallelism": int(dims.tp) > 1,
+        "pipeline stages": int(dims.pp) > 1,
+        "context parallelism": int(dims.cp) > 1,
+        "expert parallelism": int(dims.ep) > 1,
+        "interleaved stages": int(plan.virtual_stages) > 1,
+        "another pipeline schedule": plan.schedule != PipelineSchedule.ONE_F_ONE_B,
+        "uneven stages": plan.stage_layers is not None and len(set(plan.stage_layers)) > 1,
+        "sharded gradients or weights": int(plan.zero_stage) > 1,
+        "recomputation": plan.recompute != Recompute.NONE,
+        "recomputation of some layers": plan.recompute == Recompute.FULL and int(plan.recompute_layers) >= 0,
+        "optimizer in host memory": bool(plan.optimizer_offload),
+    }
+    return tuple(word for word, is_on in on.items() if is_on)
+
+
+def _candidates(search: PlanSearch, calibration: Calibration | None) -> Iterator[PricedPlan]:
+    """The best of every set of dims, and of the first few the plainest plans."""
+    yield from search.top
+    for each in search.top[:LOOKED_AT]:
+        dims = each.plan.dims
+        plain = {**PLAIN, **{name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}}
+        plain["zero_stage"] = min(int(each.plan.zero_stage), 1)
+        for recompute in (Recompute.NONE, Recompute.FULL):
+            yield from _plainest(search, {**plain, "recompute": int(recompute), **search.fixed}, calibration)
+
+
+def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibration | None) -> tuple[PricedPlan, ...]:
+    from sartor.plans.search import search_plans
+
+    try:
+        found = search_plans(
+            search.job,
+            search.cluster,
+            search.num_devices,
+            fixed,
+            top=1,
+            uneven=False,
+            calibration=calibration,
+            headroom=search.headroom,
+            explain=False,
+        )
+    except InputError:  # a trainer that has no such plan
+        return ()
+    return found.top
