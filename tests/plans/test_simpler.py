@@ -10,7 +10,7 @@ from sartor.plans.simpler import mechanisms
 from sartor.report.plan_words import headline, memory_text
 from sartor.step.footprint import usable_bytes
 
-ASKED = {"num_devices": 16, "global_batch_size": 64, "seq_len": 4096}
+ASKED = {"num_devices": 64, "global_batch_size": 512, "seq_len": 8192}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_more_headroom_never_makes_a_step_shorter(answer: sartor.answers.PlanAns
 
 @pytest.mark.parametrize("headroom", [-0.1, 1.0])
 def test_headroom_is_a_share(headroom: float) -> None:
-    with pytest.raises(InputError, match="from 0 to below 1"):
+    with pytest.raises(InputError, match="share of memory, from 0 to below 1"):
         sartor.plan("llama-3-8b", "dgx-h100", headroom=headroom, **ASKED)  # type: ignore[arg-type]
 
 

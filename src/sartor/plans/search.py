@@ -246,7 +246,7 @@ def usual_headroom(cluster: Cluster) -> float:
 def _checked(headroom: float) -> float:
     if 0 <= headroom < 1:
         return headroom
-    raise InputError("headroom", headroom, "is a share of memory: from 0 to below 1", "0.05")
+    raise InputError("headroom", headroom, "must be a share of memory, from 0 to below 1", "0.05")
 
 
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:

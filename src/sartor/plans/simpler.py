@@ -29,14 +29,16 @@ class Simpler:
 
 def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpler | None:
     """Of a search: the plan with fewest mechanisms whose step lies inside the best plan's 80% interval, as pairs that
-    near are often ranked wrongly (docs/accuracy.md); None where no plan has fewer."""
+    near are often ranked wrongly (docs/accuracy.md), with none the best has not; None where no plan has fewer."""
     best = search.best
     if best is None or search.cluster.gpu.accelerator is not None:
         return None
+    known = set(mechanisms(best.plan))
     near = [each for each in _candidates(search, calibration) if each.step_s <= best.high_s]
-    few = min(near, key=lambda each: (len(mechanisms(each.plan)), each.step_s), default=best)
-    if len(mechanisms(few.plan)) >= len(mechanisms(best.plan)):
+    near = [each for each in near if known > set(mechanisms(each.plan))]
+    if not near:
         return None
+    few = min(near, key=lambda each: (len(mechanisms(each.plan)), each.step_s))
     without = tuple(word for word in mechanisms(best.plan) if word not in mechanisms(few.plan))
     return Simpler(priced=few, slower=few.step_s / best.step_s - 1, without=without)
 
@@ -52,7 +54,7 @@ def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
         "interleaved stages": int(plan.virtual_stages) > 1,
         "another pipeline schedule": plan.schedule != PipelineSchedule.ONE_F_ONE_B,
         "uneven stages": plan.stage_layers is not None and len(set(plan.stage_layers)) > 1,
-        "sharded gradients or weights": int(plan.zero_stage) > 1,
+        "sharded weights": int(plan.zero_stage) == 3,
         "recomputation": plan.recompute != Recompute.NONE,
         "recomputation of some layers": plan.recompute == Recompute.FULL and int(plan.recompute_layers) >= 0,
         "optimizer in host memory": bool(plan.optimizer_offload),
@@ -66,7 +68,7 @@ def _candidates(search: PlanSearch, calibration: Calibration | None) -> Iterator
     for each in search.top[:LOOKED_AT]:
         dims = each.plan.dims
         plain = {**PLAIN, **{name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}}
-        plain["zero_stage"] = min(int(each.plan.zero_stage), 1)
+        plain["zero_stage"] = min(int(each.plan.zero_stage), 2)
         for recompute in (Recompute.NONE, Recompute.FULL):
             yield from _plainest(search, {**plain, "recompute": int(recompute), **search.fixed}, calibration)
 
