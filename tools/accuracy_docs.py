@@ -95,8 +95,9 @@ With the constants that ship, by source. *After 3 runs*: error on the other runs
 used to calibrate (`--shots 3`). Sources that **nothing was fitted to** (published later):
 
 {new}
-**These runs show where predictions fail today**: very large clusters, networks that the source does not describe, new
-TPUs, LoRA. Check a prediction against a few runs of your own before relying on it. Sources in the fit:
+**These runs show where predictions fail today**: V100, experts sharded by FSDP, bf16 on Hopper and Blackwell under NeMo
+(a fifth too slow), long sequences on new TPUs. Check a prediction against a few runs of your own before relying on
+it. Sources in the fit:
 
 {fitted}
 {totals}

@@ -86,6 +86,8 @@ def write_tables(data: Path, folder: Path, *, training_only: bool = False) -> No
         names = ["precision", "experts_kind"]
         by_class = training_body(validate_training(data / "end_to_end", group_by=names, worst=0))
         head = ("by", "name", *TRAINING)
+        tuned = training_body(validate_training(data / "end_to_end", table="finetune", group_by=["source"], worst=0))
+        training["groups"] += [{**each, "source": f"{each['source']}, LoRA"} for each in tuned["groups"]]
         _write(folder / "accuracy_training.csv", head, training_rows(training, by_class))
         notes["Training"] = training["not_expressed"]
     if not training_only:

@@ -58,8 +58,9 @@ def training_lines() -> Iterator[tuple[str, str, str]]:
     new = new_sources()
     means = sorted(float(row["mape"]) for row in new)
     runs = sum(int(row["runs"]) for row in new)
+    mean = sum(float(row["mape"]) * int(row["runs"]) for row in new) / runs
     name = f"training step, {len(new)} sources published later"
-    yield (name, f"{runs} runs", f"{means[0]:.0%} to {means[-1]:.0%} by source")
+    yield (name, f"{runs} runs", f"{mean:.0%} ({means[0]:.0%} to {means[-1]:.0%} by source)")
 
 
 def demo_output() -> str:

@@ -290,3 +290,11 @@ def test_several_links_of_a_device_add_up() -> None:
     cluster = training_case(made(gpu="MI300X-192GB", intra_node="XGMI 7x128 GB/s")).cluster
     assert cluster is not None
     assert cluster.tiers[0].bytes_per_s == 7 * 64e9
+
+
+def test_expert_parallelism_nobody_states_is_as_wide_as_a_node() -> None:
+    experts = {"experts": 32, "topk": 4, "moe_d_ff": 1792, "tp": 1, "pp": 1, "dp": 16}
+    for stated, wide in (("", 8), (2, 2)):
+        plan = training_case(made(**experts, ep=stated)).plan
+        assert plan is not None
+        assert plan.dims.ep == wide

@@ -162,6 +162,10 @@ def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[Pa
     """
     tp, pp, cp, ep = (whole(row, name) or 1 for name in ("tp", "pp", "cp", "ep"))
     dp = whole(row, "dp") or max(1, cluster.num_devices // (tp * pp * cp))
+    experts = whole(row, "experts") or 1
+    if experts > 1 and dp * cp > 1 and not whole(row, "ep"):
+        ep = math.gcd(experts, dp * cp, cluster.devices_per_node)
+        said.append("expert parallelism not stated: as wide as a node where experts divide")
     sp = row.get("sp", "")
     if sp == "" and tp > 1:
         said.append("sequence parallelism not stated: on where tp > 1")
