@@ -211,12 +211,21 @@ def test_better_values_can_be_clicked(open_page: Callable[..., Any]) -> None:
 
 def test_the_smallest_edit_is_applied_and_can_be_reset(open_page: Callable[..., Any]) -> None:
     page = open_page()
+    page.locator("#ask-model").select_option("GPT-3 2.7B")
+    settled(page)
     page.locator("#smallest").click()
     until(page, "/as fast/.test(document.querySelector('#edit-says').textContent)")
     settled(page)
     assert page.locator(".field.changed").count() >= 1
     page.locator("#reset").click()
     settled(page)
+    assert page.locator(".field.changed").count() == 0
+
+
+def test_a_shape_that_nothing_surely_betters_is_kept(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#smallest").click()
+    until(page, "/Keep this shape/.test(document.querySelector('#edit-says').textContent)")
     assert page.locator(".field.changed").count() == 0
 
 
