@@ -71,13 +71,14 @@ FREE: tuple[Free, ...] = (
     _free("network_factor", "default", 1.1, 0.2),
     _free("sm_contention", "default", 0.15, 0.3),
     _free("jitter", "default", 0.003, 0.4),
+    _free("throttle_share", "precision.16bit", 0.7, 0.2),
     _free("throttle_share", "precision.fp8", 0.7, 0.2),
     _free("throttle_share", "precision.fp4", 0.7, 0.2),
     _free("compute_factor", "precision.32bit", 1.0, 0.1),
     _free("compute_factor", ("precision.fp8", "precision.fp4"), 1.0, 0.05),
     _free("compute_factor", "generation.hopper", 1.0, 0.1),
     _free("compute_factor", "generation.blackwell", 1.0, 0.1),
-    _free("compute_factor", ("generation.tpu_v4", "generation.tpu_v5e", "generation.tpu_v5p"), 0.95, 0.1),
+    _free("compute_factor", tuple(f"generation.tpu_{name}" for name in ("v4", "v5e", "v5p", "v6e", "v7")), 0.95, 0.1),
     _free("attention_factor", tuple(f"{name}.hopper" for name in TORCH), 2.0, 0.3),
     _free("attention_factor", tuple(f"{name}.ampere" for name in TORCH), 1.2, 0.2),
     _free("compute_factor", TORCH, 1.0, 0.1),
@@ -301,6 +302,18 @@ def show(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -> dic
     return out
 
 
+def show_each(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -> None:
+    """Figures source by source."""
+    print(f"\n{title}")
+    of = np.array([case.words["source"] for case in runs.cases])
+    for name in sorted(set(of)):
+        told = figures(residual[of == name], sigma[of == name])
+        print(f"  {name:24s}" + "  ".join(f"{k} {v:.3f}" for k, v in told.items()))
+
+
+LARGE = 1024
+"""Devices above which runs are judged by constants fitted on runs of at most so many."""
+
 EVERY_WAY = ("source", "device", "model")
 
 SIGMA = {
@@ -342,6 +355,13 @@ def main() -> None:
     show("source held out", runs, by_source, sigma)
     by_device = held_out(runs, x, base, slope, [case.cluster.gpu.name for case in every])  # type: ignore[union-attr]
     show("device held out", runs, by_device, sigma)
+    show_each("source held out, each", runs, by_source, sigma)
+    by_trainer = held_out(runs, x, base, slope, [case.job.trainer.name for case in every])  # type: ignore[union-attr]
+    show("trainer held out", runs, by_trainer, sigma)
+    large = np.array([int(case.words["n_gpu"]) > LARGE for case in every])
+    by_scale = held_out(runs, x, base, slope, ["large" if above else "" for above in large])
+    if large.any():
+        print(f"\nfitted on at most {LARGE} devices, judged above: {figures(by_scale[large], sigma[large])}")
     by_model = held_out(runs, x, base, slope, [case.words["model"] for case in every])
     show("model held out", runs, by_model, sigma)
     generations = [case.cluster.gpu.generation for case in every]  # type: ignore[union-attr]
@@ -354,9 +374,12 @@ def main() -> None:
         errors = {"in_sample": base, "source_held_out": by_source, "device_held_out": by_device}
         errors |= {"model_held_out": by_model, "generation_held_out": by_generation}
         table = _with_widths(runs, table_of(x), errors, sigma)
+        errors["trainer_held_out"] = by_trainer
         table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma)}
         sigma = np.array([each.log_sigma for each in runs.outcomes(table)])
         told = {how: show(f"{how}, intervals refitted", runs, of, sigma) for how, of in errors.items()}
+        if large.any():
+            told["scale_held_out"] = {f"above {LARGE} devices": figures(by_scale[large], sigma[large])}
         OUT.write_text(_toml(table, every, told))
         print(f"wrote {OUT}")
 
