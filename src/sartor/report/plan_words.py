@@ -202,7 +202,9 @@ def why_not_text(asked: WhyNot) -> str:
     if asked.reason is None:
         compared = "as fast as the best" if abs(slower) < 5e-4 else f"{100 * slower:.1f}% slower than the best"
         return f"{plan_words(plan.plan)}: {compared}, and fits."
-    return f"{printable(asked.reason[:1].upper() + asked.reason[1:])}. Compared below: {plan_words(plan.plan)}."
+    named = "=" in asked.reason.split(" ", 1)[0]  # an axis and its value, which stay as written
+    reason = asked.reason if named else asked.reason[:1].upper() + asked.reason[1:]
+    return f"{printable(reason)}. Compared below: {plan_words(plan.plan)}."
 
 
 def next_lines(answer: PlanAnswer) -> list[str]:
