@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from sartor.errors import InputError
+from sartor.errors import InputError, InternalError
 from sartor.web.lanes import Lane, busy
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import ROUTES, Route
@@ -26,7 +26,7 @@ def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
     """The routes. Workers start and end with ``web.front``."""
     return Starlette(
         routes=[Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
 
 
@@ -112,6 +112,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     reply = response_of(refused(refusal, status=status))
     reply.headers.update(getattr(error, "headers", None) or {})
     return reply
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """An error of our own, in the process that takes requests; the traceback goes to stderr."""
+    why = f"internal error (please report {request.method} {request.url.path[:100]}): {type(error).__name__}"
+    return response_of(refused(InternalError("sartor", why), status=500))
 
 
 def response_of(reply: Reply, *, close: bool = False) -> Response:
