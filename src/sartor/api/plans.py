@@ -59,12 +59,8 @@ def plan(
     one, ``simple`` searches plans of data and tensor parallelism alone. Raises ``InputError``; where nothing fits, the
     answer says what would.
     """
-    from sartor.plans.next import next_steps, roomier
-    from sartor.plans.search import make_pricer, search_plans
-    from sartor.plans.simpler import simpler
-    from sartor.step.footprint import usable_bytes
+    from sartor.plans.search import search_plans
     from sartor.step.question import training_job
-    from sartor.step.stage_table import stage_table
 
     reading = read(model, set)
     fix = _simple(fix) if simple else fix
@@ -109,11 +105,25 @@ def plan(
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
+    return _explained(answer, tokens, why_not, headroom)
+
+
+def _explained(
+    answer: PlanAnswer, tokens: float, why_not: Mapping[str, int | str] | None, headroom: float | None
+) -> PlanAnswer:
+    """The answer with what is said of its best plan: stages, next steps, costs, and why not another plan."""
+    from sartor.plans.next import next_steps, roomier
+    from sartor.plans.search import make_pricer
+    from sartor.plans.simpler import simpler
+    from sartor.step.footprint import usable_bytes
+    from sartor.step.stage_table import stage_table
+
     best, where = answer.best, answer.search.cluster
     if best is None:
         return answer
+    job, own = answer.job, answer.calibration
     pricer = make_pricer(job, where, own, headroom=headroom)
-    costs = tuple(_cost(job, where, each, tokens) for each in searches)
+    costs = tuple(_cost(job, where, each, tokens) for each in answer.searches)
     asked = None if why_not is None else _why_not(answer.search, why_not, own)
     return replace(
         answer,

@@ -95,7 +95,7 @@ def ask(
     reading = read(model, set)
     where, device = _where(gpu, cluster)
     _train_in_16_bits(device)
-    asked = _Asked(
+    asked = _Pass(
         reading=reading,
         gpu=device,
         phase=word_of(Phase, "phase", phase),
@@ -155,7 +155,7 @@ def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, fram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Pass:
     """One pass of a model on a device, as far as somebody said."""
 
     reading: ModelReading
@@ -167,7 +167,7 @@ class _Asked:
     dtype: str | None
     attention: str
 
-    def traced(self) -> _Asked:
+    def traced(self) -> _Pass:
         """With what is not said of a traced model as it was traced."""
         traced = self.reading.shape.traced
         if traced is None:
@@ -186,7 +186,7 @@ class _Asked:
 
 
 def _training(
-    asked: _Asked, spread: Spread, cluster: Cluster, framework: str | None, own: Calibration | None, eager: bool
+    asked: _Pass, spread: Spread, cluster: Cluster, framework: str | None, own: Calibration | None, eager: bool
 ) -> Question:
     """One device's share of a training step."""
     size_of("context_len", asked.context_len, 0, least=0)
@@ -238,7 +238,7 @@ def _train_in_16_bits(gpu: Gpu) -> None:
         raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm prices single GEMMs")
 
 
-def _inference(asked: _Asked, spread: Spread, own: Calibration | None, eager: bool) -> Question:
+def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: bool) -> Question:
     """One pass on a tensor-parallel group of devices."""
     decodes, shape = asked.phase is Phase.DECODE, asked.reading.shape
     if decodes and shape.encoder_only:

@@ -14,7 +14,7 @@ from sartor.designs.bounding import Bounding
 from sartor.designs.candidates import EQUAL, priced
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.result import Progress
-from sartor.designs.tasks import Evaluated, PointTask, Result
+from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedule.makespan import SCHEDULE_LIMIT_S, timing_fields
 
 Array = npt.NDArray[Any]
@@ -76,7 +76,7 @@ class SearchState(Bounding):
 
     def add(self, result: Result) -> None:
         """Keep what the points of a task reached; one that may reach more waits with its new bound and more time."""
-        assert isinstance(result, Evaluated)
+        assert isinstance(result, EvaluatedPoints)
         cores = timing_fields(result.evaluations[0].point.accelerator)
         self.schedules.setdefault(cores, {}).update(result.schedules)
         for evaluation in result.evaluations:

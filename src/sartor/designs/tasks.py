@@ -68,7 +68,7 @@ class PointTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class EvaluatedPoints:
     """What the points of a task reach, and the schedules that are new or better known than before."""
 
     evaluations: tuple[Evaluation, ...]
@@ -76,7 +76,7 @@ class Evaluated:
 
 
 Task = WorkTask | PlanTask | PointTask
-Result = Array | Evaluated
+Result = Array | EvaluatedPoints
 """Rates [models, candidates] of a first bound and [recomputations, memories, candidates] of a second."""
 
 
@@ -119,13 +119,13 @@ def _plan(question: DesignQuestion, task: PlanTask) -> Array:
     return rates
 
 
-def _points(question: DesignQuestion, task: PointTask, check: Callable[[], None]) -> Evaluated:
+def _points(question: DesignQuestion, task: PointTask, check: Callable[[], None]) -> EvaluatedPoints:
     cores = timing_fields(task.points[0].accelerator)
     known = {(cores, name): interval for name, interval in task.known}
     store = ScheduleStore(seconds=dict(known), blocks=_proved(question), check=check)
     evaluations = tuple(evaluate_point(question, point, store) for point in task.points)
     found = ((name, interval) for (_, name), interval in store.seconds.items())
-    return Evaluated(
+    return EvaluatedPoints(
         evaluations=evaluations,
         schedules=tuple((name, interval) for name, interval in found if known.get((cores, name)) != interval),
     )

@@ -23,7 +23,7 @@ from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Progress
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import Evaluated, PlanTask, PointTask, Result, Task, WorkTask
+from sartor.designs.tasks import EvaluatedPoints, PlanTask, PointTask, Result, Task, WorkTask
 from sartor.engine.codec import (
     architecture_dict,
     dumps,
@@ -169,7 +169,7 @@ class SearchStore:
         row = self.store.connection.execute(where, (self.search, task.key)).fetchone()
         return None if row is None else np.asarray(np.load(BytesIO(zlib.decompress(row[0])), allow_pickle=False))
 
-    def _points(self, task: PointTask) -> Evaluated | None:
+    def _points(self, task: PointTask) -> EvaluatedPoints | None:
         """All points of the task as they were evaluated; None unless all are known."""
         where = "SELECT outcomes, bounds, schedules FROM points WHERE search=? AND candidate=? AND hbm_bytes=?"
         where += " AND schedule_limit_s=? AND floor=?"
@@ -181,12 +181,12 @@ class SearchStore:
             outcomes = self._value(row[0])
             found.append(Evaluation(point=point, outcomes=outcomes, bounds=tuple(json.loads(row[1]))))
             schedules.update({name: (least, reached) for name, least, reached in json.loads(row[2])})
-        return Evaluated(evaluations=tuple(found), schedules=tuple(schedules.items()))
+        return EvaluatedPoints(evaluations=tuple(found), schedules=tuple(schedules.items()))
 
     def put(self, task: Task, result: Result) -> None:
         """Keep the result of a task, all of it or nothing. Raises ``InputError`` when the disk is full."""
         with self.store.writing() as connection:
-            if isinstance(result, Evaluated):
+            if isinstance(result, EvaluatedPoints):
                 self._put_points(connection, result)
             else:
                 assert isinstance(task, WorkTask | PlanTask)
@@ -196,7 +196,7 @@ class SearchStore:
                 connection.execute("INSERT OR REPLACE INTO bounds (search, key, value) VALUES (?, ?, ?)", row)
             self._put_steps(connection)
 
-    def _put_points(self, connection: sqlite3.Connection, result: Evaluated) -> None:
+    def _put_points(self, connection: sqlite3.Connection, result: EvaluatedPoints) -> None:
         schedules = [[name, *interval] for name, interval in result.schedules]
         rows = []
         for each in result.evaluations:

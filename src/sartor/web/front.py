@@ -22,7 +22,7 @@ PATIENCE_S = 0.5
 """Delay after which the rest is loaded without a request."""
 
 
-class Front:
+class WebApp:
     """The ASGI application: pages from memory, requests to ``web.app`` and its workers."""
 
     def __init__(self, settings: Settings) -> None:

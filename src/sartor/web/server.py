@@ -41,7 +41,7 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
     try:
         import uvicorn
 
-        from sartor.web.front import Front
+        from sartor.web.front import WebApp
         from sartor.web.guard import Guard
         from sartor.web.protocol import patient
     except ImportError as error:
@@ -54,7 +54,7 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
             await super().startup(sockets=sockets)
             ready()
 
-    app, protocol = Guard(Front(settings), settings), patient(settings.upload_s)
+    app, protocol = Guard(WebApp(settings), settings), patient(settings.upload_s)
     Server(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
 
 

@@ -132,7 +132,7 @@ JOINT_VENDOR = "NVIDIA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Borrower:
     """Coefficients of GEMMs that are looked for."""
 
     gpu: Gpu
@@ -156,23 +156,23 @@ class _Asked:
 
 def gemm_coefficients(gpu: Gpu, dtype: DType, assumed: GemmCoefficients) -> Found:
     """Coefficients of the device's GEMMs in ``dtype`` by the first rule that finds some, else ``assumed``."""
-    asked = _Asked(gpu=gpu, dtype=dtype, relative=relative_of(gpu))
+    asked = _Borrower(gpu=gpu, dtype=dtype, relative=relative_of(gpu))
     found = (rule(asked) for rule in GEMM_RULES)
     return next((each for each in found if each), Found(coefficients=assumed, record={}))
 
 
-def _own_fit(asked: _Asked) -> Found | None:
+def _own_fit(asked: _Borrower) -> Found | None:
     """1. The device's own fit, of the type or of a sibling."""
     table = next(_tables(asked.gpu.name, asked.dtypes), None)
     return Found(coefficients=_gemm(table), own=True, record=_record(table)) if table else None
 
 
-def _joint_fit(asked: _Asked) -> Found | None:
+def _joint_fit(asked: _Borrower) -> Found | None:
     """2. The joint fit of all generations, for devices with no relative of the same kind of SM."""
     return _joint(asked, asked.dtype, near="joint")
 
 
-def _relatives_fit(asked: _Asked) -> Found | None:
+def _relatives_fit(asked: _Borrower) -> Found | None:
     """3. The relative's fit, of the type or of a sibling, else that of the relative's relative. Not of general cores:
     their clock under a power limit is part of a fit, so other dies take rule 4."""
     return _fit_of(asked, asked.relative) or (None if asked.general else _fit_of(asked, _two_away(asked.relative)))
@@ -184,7 +184,7 @@ def _two_away(near: Relative) -> Relative:
     return replace(far, widen=max(near.widen, far.widen))
 
 
-def _fit_of(asked: _Asked, relative: Relative) -> Found | None:
+def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
     table = next(_tables(relative.name, asked.dtypes), None)
     if table is None or (asked.general and not relative.same_die):
         return None
@@ -196,7 +196,7 @@ def _fit_of(asked: _Asked, relative: Relative) -> Found | None:
     return Found(coefficients=found, record=_record(table) | lender)
 
 
-def _general_cores(asked: _Asked) -> Found | None:
+def _general_cores(asked: _Borrower) -> Found | None:
     """4. fp32: a relative's relative on the same die, else the vendor's device for general cores at the clock that this
     device's power limit allows: nearer than the device's own matrix units."""
     further, gpu = _further(asked.relative), asked.gpu
@@ -211,13 +211,13 @@ def _general_cores(asked: _Asked) -> Found | None:
     return Found(coefficients=found, record=_record(table) | borrowed_from(asked.general))
 
 
-def _own_16_bits(asked: _Asked) -> Found | None:
+def _own_16_bits(asked: _Borrower) -> Found | None:
     """5. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
     table = next(_tables(asked.gpu.name, (DType.BF16, DType.FP16)), None)
     return Found(coefficients=widened(_gemm(table), 2.0), record=_record(table)) if table else None
 
 
-def _others_16_bits(asked: _Asked) -> Found | None:
+def _others_16_bits(asked: _Borrower) -> Found | None:
     """6. The same of the joint fit, else of the relative."""
     for dtype in (DType.BF16, DType.FP16):
         joint = _joint(asked, dtype, widen=OTHER_UNITS)
@@ -230,7 +230,7 @@ def _others_16_bits(asked: _Asked) -> Found | None:
     return None
 
 
-GEMM_RULES: tuple[Callable[[_Asked], Found | None], ...] = (
+GEMM_RULES: tuple[Callable[[_Borrower], Found | None], ...] = (
     _own_fit,
     _joint_fit,
     _relatives_fit,
@@ -240,7 +240,7 @@ GEMM_RULES: tuple[Callable[[_Asked], Found | None], ...] = (
 )
 
 
-def _joint(asked: _Asked, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
+def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
     """The fit of all generations at once, or the one that leans on its kind of SM, on this device's datasheet: for
     devices that ``kin.toml`` says so of, and for those it does not know whose maker's generations were fitted. Its
     interval is what generations held out need."""
