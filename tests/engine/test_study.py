@@ -249,11 +249,11 @@ def test_any_flipped_bit_is_a_sentence_or_changes_nothing(
                     assert [each for each in before if each in there] == list(there), (bit, name)
                     assert len(there) == len(before) or "left out" in str(said[0].message)
             except InputError as error:
-                assert "--study" in str(error)  # noqa: PT017
+                assert "study=" in str(error)  # noqa: PT017
             try:
                 assert facts(search(path, Scripted())) == facts(whole[1]), bit
             except InputError as error:
-                assert "--study" in str(error)  # noqa: PT017
+                assert "study=" in str(error)  # noqa: PT017
         for beside in tmp_path.iterdir():
             beside.unlink()
 
