@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench lab matrix docs clean
+.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,11 @@ matrix: ## the fast tests on the lowest and newest dependencies, Python 3.11 to 
 
 bench: .venv/dev.stamp ## speed as ratios against the naive way, in one run
 	@for f in benchmarks/bench_*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+N ?= 1000
+SEED ?= 0
+fuzz: .venv/dev.stamp ## mutated files through every reader; N=1000 SEED=0 READERS=config,gpu
+	$(BIN)/python tests/fuzz/contract.py --number $(N) --seed $(SEED) $(if $(READERS),--readers $(READERS))
 
 lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200_sxm.fp8 runs one on ../shared/data
 	@$(BIN)/python lab/run.py $(FIT) $(ARGS)

@@ -80,7 +80,8 @@ def _layer_s(question: Question, found: Estimate) -> Floats:
     """Seconds of one layer, the mean where they differ."""
     pairs = zip(found.graph.operators, found.costs, strict=True)
     layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
-    return layers / sum(stack.num_layers for stack in question.reading.shape.stacks if stack.is_text)
+    stacks = question.reading.shape.stacks
+    return layers / sum(stack.num_layers for stack in [each for each in stacks if each.is_text] or stacks)
 
 
 def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
