@@ -18,7 +18,6 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
-from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
@@ -58,14 +57,14 @@ class Evaluator:
     def times(self, points: Points, workload: Workload, gpus: tuple[Gpu, ...]) -> tuple[FloatArray, ...]:
         """Predicted seconds of ``workload`` with the shape of every point [N], on every device."""
         space = points.space
-        graph = self.graph(replace(workload, shape=edit(space.shape, **space.grid())))
+        graph = self.graph(replace(workload, shape=space.edited(space.grid())))
         groups, at_points = _grouped(graph, points)
         return tuple(self._sum(groups, at_points, points, gpu, workload.phase) for gpu in gpus)
 
     def flops(self, points: Points, workload: Workload) -> FloatArray:
         """FLOPs in matrix multiplications of ``workload`` with the shape of every point [N]."""
         space = points.space
-        groups, at_points = _grouped(self.graph(replace(workload, shape=edit(space.shape, **space.grid()))), points)
+        groups, at_points = _grouped(self.graph(replace(workload, shape=space.edited(space.grid()))), points)
         total = np.zeros(points.size)
         for operators in groups.values():
             total += look_up(OperatorGraph(operators=tuple(operators)).matmul_flops, points.index)

@@ -21,7 +21,7 @@ from sartor.model.workload import Workload
 def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str, str]:
     """Field -> why a change of it would make a different model."""
     found = {
-        **_mixed(shape),
+        **mixed(shape),
         **_latent(shape),
         **_given(shape),
         **_experts(shape),
@@ -37,7 +37,7 @@ def _layers_of(shape: TransformerShape) -> list[Layer]:
     return [run.layer for run in shape.main.runs]
 
 
-def _mixed(shape: TransformerShape) -> dict[str, str]:
+def mixed(shape: TransformerShape) -> dict[str, str]:
     """Fields that differ between layers, so one value for all would be a different model."""
     seen: dict[str, set[Any]] = {}
     for field, value in (pair for layer in _layers_of(shape) for pair in _sizes(layer)):

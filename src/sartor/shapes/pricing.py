@@ -144,7 +144,7 @@ class Priced:
     def offered(self, at: npt.NDArray[np.int64]) -> Offered:
         """Those of the points at these positions whose gain at equal work is surely one: its interval is above 1."""
         if len(at):
-            shape = edit(self.workload.shape, **self.points.take(at).fields())
+            shape = self.points.space.edited(self.points.take(at).fields())
             priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
             at = at[np.broadcast_to(self.gains(priced, self.prices.work[at]).low > 1, at.shape)]
         return Offered(

@@ -8,7 +8,7 @@ the range that keeps the model's size exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
+from sartor.shapes.frozen import mixed
 from sartor.shapes.quality import QualityGuard, allowed
 
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +59,11 @@ class Space:
         """The baseline's values of the fields on the axes."""
         own = self.shape.fields()
         return {field: int(own[field]) for axis in self.axes for field in axis.values}
+
+    def edited(self, fields: Mapping[str, IntArray]) -> TransformerShape:
+        """The shape with these fields; one that differs between its layers stays as it is in each."""
+        kept = mixed(self.shape)
+        return edit(self.shape, **{name: values for name, values in fields.items() if name not in kept})
 
     def grid(self) -> dict[str, IntArray]:
         """Fields as an open grid: axis i of the space is axis i of its fields' arrays, all others have length 1."""
@@ -162,7 +168,7 @@ def _widths_between(space: Space, before: tuple[IntArray, ...], low: int, high: 
 
 
 def _count(space: Space, index: Sequence[IntArray]) -> ParamCounts:
-    return count_params(edit(space.shape, **space.at(index)))
+    return count_params(space.edited(space.at(index)))
 
 
 def _expand(before: tuple[IntArray, ...], first: IntArray, last: IntArray) -> tuple[IntArray, ...]:
@@ -177,7 +183,7 @@ def _checked_points(space: Space, index: tuple[IntArray, ...], dims: ParallelDim
     """The remaining conditions: the guard on the width, whole shards, and, for experts, parameters per token."""
     fields, own = space.at(index), space.baseline
     counts = _count(space, index)
-    mask = allowed(guard, fields, own) & np.asarray(feasible(edit(space.shape, **fields), dims))
+    mask = allowed(guard, fields, own) & np.asarray(feasible(space.edited(fields), dims))
     active = count_params(space.shape).active
     if "num_experts" in own:
         mask = mask & (np.abs(counts.active - active) <= max(guard.active * guard.width, 1e-12) * active)

@@ -88,12 +88,13 @@ def _named_outputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, L
 
 def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens once; decoding
-    reads them from the cache."""
+    reads them from the cache, and without an image or a recording there are none."""
     named = named_inputs(setting, mixer)
     if not mixer.cross:
         return beside(*linears(setting, named, mixer.num_kv_heads))
     queries = [pair for pair in named if pair[1].name not in ("k", "v")]
-    encoded = [] if setting.decoding else [pair for pair in named if pair[1].name in ("k", "v")]
+    nothing = setting.decoding or _is_zero(setting.encoder_len)
+    encoded = [] if nothing else [pair for pair in named if pair[1].name in ("k", "v")]
     rows = setting.batch * setting.encoder_len
     return beside(
         *linears(setting, queries, mixer.num_kv_heads), *linears(setting, encoded, mixer.num_kv_heads, rows=rows)
