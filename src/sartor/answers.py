@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
     from sartor.rules.rule import Finding
+    from sartor.shapes.codesign import CoDesign
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
     from sartor.step.run_cost import RunCost
@@ -194,6 +195,8 @@ class Advice:
     search: ShapeSearch
     after: ModelEstimate | None
     """The recommended shape's own estimate; None when nothing beats the baseline."""
+    codesign: CoDesign | None = None
+    """One shape for several phases on all devices, where they were asked for with weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
-from sartor.api.questions import ask, takes
+from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -25,6 +26,7 @@ from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
+from sartor.model.workload import Phase
 from sartor.operators import Gemm, Layout, Part
 from sartor.plans.search import HeldPlan
 from sartor.read.graph_json import not_traced
@@ -34,6 +36,9 @@ from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats
+
+if TYPE_CHECKING:
+    from sartor.shapes.codesign import CoDesign
 
 
 @takes(ask)
@@ -218,6 +223,7 @@ def advise(
     gpu: GpuLike | Sequence[GpuLike] | None = None,
     *,
     objective: str = "train",
+    regret: str = "weighted",
     params_tolerance: float = 0.01,
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
@@ -237,13 +243,18 @@ def advise(
 
     Gains are at equal work: a smaller model earns nothing by being smaller. The depth stays unless ``free`` names
     ``num_layers``; what ``freeze`` names stays too.
-    ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate. With several GPUs the
-    first is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``. Raises
-    ``InputError``.
+    ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate, or several with weights
+    (``train:0.7,decode:0.3``): then ``codesign`` holds one shape for all of them on all GPUs, of least ``regret``
+    (weighted or worst), and the rest is of the phase with the largest weight. With several GPUs the first
+    is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``; ``InputError``.
     """
+    from sartor.shapes.codesign import Regret, objective_weights
     from sartor.shapes.quality import QualityGuard
     from sartor.shapes.search import search_shapes
 
+    weights = objective_weights(objective) if ":" in objective else {}
+    objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
+    rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
     first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu
     asked = ask(
         model,
@@ -271,14 +282,43 @@ def advise(
         freeze=tuple(freeze),
         free=tuple(free),
         top=top,
-        guard=QualityGuard(width=evidence),
+        guard=guard,
         calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
         sigma_factor=asked.reading.interval_factor,
         runs=_runs(checked.base, gpus[1:]),
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
-    return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after)
+    space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
+    common = _common(asked, checked.base, gpus, weights, context_len, microbatch_size, space) if weights else None
+    return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+
+
+def _common(
+    asked: Question,
+    base: ModelEstimate,
+    gpus: Sequence[Gpu],
+    weights: Mapping[Phase, float],
+    context_len: int | None,
+    microbatch_size: int | None,
+    space: Mapping[str, Any],
+) -> CoDesign:
+    """One shape for every phase of the objective on every device."""
+    from sartor.shapes.codesign import codesign
+    from sartor.shapes.evaluate import Evaluator
+    from sartor.shapes.search import phase_workload
+
+    workloads = {}
+    for phase in weights:
+        there = phase_workload(asked.workload, phase)
+        if phase is not asked.workload.phase and phase is not Phase.TRAIN:
+            there = replace(there, microbatch_size=microbatch_size or DEFAULT_MICROBATCH[phase])
+        if phase is Phase.DECODE and context_len is not None:
+            there = replace(there, context_len=context_len)
+        workloads[phase] = there
+    known = {asked.gpu.name: asked.calibration} if asked.calibration else {}
+    evaluator = Evaluator(dims=asked.dims, calibrations=known, runs=_runs(base, gpus[1:]))
+    return codesign(workloads, weights, tuple({gpu.name: gpu for gpu in gpus}.values()), asked.dims, evaluator, **space)
 
 
 def _runs(base: ModelEstimate, others: Sequence[Gpu]) -> dict[str, InRun]:

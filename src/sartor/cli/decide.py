@@ -23,6 +23,9 @@ def advise(
     model: o.Model,
     gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
     objective: o.PhaseToWin = "train",
+    regret: Annotated[
+        str, typer.Option(metavar="weighted|worst", help="Of several phases: the mean loss, or the largest.")
+    ] = "weighted",
     params_tolerance: Annotated[float, typer.Option(help="Largest change of the parameter count, as a share.")] = 0.01,
     freeze: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
@@ -60,6 +63,7 @@ def advise(
         model,
         gpu,
         objective=objective,
+        regret=regret,
         params_tolerance=params_tolerance,
         freeze=_fields(freeze),
         free=_fields(free),

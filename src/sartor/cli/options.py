@@ -108,7 +108,10 @@ Phase = Annotated[str, PHASE(metavar="train|prefill|decode", help="What the mode
 TracedPhase = Annotated[str, PHASE(metavar="train|prefill", help="Forward and backward, or forward alone.")]
 
 OBJECTIVE = partial(typer.Option, "--objective")
-PhaseToWin = Annotated[str, OBJECTIVE("--phase", metavar="train|prefill|decode", help="Phase to optimize.")]
+PhaseToWin = Annotated[
+    str,
+    OBJECTIVE("--phase", metavar="train|prefill|decode", help="Phase to optimize, or several: train:0.7,decode:0.3."),
+]
 DesignObjective = Annotated[
     str,
     OBJECTIVE(metavar="WORD", help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar."),

@@ -229,6 +229,7 @@ def advise_body(answer: Advice) -> JsonDict:
         **lint_body(lint),
         "gpus": [gpu.name for gpu in answer.gpus],
         "baseline": totals_body(answer.base),
+        "codesign": None if answer.codesign is None else record(answer.codesign),
         "candidates": [candidate_body(candidate) for candidate in found.candidates],
         "smallest_edit": None if found.smallest_edit is None else candidate_body(found.smallest_edit),
         "unsure": None if found.unsure is None else candidate_body(found.unsure),

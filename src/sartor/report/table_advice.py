@@ -26,6 +26,7 @@ from sartor.units import format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
+    from sartor.shapes.codesign import CoDesign
     from sartor.shapes.search import Candidate, ShapeSearch
 
 GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
@@ -49,9 +50,31 @@ def advice_view(advice: Advice) -> RenderableType:
     ]
     if len(advice.gpus) > 1 and search.candidates:
         parts += [section_title("On each device"), per_gpu_table(advice)]
+    if advice.codesign is not None:
+        parts += [section_title("One shape for all"), *codesign_view(advice.codesign)]
     parts += notes("For other settings", [printable(str(line)) for line in search.stability])
     parts += notes("Assumed", [*base.assumptions, *search.assumptions])
     return Group(*parts)
+
+
+def codesign_view(found: CoDesign) -> list[RenderableType]:
+    """The common shape, and beside it what each device would want alone in each phase."""
+    shape = short_change(found.changed) if found.changed else "keep this shape"
+    words = f"{shape}: {found.rule.value} regret {format_share(found.regret)}"
+    if found.changed:
+        words += f", against {format_share(found.baseline_regret)} as it is"
+    table = plain_table("alone it would want", "device", "phase", "weight", "gain alone", "gain here", "regret")
+    for want in found.wants:
+        table.add_row(
+            Text(short_change(want.alone) if want.alone else "this shape"),
+            printable(want.gpu),
+            want.phase,
+            f"{want.weight:g}",
+            speedup_text(want.alone_gain),
+            speedup_text(want.common_gain),
+            format_share(want.regret),
+        )
+    return [Text(words, style="bold"), table]
 
 
 def findings_view(findings: Iterable[Finding]) -> list[RenderableType]:
