@@ -193,7 +193,8 @@ def _slowdown(rows: GemmRows) -> Array:
 
 def _beyond(length: Array, span: tuple[float, float]) -> Array:
     """How far outside, as ln."""
-    return np.log(np.maximum(np.maximum(span[0] / length, length / span[1]), 1.0))
+    excess: Array = np.maximum(np.maximum(span[0] / length, length / span[1]), 1.0)
+    return np.log(excess) if np.any(excess > 1.0) else excess - 1.0
 
 
 _M, _NK = (1.0, 131072.0), (32.0, 262144.0)
