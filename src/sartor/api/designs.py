@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.answers import DesignAnswer
-from sartor.api.models import Model, read
+from sartor.api.models import Model, read_each
 from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
@@ -82,8 +82,7 @@ def design(
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
 
-    names = [model] if isinstance(model, str | Path | ModelReading) else list(model)
-    readings = tuple(read(name, set) for name in names)
+    readings = read_each(model, set)
     chosen = load_space(space) if isinstance(space, str | Path) else space
     devices = size_of("num_devices", num_devices, 1)
     asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp)

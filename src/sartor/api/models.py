@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def read(model: Model, set: JsonMap | None = None) -> ModelReading:
         shape = load_model(text)
         reading = ModelReading(shape=shape, notes=(f"from the zoo: sartor catalog models {text}",))
     return _changed(reading, set)
+
+
+def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:
+    """One model or several, each read by `read`."""
+    return tuple(read(each, set) for each in ([model] if isinstance(model, Model) else model))
 
 
 def _changed(reading: ModelReading, set: JsonMap | None) -> ModelReading:
