@@ -195,6 +195,8 @@ def _number(raw: JsonDict, name: str, where: str = "") -> float:
 def _integer(raw: JsonDict, name: str, where: str = "") -> int:
     value = _given(raw, name, where)
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, int | float) and abs(value) > 2**53:
+        raise InputError(_path(name, where), value, "must be an integer of at most 2^53")
     if not whole and isinstance(value, float) and value.is_integer():
         return int(value)
     if not whole:

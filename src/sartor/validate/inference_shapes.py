@@ -21,11 +21,13 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
     if row.get("mla", "") not in ("", "0"):
         return _named(row["model"])
     try:
-        entry = {name: int(float(row[name])) for name in _SIZES}
+        entry = {name: size_of(row[name]) for name in _SIZES}
     except (ValueError, OverflowError):
         raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
     if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
         raise Unexpressed(f"one of {', '.join(_SIZES)} is below 1")
+    if entry["vocab"] < 0:
+        raise Unexpressed("vocab is below 0")
     try:
         return build_shape(_entry(row, entry))
     except InputError as error:
@@ -37,6 +39,18 @@ def _named(name: str) -> TransformerShape:
         return named_model(name)
     except InputError:
         raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it") from None
+
+
+def size_of(word: str) -> int:
+    """A whole number that a size may be. Raises ``ValueError``."""
+    value = float(word)
+    if value != int(value) or abs(value) > MAX_SIZE:
+        raise ValueError(word)
+    return int(value)
+
+
+MAX_SIZE = 2**28
+"""Largest size that is read, as of a config.json."""
 
 
 def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
@@ -68,9 +82,9 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
     }
     if row.get("experts", "") not in ("", "0"):
         try:
-            experts, topk, width = (int(float(row[name])) for name in ("experts", "topk", "moe_d_ff"))
-            shared = int(float(row.get("shared_d_ff", "") or 0))
-        except (KeyError, ValueError):
+            experts, topk, width = (size_of(row[name]) for name in ("experts", "topk", "moe_d_ff"))
+            shared = size_of(row.get("shared_d_ff", "") or "0")
+        except (KeyError, ValueError, OverflowError):
             raise Unexpressed("experts without topk and moe_d_ff") from None
         entry["experts"] = {
             "num_experts": experts,

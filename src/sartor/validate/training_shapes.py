@@ -44,12 +44,18 @@ def whole(row: Mapping[str, str], name: str) -> int | None:
     if not word:
         return None
     try:
-        value = int(float(word))
+        value = float(word)
+        if value != int(value):
+            raise Unexpressed(f"{name} is not a whole number")
     except (ValueError, OverflowError):
         raise Unexpressed(f"{name} is not a number") from None
-    if not 0 <= value < 10**12:
-        raise Unexpressed(f"{name} is below 0 or too large")
-    return value
+    if not (name in _FROM_ONE) <= value < 10**12:
+        raise Unexpressed(f"{name} is below {int(name in _FROM_ONE)} or too large")
+    return int(value)
+
+
+_FROM_ONE = frozenset(("tp", "pp", "dp", "cp", "ep", "mbs", "grad_accum"))
+"""Columns whose 0 means nothing: they are left empty where they are not known."""
 
 
 def _count(missing: str) -> str:

@@ -78,7 +78,15 @@ def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompu
         return Recompute.FULL, max(1, math.ceil(layers_per_stage * share)), (f"{word[:30]}: as {words} in full",)
     if word == "minimal" or _CORE.search(word):
         return Recompute.SELECTIVE, -1, ()
+    if not _MODULES.search(word):
+        raise Unexpressed(f"recompute={word[:30]} is not known")
     return Recompute.FULL, -1, () if word == "full" else (f"{word[:30]}: as full",)
+
+
+_MODULES = re.compile(
+    r"full|block|uniform|all|every|layer|checkpoint|attn|attention|mlp|ffn|moe|expert|proj|qkv|norm|act|method|save|offload"
+)
+"""Words that say what is recomputed, in full or nearly."""
 
 
 _CHEAP = re.compile(r"((moe_|mlp_)?act(ivation)?|layer_?norm|norm|mla_up_proj|[ ,+])+")
