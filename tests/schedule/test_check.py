@@ -9,7 +9,7 @@ import pytest
 
 from sartor.schedule import Mode, OperatorRun
 from sartor.schedule.check import violations
-from schedule.instances import problem
+from schedule.instances import problem, sharing
 
 PROBLEM = problem(
     2, 2, [("a", "TC", 4, 2), ("n", "Nop", 9, 9), ("b", "VC", 3, 2), ("f", "TCandVC", 5, 3)], ("a", "n"), ("n", "b")
@@ -55,6 +55,19 @@ def test_what_is_wrong_is_named(rows: tuple[OperatorRun, ...], makespan: int, sa
     assert any(said in sentence for sentence in violations(PROBLEM, rows, makespan)), violations(
         PROBLEM, rows, makespan
     )
+
+
+def test_traffic_beyond_the_whole_of_a_shared_resource_is_named() -> None:
+    assert violations(sharing(PROBLEM, {"hbm": 2}, {}, {"hbm": 2}, {"hbm": 3}), GOOD, 7) == ()
+    crowded = sharing(PROBLEM, {"hbm": 2}, {}, {}, {"hbm": 3})
+    late = (replace(GOOD[0], start=1, end=5), GOOD[1], replace(GOOD[2], start=5, end=8))
+    assert violations(crowded, late, 8) == ()
+    both = sharing(problem(1, 1, [(0, "TC", 9, 9), (1, "VC", 9, 9)]), {"hbm": 9}, {"hbm": 9})
+    rows = (
+        OperatorRun(id=0, start=0, end=9, mode=Mode.SINGLE, tensor_cores=(0,), vector_cores=()),
+        OperatorRun(id=1, start=0, end=9, mode=Mode.SINGLE, tensor_cores=(), vector_cores=(0,)),
+    )
+    assert "hbm needs 18 for all that is moved, longer than the makespan 9" in violations(both, rows, 9)
 
 
 def test_an_empty_interval_overlaps_nothing() -> None:

@@ -37,6 +37,10 @@ def test_critical_path_and_work_per_core_are_below_the_optimum_and_that_below_gr
 def test_whatever_is_known_already_a_bound_never_exceeds_the_optimum(seed: int) -> None:
     block, _ = contract(random_problem(seed, 7, 2, 2))
     best = solve(random_problem(seed, 7, 2, 2)).makespan
+    sharing_block, _ = contract(random_problem(seed, 7, 2, 2, shared=True))
+    shared_best = solve(random_problem(seed, 7, 2, 2, shared=True)).makespan
+    assert best <= shared_best
+    assert lower_bound(sharing_block, 2 * shared_best).value <= shared_best
     for upper in (best, best + 1, 2 * best):
         assert lower_bound(block, upper).value <= best
 
@@ -57,10 +61,16 @@ def test_busy_and_idle_core_time_is_makespan_times_cores(small: ScheduleProblem)
 
 
 @few
-@given(problems(), st.integers(2, 1000))
+@given(problems(shared=True), st.integers(2, 1000))
 def test_scaling_all_latencies_scales_the_makespan(small: ScheduleProblem, factor: int) -> None:
     scaled = tuple(
-        replace(op, latency=op.latency * factor, intra_latency=op.intra_latency * factor) for op in small.operators
+        replace(
+            op,
+            latency=op.latency * factor,
+            intra_latency=op.intra_latency * factor,
+            traffic=tuple((name, time * factor) for name, time in op.traffic),
+        )
+        for op in small.operators
     )
     assert solve(replace(small, operators=scaled)).makespan == factor * solve(small).makespan
     assert solve(replace(small, operators=scaled), 0).makespan == factor * solve(small, 0).makespan

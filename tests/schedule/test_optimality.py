@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from sartor.errors import InputError
 from sartor.read.schedule_json import read_schedule_problem
 from sartor.schedule import Solver, Status, solve
-from schedule.instances import best_by_enumeration, problem, problems, random_problem
+from schedule.instances import best_by_enumeration, best_with_sharing, problem, problems, random_problem, sharing
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "scheduling"
 NAMES = sorted(path.name.removesuffix(".expected.json") for path in SHARED.glob("*.expected.json")) or ["absent"]
@@ -34,6 +35,13 @@ def test_small_problems_are_solved_to_the_optimum_that_enumeration_finds(seed: i
 def test_odd_little_problems_are_solved_to_the_optimum_that_enumeration_finds(small: Any) -> None:
     found = solve(small)
     assert (found.status, found.makespan) == (Status.OPTIMAL, best_by_enumeration(small))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(max_size=4, max_cores=2, longest=4, shared=True))
+def test_operators_that_share_memory_and_links_are_scheduled_to_the_optimum_of_every_start(small: Any) -> None:
+    found = solve(small)
+    assert (found.status, found.makespan) == (Status.OPTIMAL, best_with_sharing(small))
 
 
 @settings(max_examples=12, deadline=None)
@@ -100,6 +108,26 @@ def test_a_split_operator_runs_alone_even_next_to_the_other_kind_of_core() -> No
 def test_a_fused_operator_holds_a_core_of_each_kind() -> None:
     # Two fused on two tensor cores but one vector core: one after the other.
     assert solve(problem(2, 1, [(k, "TCandVC", 5, 9) for k in range(2)])).makespan == 10
+
+
+def test_operators_that_need_the_whole_memory_wait_for_each_other() -> None:
+    # Two cores, but 8 + 8 of memory time: side by side would need 200% of it.
+    two = problem(2, 0, [(0, "TC", 8, 8), (1, "TC", 8, 8)])
+    assert solve(two).makespan == 8
+    assert solve(sharing(two, {"hbm": 8}, {"hbm": 8})).makespan == 16
+    # From the first start to the last end there must be time for all 4 + 4, or 5 + 4.
+    assert solve(sharing(two, {"hbm": 4}, {"hbm": 4})).makespan == 8
+    assert solve(sharing(two, {"hbm": 5}, {"hbm": 4})).makespan == 9
+    # Different things are shared without regard to each other.
+    assert solve(sharing(two, {"hbm": 8}, {"links": 8})).makespan == 8
+
+
+def test_the_papers_program_refuses_what_is_shared_beside_cores() -> None:
+    two = sharing(
+        problem(2, 1, [(0, "TC", 8, 9), (1, "TC", 7, 4), (2, "VC", 3, 4)]), {"hbm": 5}, {"hbm": 4}, {"hbm": 3}
+    )
+    with pytest.raises(InputError, match="knows cores only"):
+        solve(two, solver=Solver.MILP)
 
 
 def test_a_nop_passes_precedence_on_and_takes_nothing() -> None:

@@ -13,6 +13,7 @@ from sartor.schedule import ScheduleProblem, Status, solve
 from sartor.schedule.second_clock import improve, timetable
 from sartor.schedule.solve import _without_solver
 from sartor.schedule.split import OpBlock, contract
+from sartor.schedule.traffic import crowds
 from schedule.instances import best_by_enumeration, problem, problems, random_problem
 
 LARGER = [(seed, 14, 1 + seed % 4, 1 + seed // 2 % 3) for seed in range(8)]
@@ -38,7 +39,7 @@ def test_so_it_is_with_several_cores(seed: int) -> None:
 
 @pytest.mark.parametrize("of", LARGER)
 def test_so_it_is_against_what_is_proved_of_larger_ones(of: tuple[int, int, int, int]) -> None:
-    given_ = random_problem(*of)
+    given_ = random_problem(*of, shared=bool(of[0] % 2))
     proved = solve(given_, 60)
     assert proved.status is Status.OPTIMAL
     assert brackets(block_of(given_), proved.makespan)
@@ -72,7 +73,7 @@ def is_schedule(block: OpBlock, table: Any) -> bool:
         running = [block.core_types[i] for i in range(size) if table.starts[i] <= at < ends[i] and not table.split[i]]
         room &= sum(kind.needs_tensor_core for kind in running) <= block.num_tc
         room &= sum(kind.needs_vector_core for kind in running) <= block.num_vc
-    return order and alone and room
+    return order and alone and room and not crowds(block, table)
 
 
 @pytest.mark.parametrize("seed", range(20))

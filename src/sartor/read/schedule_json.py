@@ -1,7 +1,8 @@
 """Operator-scheduling instances as files.
 
 The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` with ``id``, ``type``, ``latency``,
-``intra_latency``, and ``edges`` of ids. Other keys (``name``, ``note``) are let through.
+``intra_latency`` (and ``traffic``: time at full rate by the name of what operators share), and ``edges`` of ids. Other
+keys (``name``, ``note``) are let through.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ def _operator(position: int, row: object) -> ScheduledOperator:
     if not isinstance(row, dict):
         raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
     fields = {key: _field(row, key, where) for key in OPERATOR_KEYS}
-    return ScheduledOperator(core_type=fields.pop("type"), **fields)
+    return ScheduledOperator(core_type=fields.pop("type"), traffic=_traffic(row.get("traffic", {}), where), **fields)
+
+
+def _traffic(value: object, where: str) -> tuple[tuple[str, Any], ...]:
+    """What an operator shares with others; an instance that names nothing leaves it free."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where}.traffic", value, 'must be an object of times by resource, like {"hbm": 120}')
+    return tuple((printable(str(name)), time) for name, time in sorted(value.items()))
 
 
 def _field(row: JsonMap, key: str, where: str) -> Any:

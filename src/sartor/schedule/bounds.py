@@ -7,15 +7,16 @@ a_vc, and a_p for some paths p, that add up to one,
 
     T >= sum over operators of min(q_i, l_i w_i),    w_i = a_tc [tensor] / N_tc + a_vc [vector] / N_vc + sum of a_p
 
-with the last sum over the paths through i. Weights are multiples of 1 / GRID; the paths are found one after the
-other, each the one that raises the bound most. All is in whole numbers, so nothing is lost to rounding.
+with the last sum over the paths through i. What operators share (memory, buffer, links) counts like a kind of core,
+what an operator moves in place of l_i / N. Weights are multiples of 1 / GRID; the paths are found one after the other,
+each the one that raises the bound most. All is in whole numbers, so nothing is lost to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sartor.schedule.split import OpBlock, bits
 from sartor.units import ceil_div
@@ -49,7 +50,7 @@ def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     modes: Modes = tuple((True, may) for may in block.may_split)
     value = 0
     for _ in range(ROUNDS):
-        found = [_weighted(block, covers, modes, *weights) for weights in _weights(block)]
+        found = [_weighted(block, covers, modes, weights) for weights in _weights(block)]
         value = max(value, *(total for total, _, _ in found))
         single, split = ([max(column) for column in zip(*(row[k] for row in found), strict=True)] for k in (1, 2))
         kept = tuple(
@@ -81,27 +82,44 @@ def _least(single: int, split: int, mode: tuple[bool, bool]) -> int:
     return min(single, split) if all(mode) else single if mode[0] else split
 
 
-def _weights(block: OpBlock) -> Iterator[tuple[int, int, int, int]]:
-    """The grid, and the weights of tensor cores, vector cores and paths as multiples of one part of it."""
+class _Weights(NamedTuple):
+    """Weights of tensor cores, vector cores, something shared (its traffic) and paths, as multiples of 1 / grid."""
+
+    grid: int
+    tensor: int
+    vector: int
+    paths: int
+    shared: int = 0
+    traffic: tuple[int, ...] = ()
+
+
+def _weights(block: OpBlock) -> Iterator[_Weights]:
+    """The grid of weights; something shared has weight beside one of the others only."""
     grid = next(grid for size, grid in GRIDS if block.size <= size)
     for tensor in range(grid + 1 if block.num_tc else 1):
         for vector in range(grid + 1 - tensor if block.num_vc else 1):
-            yield grid, tensor, vector, grid - tensor - vector
+            yield _Weights(grid, tensor, vector, grid - tensor - vector)
+    for traffic in block.traffic:
+        for shared in range(1, grid + 1):
+            rest = grid - shared
+            for tensor, vector in ((0, 0), (rest, 0), (0, rest)) if rest else ((0, 0),):
+                yield _Weights(grid, tensor, vector, rest - tensor - vector, shared, traffic)
 
 
-def _weighted(
-    block: OpBlock, covers: list[list[int]], modes: Modes, grid: int, tensor: int, vector: int, paths: int
-) -> Found:
+def _weighted(block: OpBlock, covers: list[list[int]], modes: Modes, weights: _Weights) -> Found:
     """The bound for one set of weights, and the bounds with each operator on one core, and split.
 
     Everything is times grid * N_tc * N_vc, so that it stays whole.
     """
-    num_tc, num_vc = max(block.num_tc, 1), max(block.num_vc, 1)
-    scale, step = grid * num_tc * num_vc, [num_tc * num_vc * time for time in block.latency]
+    num_tc, num_vc, paths = max(block.num_tc, 1), max(block.num_vc, 1), weights.paths
+    whole = num_tc * num_vc
+    scale, step = weights.grid * whole, [whole * time for time in block.latency]
     alone = [scale * time for time in block.intra_latency]
+    tensor, vector = weights.tensor * num_vc, weights.vector * num_tc
+    moved = [weights.shared * whole * time for time in weights.traffic or (0,) * block.size]
     work = [
-        time * (tensor * num_vc * kind.needs_tensor_core + vector * num_tc * kind.needs_vector_core)
-        for kind, time in zip(block.core_types, block.latency, strict=True)
+        time * (tensor * kind.needs_tensor_core + vector * kind.needs_vector_core) + each
+        for kind, time, each in zip(block.core_types, block.latency, moved, strict=True)
     ]
     on_path = [w + paths * s for w, s in zip(work, step, strict=True)]
     with_single, with_split = _through_each(covers, modes, work, on_path, alone)

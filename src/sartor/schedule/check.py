@@ -23,6 +23,7 @@ def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan:
     found += _order(problem, times)
     found += _alone(times)
     found += _cores(problem, known, times)
+    found += _shared(known, times, makespan)
     last = max((row.end for row in times), default=0)
     if last != makespan:
         found.append(f"the last operator ends at {last}, not at the stated makespan {makespan}")
@@ -107,3 +108,16 @@ def _cores(
         for one, two in pairwise(rows):
             if two.start < one.end:
                 yield f"{name} core {core} serves operators {one.id!r} and {two.id!r} at once"
+
+
+def _shared(known: dict[OperatorId, ScheduledOperator], times: Sequence[OperatorRun], makespan: int) -> Iterable[str]:
+    """What operators share has room for what they move: between any two moments, for all that run in between."""
+    for name in sorted({name for op in known.values() for name, _ in op.traffic}):
+        moved = {row.id: dict(known[row.id].traffic).get(name, 0) for row in times}
+        if (whole := sum(moved.values())) > makespan:
+            yield f"{name} needs {whole} for all that is moved, longer than the makespan {makespan}"
+        for begin in sorted({row.start for row in times}):
+            for end in sorted({row.end for row in times}):
+                needed = sum(moved[row.id] for row in times if begin <= row.start and row.end <= end)
+                if needed > max(end - begin, 0):
+                    yield f"{name} needs {needed} for what is moved from {begin} to {end}"

@@ -6,6 +6,10 @@ run. On a clock that stands still while a split operator runs, precedence holds 
 end M obeys the same limits of work per core. These rows follow from the model, so they cut nothing off; but they
 tell the linear relaxation what splitting one operator costs all others, which cumulative constraints alone do not.
 The true backward graph of a GPT-3 layer, open after 140 s without them, is proved in less than a second.
+
+What operators share (memory, buffer, links) has room for all that is moved if no set of operators needs more than the
+time from its first start to its last end. Few sets ever come near: those that a solution crowds are forbidden, and the
+model is solved again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.split import OpBlock, Timetable, bits
+from sartor.schedule.traffic import Crowd, crowds, spread
 
 WORKERS = 8
 """CP-SAT's search portfolio needs eight workers even on one core (docs/dependencies.md)."""
@@ -44,17 +49,17 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
     model = _Model(block, hint, lower_bound)
     if (time_limit_s := time_limit_s - (time.perf_counter() - begin)) <= 0:
         return BlockAnswer(timetable=hint, lower_bound=lower_bound)
-    return _answer(model, hint, lower_bound, _solver(model, WORKERS, time_limit_s))
+    return _answer(model, hint, lower_bound, WORKERS, time_limit_s)
 
 
 def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
     """Like `solve_block`, but limited by the solver's own units of work, with one deterministic worker: the answer does
     not depend on how busy the machine is."""
     model = _Model(block, hint, lower_bound)
-    return _answer(model, hint, lower_bound, _solver(model, 1, PATIENCE_S, limit_s * WORK_PER_S))
+    return _answer(model, hint, lower_bound, 1, PATIENCE_S, limit_s * WORK_PER_S)
 
 
-def _solver(model: _Model, workers: int, time_limit_s: float, work: float = math.inf) -> Any:
+def _solver(model: _Model, workers: int, time_limit_s: float, work: float) -> Any:
     solver = model.cp.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.max_deterministic_time = work
@@ -66,16 +71,29 @@ def _solver(model: _Model, workers: int, time_limit_s: float, work: float = math
     return solver
 
 
-def _answer(model: _Model, hint: Timetable, lower_bound: int, solver: Any) -> BlockAnswer:
-    """The solver's result, never worse than what was known."""
-    status, interrupted = _run(solver, model.model)
-    if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
-        # Time ran out first; or it says infeasible, which cannot be: the hint is a schedule. Its word is not taken.
-        return BlockAnswer(timetable=hint, lower_bound=lower_bound, interrupted=interrupted)
-    found, block = model.read(solver), model.block
-    proved = found.makespan(block) if status == model.cp.OPTIMAL else round(solver.best_objective_bound)
-    best = min(found, hint, key=lambda timetable: timetable.makespan(block))
-    return BlockAnswer(timetable=best, lower_bound=max(lower_bound, proved), interrupted=interrupted)
+def _answer(
+    model: _Model, hint: Timetable, lower_bound: int, workers: int, time_limit_s: float, work: float = math.inf
+) -> BlockAnswer:
+    """The solver's result, never worse than what was known. Traffic on what operators share is checked afterwards; what
+    crowds it is spread and the model solved again, as long as time and work are left."""
+    deadline, block, best = time.perf_counter() + time_limit_s, model.block, hint
+    while True:
+        solver = _solver(model, workers, max(deadline - time.perf_counter(), 0.0), max(work, 0.0))
+        status, interrupted = _run(solver, model.model)
+        if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
+            # Time ran out first; or it says infeasible, which cannot be: the hint is a schedule. Its word is not taken.
+            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
+        work -= solver.response_proto.deterministic_time
+        found = model.read(solver)
+        proved = found.makespan(block) if status == model.cp.OPTIMAL else round(solver.best_objective_bound)
+        crowded = crowds(block, found)
+        roomy = spread(block, found) if crowded else found
+        best = min(roomy, best, key=lambda timetable: timetable.makespan(block))
+        lower_bound = max(lower_bound, min(proved, best.makespan(block)))
+        if not crowded or interrupted or lower_bound == best.makespan(block):
+            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
+        for each in crowded:
+            model.spread(each)
 
 
 def _run(solver: Any, model: Any) -> tuple[Any, bool]:
@@ -128,6 +146,17 @@ class _Model:
         """The solver's schedule."""
         split = [mode if isinstance(mode, int) else solver.value(mode) for mode in self.split]
         return Timetable(starts=tuple(solver.value(start) for start in self.starts), split=tuple(map(bool, split)))
+
+    def spread(self, crowd: Crowd) -> None:
+        """From the first start to the last end of these there is time for what they move, whichever these are."""
+        far_apart = []
+        for i in crowd.operators:
+            for j in crowd.operators:
+                if i != j and not self.block.after[j] >> i & 1:
+                    apart = self.model.new_bool_var("")
+                    self.model.add(self._end(j) - self.starts[i] >= crowd.needed).only_enforce_if(apart)
+                    far_apart.append(apart)
+        self.model.add_bool_or(far_apart)
 
     def _time(self, least: int = 0) -> Any:
         return self.model.new_int_var(least, self.horizon, "")
@@ -204,13 +233,17 @@ class _Model:
                 self.model.add(self.starts[i] >= clock[i] + sum(self._split(k) for k in earlier))
 
     def _work_fits(self, operators: Iterable[int], room: Any) -> None:
-        """One-core work of these operators, of either kind, within some time on the second clock."""
+        """One-core work of these operators, of either kind, and what they take of all they share, within some time on
+        the second clock."""
         types, block = self.block.core_types, self.block
         tensor = [self._single(k) for k in operators if types[k].needs_tensor_core]
         vector = [self._single(k) for k in operators if types[k].needs_vector_core]
         for work, count in ((tensor, block.num_tc), (vector, block.num_vc)):
             if len(work) > 1:
                 self.model.add(count * room >= sum(work))
+        for row in block.traffic:
+            if len(moved := [row[k] * (1 - self.split[k]) for k in operators if row[k]]) > 1:
+                self.model.add(room >= sum(moved))
 
     def _twins(self) -> None:
         """Identical operators start in the given order."""
@@ -253,7 +286,9 @@ def twins(block: OpBlock) -> list[tuple[int, int]]:
     """Pairs of neighbours among operators with the same type, times, predecessors and successors."""
     last: dict[tuple[Any, ...], int] = {}
     pairs = []
-    keys = zip(block.core_types, block.latency, block.intra_latency, block.before, block.after, strict=True)
+    keys = zip(
+        block.core_types, block.latency, block.intra_latency, block.before, block.after, *block.traffic, strict=True
+    )
     for i, key in enumerate(keys):
         if key in last:
             pairs.append((last[key], i))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import TypeAlias
 
 from sartor.schedule.bounds import tails
 from sartor.schedule.split import OpBlock, Timetable, bits
+from sartor.schedule.traffic import crowds, spread
 
 Successors: TypeAlias = Sequence[Sequence[int]]
 
@@ -33,8 +35,17 @@ def best_greedy(block: OpBlock) -> Timetable:
     """The best schedule found; never longer than running operators one after another in their shorter modes."""
     if block.size == 1:
         return Timetable(starts=(0,), split=block.may_split)
+    if block.traffic:
+        packed = best_greedy(replace(block, traffic=()))
+        roomy = spread(block, packed) if crowds(block, packed) else packed
+        return min(roomy, _in_turn(block), key=lambda timetable: timetable.makespan(block))
     ahead, behind = _best_forward(block), _best_forward(_reversed(block))
     return ahead if ahead.makespan(block) <= behind.makespan(_reversed(block)) else _mirrored(block, behind)
+
+
+def _in_turn(block: OpBlock) -> Timetable:
+    """Operators one after another."""
+    return Timetable(starts=(0, *accumulate(block.serial))[:-1], split=block.may_split)
 
 
 def _reversed(block: OpBlock) -> OpBlock:

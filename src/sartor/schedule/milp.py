@@ -32,6 +32,9 @@ MAX_OPERATORS = 64
 def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
     """The best schedule HiGHS finds within the limit, or ``hint`` if that is as good, and the best bound."""
     optimize, sparse = _scipy()
+    if block.traffic:
+        must = "knows cores only; these operators also share memory, a buffer or links"
+        raise InputError("solver", "milp", must, "cp_sat")
     if block.size > MAX_OPERATORS:
         must = f"must have at most {MAX_OPERATORS} operators that may overlap, not {block.size}"
         raise InputError("solver", "milp", must, "cp_sat")

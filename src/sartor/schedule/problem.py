@@ -45,17 +45,24 @@ class ScheduledOperator:
     """One operator: ``latency`` on one core (fused: one of each), ``intra_latency`` split over every core it can use.
 
     A ``Nop`` takes no time and no core whatever its latencies say; it only passes precedence on.
+
+    ``traffic`` names what it shares with operators beside it (memory, buffer, links), and for how long it would need
+    all of that if nothing held it back; at most either latency. It may move more at one moment of its run and less at
+    another, but all operators together never move more at a moment than there is room for.
     """
 
     id: OperatorId
     core_type: CoreType
     latency: int
     intra_latency: int
+    traffic: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core_type", _core_type(self.id, self.core_type))
         for field in ("latency", "intra_latency"):
             _check_whole(f"operator {show_id(self.id)} {field}", getattr(self, field), least=0)
+        for name, time in self.traffic:
+            _check_traffic(f"operator {show_id(self.id)} traffic.{name}", time, min(self.latency, self.intra_latency))
 
     @property
     def takes_time(self) -> bool:
@@ -142,6 +149,12 @@ def _check_whole(field: str, value: Any, *, least: int) -> None:
         raise InputError(field, value, f"must be a whole number of at least {least}", near)
     if value < least:
         raise InputError(field, value, f"must be a whole number of at least {least}", str(least))
+
+
+def _check_traffic(field: str, time: Any, latency: int) -> None:
+    _check_whole(field, time, least=0)
+    if time > latency:
+        raise InputError(field, time, "must be at most its shorter latency, which includes moving it", str(latency))
 
 
 def _check_ids(operators: Iterable[ScheduledOperator]) -> set[OperatorId]:

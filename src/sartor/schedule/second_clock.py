@@ -6,7 +6,7 @@ starts on that clock, and N cores of a kind,
 
     minimise M + sum of q_i y_i
     c_j >= c_i + l_i (1 - y_i)                            i directly before j;  M likewise
-    N M, N c_i, N (M - end of i) >= one-core work         of all, of all before i, of all after i
+    N M, N c_i, N (M - end of i) >= one-core work         of all, of all before i, of all after i; so for shared things
 
 Every schedule obeys these rows. What they forget most is that a split operator finds nothing running: where its place
 on the clock lies within a one-core operator, the pair gets a binary that puts one before the other, and the program is
@@ -17,7 +17,7 @@ backward pass of an expert layer of DeepSeek-V3 (45 operators), 20 to 50 s of pr
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ import numpy as np
 from sartor.schedule.answer import BlockAnswer
 from sartor.schedule.quiet import silently
 from sartor.schedule.split import OpBlock, Timetable, bits
+from sartor.schedule.traffic import crowds, spread
 
 MOST_OPERATORS = 120
 ROUNDS = 6
@@ -52,7 +53,9 @@ def improve(block: OpBlock, hint: Timetable, lower_bound: int) -> BlockAnswer:
         if found is None:
             break
         proved = max(proved, ceil(found.bound - max(0.5, SLACK * program.horizon)))
-        best = min(best, timetable(block, found.split, found.clock), key=lambda table: table.makespan(block))
+        table = timetable(block, found.split, found.clock)
+        table = spread(block, table) if crowds(block, table) else table
+        best = min(best, table, key=lambda each: each.makespan(block))
         if proved >= best.makespan(block) or not program.order_pairs(found):
             break
     return BlockAnswer(timetable=best, lower_bound=min(proved, best.makespan(block)))
@@ -73,28 +76,30 @@ class _Program:
         self.rows: list[dict[int, float]] = []
         self.least: list[float] = []
         self.pairs: set[tuple[int, int]] = set()
-        types = block.core_types
-        tensor = {i for i in range(size) if types[i].needs_tensor_core}, block.num_tc
-        vector = {i for i in range(size) if types[i].needs_vector_core}, block.num_vc
+        types, ahead, behind = block.core_types, block.before, block.after
+        needs: list[tuple[dict[int, float], int]] = [
+            ({i: 1.0 for i in range(size) if types[i].needs_tensor_core}, block.num_tc),
+            ({i: 1.0 for i in range(size) if types[i].needs_vector_core}, block.num_vc),
+            *(({i: t / max(block.latency[i], 1) for i, t in enumerate(row) if t}, 1) for row in block.traffic),
+        ]
         for i, time in enumerate(block.latency):
             for after in (*(size + j for j in bits(block.covers[i])), self.end):
                 self._row({after: 1, size + i: -1, i: time}, time)
-            for users, count in (tensor, vector):
-                earlier, later = users & set(bits(block.before[i])), users & set(bits(block.after[i]))
+            for users, count in needs:
+                earlier, later = ({k: users[k] for k in bits(mask) if k in users} for mask in (ahead[i], behind[i]))
                 self._work_fits(earlier, {size + i: count}, 0)
                 self._work_fits(later, {self.end: count, size + i: -count, i: count * time}, count * time)
-        for users, count in (tensor, vector):
+        for users, count in needs:
             self._work_fits(users, {self.end: count}, 0)
 
     def _row(self, row: dict[int, float], least: float) -> None:
         self.rows.append(row)
         self.least.append(least)
 
-    def _work_fits(self, users: Iterable[int], room: dict[int, float], taken: float) -> None:
-        """One-core work of operators within ``room`` less ``taken``."""
-        users = list(users)
+    def _work_fits(self, users: Mapping[int, float], room: dict[int, float], taken: float) -> None:
+        """One-core work of operators, each with its share, within ``room`` less ``taken``."""
         if users:
-            work = {i: float(self.block.latency[i]) for i in users}
+            work = {i: share * self.block.latency[i] for i, share in users.items()}
             self._row({**room, **work}, taken + sum(work.values()))
 
     def order_pairs(self, found: _Found) -> bool:
@@ -179,17 +184,17 @@ def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[float]) -> 
 def _free_from(block: OpBlock, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
     """The earliest time on the clock, not before ``first``, when operator i has its cores; ``held`` are those
     placed."""
-    types, time = block.core_types, block.latency[i]
+    time = block.latency[i]
     for at in sorted({first, *(end for _, end, _ in held if end > first)}):
         beside = [(a, b, k) for a, b, k in held if a < at + time and b > at]
         moments = {at, *(a for a, _, _ in beside if a > at)}
-        if all(_fits(block, i, [types[k] for a, b, k in beside if a <= t < b]) for t in moments):
+        if all(_fits(block, i, [k for a, b, k in beside if a <= t < b]) for t in moments):
             return at
     return max(end for _, end, _ in held)
 
 
-def _fits(block: OpBlock, i: int, running: Sequence[Any]) -> bool:
-    mine = block.core_types[i]
-    tensor, vector = (sum(k.needs_tensor_core for k in running), sum(k.needs_vector_core for k in running))
-    room = tensor + mine.needs_tensor_core <= block.num_tc and vector + mine.needs_vector_core <= block.num_vc
-    return bool(room)
+def _fits(block: OpBlock, i: int, running: Sequence[int]) -> bool:
+    together = [block.core_types[k] for k in (i, *running)]
+    tensor, vector = (sum(k.needs_tensor_core for k in together), sum(k.needs_vector_core for k in together))
+    cores = tensor <= block.num_tc and vector <= block.num_vc
+    return cores

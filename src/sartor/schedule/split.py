@@ -8,8 +8,8 @@ needs no solver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -30,8 +30,9 @@ CANONICAL_UP_TO = 200
 class OpBlock:
     """Operators that take time, in topological order, by position. Bit ``j`` of ``after[i]``: ``j`` runs after ``i``.
 
-    ``num_tc`` and ``num_vc`` are never more than the operators that could use them at once. It holds no ids and is
-    hashable: two layers with the same operators are the same block.
+    ``num_tc`` and ``num_vc`` are never more than the operators that could use them at once. ``traffic``: for each thing
+    that several share, how long each operator would need all of it. It holds no ids and is hashable: two layers with
+    the same operators are the same block.
     """
 
     num_tc: int
@@ -40,6 +41,7 @@ class OpBlock:
     latency: tuple[int, ...]
     intra_latency: tuple[int, ...]
     after: tuple[int, ...]
+    traffic: tuple[tuple[int, ...], ...] = ()
 
     @property
     def size(self) -> int:
@@ -116,8 +118,19 @@ def contract(problem: ScheduleProblem) -> tuple[OpBlock, tuple[OperatorId, ...]]
         latency=tuple(op.latency for op in real),
         intra_latency=tuple(op.intra_latency for op in real),
         after=tuple(reach[id_] for id_ in kept),
+        traffic=_contended([dict(op.traffic).get(name, 0) for op in real] for name in _shared(real)),
     )
     return block, kept
+
+
+def _shared(operators: Sequence[ScheduledOperator]) -> list[str]:
+    """Resources that operators name, in a fixed order."""
+    return sorted({name for op in operators for name, _ in op.traffic})
+
+
+def _contended(traffic: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Without what only one operator uses."""
+    return tuple(tuple(row) for row in traffic if len(row) - row.count(0) > 1)
 
 
 def occupies(op: ScheduledOperator) -> bool:
@@ -150,21 +163,16 @@ def part(block: OpBlock, positions: tuple[int, ...]) -> OpBlock:
         latency=block.latency[first : first + size],
         intra_latency=block.intra_latency[first : first + size],
         after=tuple(mask >> first & (1 << size) - 1 for mask in block.after[first : first + size]),
+        traffic=_contended(row[first : first + size] for row in block.traffic),
     )
 
 
 def coarsest(block: OpBlock) -> tuple[OpBlock, int]:
     """The block in the largest unit that keeps all times whole, and that unit."""
-    unit = gcd(*block.latency, *block.intra_latency) or 1
-    scaled = OpBlock(
-        num_tc=block.num_tc,
-        num_vc=block.num_vc,
-        core_types=block.core_types,
-        latency=tuple(time // unit for time in block.latency),
-        intra_latency=tuple(time // unit for time in block.intra_latency),
-        after=block.after,
-    )
-    return scaled, unit
+    unit = gcd(*block.latency, *block.intra_latency, *(time for row in block.traffic for time in row)) or 1
+    latency, intra_latency = ([time // unit for time in times] for times in (block.latency, block.intra_latency))
+    traffic = tuple(tuple(time // unit for time in row) for row in block.traffic)
+    return replace(block, latency=tuple(latency), intra_latency=tuple(intra_latency), traffic=traffic), unit
 
 
 def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
@@ -181,7 +189,7 @@ def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
         return tuple(sorted(colour[j] for j in bits(mask)))
 
     # The number of predecessors comes first: it grows along every edge, so the order stays topological.
-    own = zip(block.core_types, block.latency, block.intra_latency, strict=True)
+    own = zip(block.core_types, block.latency, block.intra_latency, *block.traffic, strict=True)
     colour = _ranked([(mask.bit_count(), *key) for mask, key in zip(before, own, strict=True)])
     for _ in positions:
         finer = _ranked([(colour[i], around(before[i], colour), around(after[i], colour)) for i in positions])
@@ -194,13 +202,13 @@ def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
 
 def _permuted(block: OpBlock, order: tuple[int, ...]) -> OpBlock:
     new = {old: k for k, old in enumerate(order)}
-    return OpBlock(
-        num_tc=block.num_tc,
-        num_vc=block.num_vc,
+    return replace(
+        block,
         core_types=tuple(block.core_types[i] for i in order),
         latency=tuple(block.latency[i] for i in order),
         intra_latency=tuple(block.intra_latency[i] for i in order),
         after=tuple(sum(1 << new[j] for j in bits(block.after[i])) for i in order),
+        traffic=tuple(tuple(row[i] for i in order) for row in block.traffic),
     )
 
 

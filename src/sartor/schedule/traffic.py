@@ -1,0 +1,87 @@
+"""Room for what operators move on what they share: memory, global buffer, links.
+
+Traffic can be laid out within the operators' own runs, nothing ever taken more than whole, if and only if no operators
+between some start and some end need more than the time between them: preemptive deadlines on one machine (Horn, Naval
+Research Logistics Quarterly 21, 1974).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sartor.schedule.split import OpBlock, Timetable, bits
+
+
+class Crowd(NamedTuple):
+    """Operators that all run between two moments, and the time that what they move needs, which is longer."""
+
+    operators: tuple[int, ...]
+    begin: int
+    needed: int
+
+
+def crowds(block: OpBlock, timetable: Timetable) -> tuple[Crowd, ...]:
+    """The first crowd from every start on; none where all traffic has room."""
+    ends = timetable.ends(block)
+    return tuple(dict.fromkeys(_crowds(block, timetable.starts, ends, range(block.size))))
+
+
+def _crowds(block: OpBlock, starts: Sequence[int], ends: Sequence[int], among: Sequence[int]) -> Iterator[Crowd]:
+    by_end = sorted(among, key=ends.__getitem__)
+    for row in block.traffic:
+        for begin in sorted({starts[i] for i in by_end if row[i]}):
+            needed, within = 0, []
+            for i in by_end:
+                if row[i] and starts[i] >= begin:
+                    within.append(i)
+                    needed += row[i]
+                    if needed > ends[i] - begin:
+                        yield Crowd(tuple(sorted(within)), begin, needed)
+                        break
+
+
+def spread(block: OpBlock, crowded: Timetable) -> Timetable:
+    """The schedule with operators in the same order and modes, each as early as cores and traffic have room."""
+    starts, ends, placed, barrier = [0] * block.size, [0] * block.size, list[int](), 0
+    before, split = block.before, crowded.split
+    for i in sorted(range(block.size), key=lambda k: (crowded.starts[k], not split[k], k)):
+        last = max((ends[k] for k in placed), default=0)
+        if split[i]:
+            starts[i], ends[i] = last, last + block.intra_latency[i]
+            barrier = ends[i]
+        else:
+            first = max([barrier, *(ends[k] for k in bits(before[i]))])
+            starts[i] = _first_room(block, starts, ends, placed, i, first, last)
+            ends[i] = starts[i] + block.latency[i]
+        placed.append(i)
+    return Timetable(starts=tuple(starts), split=split)
+
+
+def _first_room(
+    block: OpBlock, starts: list[int], ends: list[int], placed: list[int], i: int, first: int, last: int
+) -> int:
+    """The first moment found, from ``first`` on, with cores and traffic for operator i beside those placed; after all
+    of them, at ``last``, there is always room."""
+    at, time = first, block.latency[i]
+    while at < last:
+        beside = [k for k in placed if starts[k] < at + time and ends[k] > at]
+        if not _cores(block, i, [(starts[k], ends[k], k) for k in beside], at):
+            at = min(ends[k] for k in beside)
+            continue
+        starts[i], ends[i] = at, at + time
+        later = [each.begin + each.needed - time for each in _crowds(block, starts, ends, [*placed, i])]
+        if not later:
+            return at
+        at = max(at + 1, *later)
+    return last
+
+
+def _cores(block: OpBlock, i: int, beside: list[tuple[int, int, int]], at: int) -> bool:
+    for moment in {at, *(begin for begin, _, _ in beside if begin > at)}:
+        kinds = [block.core_types[k] for k in (i, *(k for begin, end, k in beside if begin <= moment < end))]
+        if sum(kind.needs_tensor_core for kind in kinds) > block.num_tc:
+            return False
+        if sum(kind.needs_vector_core for kind in kinds) > block.num_vc:
+            return False
+    return True
