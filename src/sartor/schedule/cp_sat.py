@@ -34,6 +34,9 @@ WORK_PER_S = 0.2
 and Mixtral-8x7B, one worker proved 28 within 0.01 of them (2026-11)."""
 ALONE_S = 0.05
 """Such seconds before the second clock is tried: CP-SAT proves most of what it can prove by then."""
+SHARED_S = 1.0
+"""Least such seconds for a block whose operators share something: of 9 layers on chips short of memory that 0.05 left
+open, 0.4 proved 6 and 1.0 all (2026-11)."""
 PATIENCE_S = 300.0
 """Clock time that a limit on work may take on a busy machine."""
 HEADS_UP_TO = 120

@@ -100,13 +100,16 @@ def _answers(
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """A short CP-SAT run, the second clock, then all the allowed work, each only if the result is still open."""
+    """A short CP-SAT run, the second clock, then all the allowed work (more of it where operators share something), each
+    only if the result is still open."""
     looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
     for k, look in enumerate(looks):
         if _open(block, answer) and not answer.interrupted:
             answer = cp_sat.solve_block_by_work(block, answer.timetable, answer.lower_bound, look)
         if _open(block, answer) and not answer.interrupted and not k:
             answer = second_clock.improve(block, answer.timetable, answer.lower_bound)
+    if block.traffic and work < cp_sat.SHARED_S and _open(block, answer) and not answer.interrupted:
+        answer = cp_sat.solve_block_by_work(block, answer.timetable, answer.lower_bound, cp_sat.SHARED_S)
     return answer
 
 
