@@ -95,6 +95,7 @@ def _answer(
         lower_bound = max(lower_bound, min(proved, best.makespan(block)))
         if not crowded or interrupted or lower_bound == best.makespan(block):
             return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
+        model.narrow(best, lower_bound)
         for each in crowded:
             model.spread(each)
 
@@ -149,6 +150,13 @@ class _Model:
         """The solver's schedule."""
         split = [mode if isinstance(mode, int) else solver.value(mode) for mode in self.split]
         return Timetable(starts=tuple(solver.value(start) for start in self.starts), split=tuple(map(bool, split)))
+
+    def narrow(self, best: Timetable, lower_bound: int) -> None:
+        """Start from the best schedule known, between it and the bound proved so far."""
+        self.model.clear_hints()
+        self._hint(best)
+        self.model.add(self.makespan >= lower_bound)
+        self.model.add(self.makespan <= best.makespan(self.block))
 
     def spread(self, crowd: Crowd) -> None:
         """From the first start to the last end of these there is time for what they move, whichever these are."""
