@@ -107,7 +107,8 @@ def test_an_array_entry_equals_the_scalar_call_exactly(data: st.DataObject) -> N
     for i, op in enumerate(ops):
         one = gemm_cost(replace(op, layout=layout, accumulates=accumulates), gpu, calibration, clock=Clock.BOOST)
         assert whole.time_s[i] == one.time_s == fast[i]
-        assert {key: value[i] for key, value in whole.details.items()} == one.details
+        entry = {key: value[i] for key, value in whole.details.items()}
+        assert entry == {**dict.fromkeys(entry.keys() & {"assumed"}, 0.0), **one.details}
 
 
 @settings(max_examples=40, deadline=None)

@@ -100,8 +100,8 @@ def _answers(
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """A short CP-SAT run, the second clock, then all the allowed work (more of it where operators share something), each
-    only if the result is still open."""
+    """A short CP-SAT run, the second clock, then all the allowed work (more where operators share something), each only
+    if the result is still open."""
     looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
     for k, look in enumerate(looks):
         if _open(block, answer) and not answer.interrupted:
