@@ -72,7 +72,7 @@ def test_what_is_given_beside_a_launch_wins_and_is_said(sartor: Call, tmp_path: 
     as_it_is = sartor("plan", "--launch", tmp_path / "run.sh", "--json").body
     assert as_it_is["launch"]["unknown"] == ["--use-flash-attnn (did you mean --use-flash-attn?)"]
     measured = sartor("plan", "--launch", tmp_path / "run.sh", "--cluster", "dgx-a100", "--json").body
-    assert (measured["plan"]["source"], as_it_is["plan"]["source"]) == ("calibrated", "analytic")
+    assert measured["plan"]["step_s"] > 2 * as_it_is["plan"]["step_s"]
     words = ["plan", "--launch", tmp_path / "run.sh", "--num-devices", "8", "--seq-len", "4096", "--json"]
     ran = sartor(*words).body
     assert (ran["plan"]["num_devices"], ran["job"]["seq_len"]) == (8, 4096)

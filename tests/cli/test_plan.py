@@ -211,7 +211,7 @@ def test_two_kinds_of_devices_share_a_model_by_their_pace(sartor: Call, repo_dir
     assert [pool["num_devices"] for pool in body["cluster"]["others"]] == [16]
     assert best["stage_layers"][0] > max(best["stage_layers"][1:])
     assert best["mfu"] < 1
-    assert sartor(*words, "--num-devices", "25").err.startswith("sartor: num_devices=25: two has 24 devices")
+    assert sartor(*words, "--num-devices", "25").err.startswith("sartor: --num-devices=25: two has 24 devices")
     text = sartor(*words)
     assert "8 h100_sxm and 16 a100_sxm" in text.out
     alone = sartor(*words, "--num-devices", "8", "--json").body

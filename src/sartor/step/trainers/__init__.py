@@ -79,8 +79,12 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
 
 
 def as_launched(trainer: Trainer) -> Trainer:
-    """With compiled kernels and fp32 gradients, where sartor writes the launch files: these say so."""
-    return replace(trainer, fused_kernels=True, grad_dtype=DType.FP32) if trainer.launchable else trainer
+    """With compiled kernels and gradients reduced in fp32, where sartor writes the launch files: these say so. One that
+    keeps gradients wider than it reduces them has no word for that."""
+    if not trainer.launchable:
+        return trainer
+    narrow = trainer.memory.grad_bytes > trainer.grad_dtype.bytes
+    return replace(trainer, fused_kernels=True, grad_dtype=trainer.grad_dtype if narrow else DType.FP32)
 
 
 def trainer_in_table(name: str) -> Trainer | None:
