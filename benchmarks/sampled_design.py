@@ -206,7 +206,7 @@ def _serial_s(part: ModelPart, graph: OperatorGraph, some: Accelerator) -> Array
     """Seconds of a part's operators one after another, each on one core or on all, as is quicker."""
     if part.in_turn or not graph.operators:
         return in_turn_s(graph, some)
-    single, split, _ = whole_latencies(fuse_graph(graph), some)
+    single, split = whole_latencies(fuse_graph(graph), some)
     return np.asarray(np.minimum(single, split).sum(axis=0) * UNIT_S)
 
 

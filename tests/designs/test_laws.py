@@ -76,7 +76,7 @@ def test_a_budget_of_energy_is_kept_exactly() -> None:
     candidates, _ = candidates_of(asked, space)
     store, rows = ScheduleStore(), []
     for i in range(len(candidates)):
-        point = Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=2e8, options=(), schedule_limit_s=3.2)
+        point = Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=2e8, options=())
         for option in every_option(asked, 0):
             outcome, _ = evaluate_option(asked, point, option, store)
             if outcome:

@@ -25,9 +25,7 @@ def everything() -> list[Ranked]:
     candidates, _ = candidates_of(asked, space)
     store, options = ScheduleStore(), tuple(every_option(asked, 0))
     points = [
-        Point(
-            index=i, accelerator=candidates.accelerator(i), hbm_bytes=float(hbm), options=options, schedule_limit_s=3.2
-        )
+        Point(index=i, accelerator=candidates.accelerator(i), hbm_bytes=float(hbm), options=options)
         for i in range(len(candidates))
         for hbm in candidates.hbm_bytes[:, i]
     ]

@@ -28,7 +28,7 @@ from sartor.placement.terms import PlacementTerms
 
 
 def point(index: int, accelerator: Accelerator, hbm_bytes: float, options: tuple[Option, ...]) -> Point:
-    return Point(index=index, accelerator=accelerator, hbm_bytes=hbm_bytes, options=options, schedule_limit_s=3.2)
+    return Point(index=index, accelerator=accelerator, hbm_bytes=hbm_bytes, options=options)
 
 
 @pytest.mark.parametrize("objective", list(Objective))

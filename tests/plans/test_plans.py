@@ -249,17 +249,17 @@ def test_whole_layers_are_recomputed_only_as_many_as_must_be() -> None:
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        ({"tpp": 8}, ("--fix=tpp", "nearest: tp")),
-        ({"tp": 3}, ("--fix tp=3", "must divide num_devices=16", "nearest: 2 or 4")),
-        ({"tp": "many"}, ("--fix tp=many", "whole number")),
+        ({"tpp": 8}, ("fix=tpp", "nearest: tp")),
+        ({"tp": 3}, ("fix tp=3", "must divide num_devices=16", "nearest: 2 or 4")),
+        ({"tp": "many"}, ("fix tp=many", "whole number")),
         ({"microbatch_size": 5}, ("global_batch_size=16", "must be a multiple of microbatch_size=5", "15 or 20")),
         ({"dp": 2, "microbatch_size": 16}, ("global_batch_size=16", "dp=2 x microbatch_size=16", "nearest: 32")),
-        ({"tp": 8, "pp": 4}, ("--fix=tp=8,pp=4", "take 32 devices together", "--num-devices 32")),
-        ({"recompute": "som"}, ("--fix recompute=som", "none, selective, full")),
+        ({"tp": 8, "pp": 4}, ("fix=tp=8,pp=4", "take 32 devices together", "num_devices=32")),
+        ({"recompute": "som"}, ("fix recompute=som", "none, selective, full")),
         ({"zero_stage": 4}, ("from 0 to 3", "nearest: 3")),
-        ({"ep": 2}, ("--fix ep=2", "the model has no experts", "nearest: 1")),
-        ({"virtual_stages": 9}, ("--fix virtual_stages=9", "nearest")),
-        ({"tp": 16}, ("--fix tp=16",)),
+        ({"ep": 2}, ("fix ep=2", "the model has no experts", "nearest: 1")),
+        ({"virtual_stages": 9}, ("fix virtual_stages=9", "nearest")),
+        ({"tp": 16}, ("fix tp=16",)),
     ],
 )
 def test_a_value_no_plan_can_have_is_refused_with_what_rules_it_out(

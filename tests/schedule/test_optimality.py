@@ -123,11 +123,8 @@ def test_operators_that_need_the_whole_memory_wait_for_each_other() -> None:
 
 
 def test_the_papers_program_refuses_what_is_shared_beside_cores() -> None:
-    two = sharing(
-        problem(2, 1, [(0, "TC", 8, 9), (1, "TC", 7, 4), (2, "VC", 3, 4)]), {"hbm": 5}, {"hbm": 4}, {"hbm": 3}
-    )
     with pytest.raises(InputError, match="knows cores only"):
-        solve(two, solver=Solver.MILP)
+        solve(random_problem(100, 8, 2, 2, shared=True), 60, Solver.MILP)
 
 
 def test_a_nop_passes_precedence_on_and_takes_nothing() -> None:

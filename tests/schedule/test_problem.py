@@ -26,7 +26,7 @@ TC = (0, "TC", 4, 2)
         (lambda: operator(0, "TC", float("nan"), 1), "latency=nan"),  # type: ignore[arg-type]
         (lambda: operator(0, "TC", float("inf"), 1), "latency=inf"),  # type: ignore[arg-type]
         (lambda: operator(0, "TC", "5", 1), "must be a whole number"),  # type: ignore[arg-type]
-        (lambda: operator(0, "TC", True, 1), "latency=True"),
+        (lambda: operator(0, "TC", True, 1), "latency=true"),
         (lambda: problem(1, 1, [TC, TC]), "operator id=0: must be given once"),
         (lambda: problem(1, 1, [(1.5, "TC", 1, 1)]), "must be a whole number or a text"),
         (lambda: problem(1, 1, [TC], (0, 7)), "edges=[0, 7]: 7 is not an operator's id"),

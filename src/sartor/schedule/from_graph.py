@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.chip.operator_latency import SHARED, Fused, latencies_and_traffic
+from sartor.cost.chip.operator_latency import Fused, operator_latencies
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
@@ -39,10 +39,9 @@ def schedule_problem(
 ) -> ScheduleProblem:
     """The problem of scheduling ``graph`` on one accelerator, times in units of ``unit_s``, rounded up.
 
-    GEMMs need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective
-    takes all links, and as in the published instances is a vector-core operator with two equal latencies: it holds one
-    vector core that real hardware would leave free. Memory, global buffer and links are shared: operators side by side
-    never take more of them than there is. A graph without edges is a chain.
+    GEMMs need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective runs
+    on the links, which the problem does not model, so it is a vector-core operator with two equal latencies, as in the
+    published instances: it holds one vector core that real hardware would leave free. A graph without edges is a chain.
     """
     if accelerator.shape:
         raise InputError("accelerator", accelerator.shape, "must be one accelerator; schedule_problems takes many")
@@ -55,7 +54,7 @@ def schedule_problems(
     """One problem per candidate of ``accelerator``, in the order of its flattened arrays; all priced in one call."""
     fused = fuse_graph(graph) if fuse else FusedGraph(operators=graph.operators, edges=_edges(graph))
     count = max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
-    single, split, traffic = whole_latencies(fused, accelerator, unit_s)
+    single, split = whole_latencies(fused, accelerator, unit_s)
     tensor = np.broadcast_to(accelerator.num_tensor_cores, accelerator.shape).reshape(-1)
     vector = np.broadcast_to(accelerator.num_vector_cores, accelerator.shape).reshape(-1)
     types = [core_type(op) for op in fused.operators]
@@ -70,7 +69,6 @@ def schedule_problems(
                     core_type=kind if single[j, i] else CoreType.NOP,
                     latency=int(single[j, i]),
                     intra_latency=int(split[j, i]),
-                    traffic=tuple((what, time) for what, time in zip(SHARED, traffic[:, j, i].tolist(), strict=True)),
                 )
                 for j, kind in enumerate(types)
             ),
@@ -79,15 +77,12 @@ def schedule_problems(
         )
 
 
-def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any, Any]:
-    """Latencies of every operator on one core and on all cores in whole units, integers (operators, candidates), and
-    its traffic on what all share, never above either: (shared, operators, candidates). Candidates are in the order of
-    the accelerator's flattened arrays."""
+def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
+    """Latencies of every operator on one core and on all cores, in whole units: two integer arrays (operators,
+    candidates), candidates in the order of the accelerator's flattened arrays."""
     rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
-    one, together, moved = latencies_and_traffic(fused.operators, accelerator)
-    single, split = _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
-    traffic = _units(moved, unit_s).reshape(-1, *rows)
-    return single, split, np.minimum(traffic, np.minimum(single, split))
+    one, together = operator_latencies(fused.operators, accelerator)
+    return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
 
 
 def core_type(op: Operator | Fused) -> CoreType:

@@ -25,8 +25,6 @@ Array = npt.NDArray[np.float64]
 
 GRID = 8
 """Resolution of the weights: 45 combinations of tensor work, vector work and paths."""
-SHARED_WEIGHTS = (4, 8)
-"""Weights of what operators share, the rest on paths or tensor work."""
 ROUNDS = 2
 """Rounds of ruling out modes."""
 WHOLE = 1e-9
@@ -48,7 +46,7 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
     Raises ``InputError`` where a collective has no link to run on.
     """
     fused = fuse_graph(graph)
-    single, split, traffic = whole_latencies(fused, accelerator, unit_s)
+    single, split = whole_latencies(fused, accelerator, unit_s)
     shape = accelerator.shape
     tensor = np.broadcast_to(accelerator.num_tensor_cores, shape).reshape(-1).astype(np.float64)
     vector = np.broadcast_to(accelerator.num_vector_cores, shape).reshape(-1).astype(np.float64)
@@ -56,13 +54,13 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
     lower = np.zeros_like(upper)
     for positions, block in _parts(fused):
         rows = list(positions)
-        lower += part_bound(block, single[rows], split[rows], tensor, vector, traffic[:, rows])
+        lower += part_bound(block, single[rows], split[rows], tensor, vector)
     return Makespans(lower=lower, upper=upper)
 
 
 def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
-    """A looser bound [candidates, seconds], a hundred times cheaper: work of the cores, traffic on what they share, or
-    the longest path of each part of the series."""
+    """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
+    each part of the series."""
     fused = fuse_graph(graph)
     floors = [operator_floor(op, accelerator) for op in fused.operators]
     total: Any = np.zeros(accelerator.shape)
@@ -77,9 +75,8 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
             below = [ahead[j] for j in covers[i]]
             ahead[i] = ahead[i] + (np.maximum.reduce(np.broadcast_arrays(*below)) if below else 0.0)
         longest = np.maximum.reduce(np.broadcast_arrays(*ahead))
-        kinds = ("tensor_s", "vector_s", "memory_s", "buffer_s", "link_s")
-        work = [np.asarray(sum(getattr(floor, kind) for floor in mine)) for kind in kinds]
-        total = total + np.maximum.reduce(np.broadcast_arrays(longest, *work))
+        work = np.maximum(sum(floor.tensor_s for floor in mine), sum(floor.vector_s for floor in mine))
+        total = total + np.maximum(longest, work)
     return np.asarray(total)
 
 
@@ -104,11 +101,8 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     return ((positions, part(whole, positions)) for positions in series(whole))
 
 
-def part_bound(
-    block: OpBlock, single: Any, split: Any, num_tc: Array, num_vc: Array, traffic: Any
-) -> npt.NDArray[np.int64]:
-    """Lower bounds for one part: integers [candidates] from latencies [operators, candidates] and ``traffic`` [shared,
-    operators, candidates].
+def part_bound(block: OpBlock, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
+    """Lower bounds for one part: integers [candidates] from latencies [operators, candidates].
 
     ``block`` gives kinds of cores and precedence; its own latencies are not looked at.
     """
@@ -124,7 +118,6 @@ def part_bound(
         split=np.where(split < single, split, np.inf),
         tensor=_needs(kinds, tensor=True) / cores_tc,
         vector=_needs(kinds, tensor=False) / cores_vc,
-        traffic=traffic.astype(np.float64),
     )
     allowed = np.ones(single.shape, dtype=bool), np.isfinite(p.split)
     best = np.zeros(serial.shape)
@@ -151,8 +144,6 @@ class _Part:
     split: Array
     tensor: Array
     vector: Array
-    traffic: Array
-    """How long each operator needs all of what they share: [shared, operators, candidates]."""
 
 
 Allowed = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
@@ -167,10 +158,10 @@ def _over_weights(p: _Part, allowed: Allowed) -> tuple[Array, Array, Array]:
     shape = p.single.shape
     value, with_single, with_split = np.zeros(shape[1]), np.zeros(shape), np.zeros(shape)
     split = np.where(allowed[1], p.split, np.inf)
-    for tensor, vector, shared, traffic in _weights(p):
-        work = p.single * (p.tensor * (tensor / GRID) + p.vector * (vector / GRID)) + traffic * (shared / GRID)
+    for tensor, vector in _weights():
+        work = p.single * (p.tensor * (tensor / GRID) + p.vector * (vector / GRID))
         least = _least(work, split, allowed[0])
-        for _ in range(GRID - tensor - vector - shared):
+        for _ in range(GRID - tensor - vector):
             more = work + p.single / GRID
             gain = _least(more, split, allowed[0]) - least
             work = np.where(_best_path(p.covers, gain), more, work)
@@ -183,16 +174,10 @@ def _over_weights(p: _Part, allowed: Allowed) -> tuple[Array, Array, Array]:
     return value, with_single, with_split
 
 
-def _weights(p: _Part) -> Iterator[tuple[int, int, int, Any]]:
-    """Weights of tensor cores, vector cores and one thing shared (with its traffic); the rest is for paths."""
+def _weights() -> Iterator[tuple[int, int]]:
     for tensor in range(GRID + 1):
         for vector in range(GRID + 1 - tensor):
-            yield tensor, vector, 0, 0.0
-    for traffic in (each for each in p.traffic if (each.sum(axis=0) > p.single.min(axis=0)).any()):
-        for shared in SHARED_WEIGHTS:
-            yield 0, 0, shared, traffic
-            if shared < GRID:
-                yield GRID - shared, 0, shared, traffic
+            yield tensor, vector
 
 
 def _least(work: Array, split: Array, may_be_single: npt.NDArray[np.bool_]) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.cost.chip.systolic import Product, product_times
+from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.cost.chip.vector_core import EXPONENTIAL
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Pass
@@ -27,8 +27,6 @@ class AttentionCost:
     time_s: Floats
     tensor_s: Floats
     vector_s: Floats
-    buffer_s: Floats
-    """What the global buffer needs at full rate for the traffic of the products."""
     memory_s: Floats
     memory_bytes: Floats
 
@@ -53,8 +51,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     one head fit half the global buffer, else once per block of queries that does."""
     a = accelerator
     on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)
-    products = [product_times(p, on_chip) for p in attention_products(op)]
-    tensor, _, through = (sum(map(np.asarray, column), np.asarray(0.0)) for column in zip(*products, strict=True))
+    tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
     cycles = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
@@ -64,7 +61,6 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
         time_s=plain(np.maximum(np.maximum(tensor, vector), memory)),
         tensor_s=plain(tensor),
         vector_s=plain(vector),
-        buffer_s=plain(through),
         memory_s=plain(memory),
         memory_bytes=plain(moved),
     )

@@ -1,13 +1,12 @@
-"""Latency of any operator on the accelerator, on one core and split over all of them, and its traffic.
+"""Latency of any operator on the accelerator: on one core, and split over all of them.
 
-The two latencies are what an operator schedule chooses between (``sartor.schedule``): l on one tensor core, one vector
-core or one of each, and q on all cores while nothing else runs. Operators side by side share memory, global buffer and
-links, so each comes with the time that these would need, at full rate, for what it moves.
+The two numbers are what an operator schedule chooses between (``sartor.schedule``): l on one tensor core, one vector
+core or one of each, and q on all cores while nothing else runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.chip.fused_attention import attention_cost
-from sartor.cost.chip.systolic import Product, product_of, product_times
+from sartor.cost.chip.systolic import Product, product_of, product_time_s
 from sartor.cost.chip.vector_core import vector_cost, vector_work
 from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
@@ -23,8 +22,6 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBou
 from sartor.units import Floats
 
 Latencies = npt.NDArray[np.float64]
-SHARED = ("hbm", "buffer", "links")
-"""What operators that run side by side share."""
 AnyOperator = TypeVar("AnyOperator", bound=Operator)
 
 
@@ -58,22 +55,15 @@ _USES: dict[type, tuple[str, ...]] = {
 
 def operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
     """Time of one execution on all cores [s]; shapes broadcast. Collectives run on the links."""
-    return _times(op, accelerator)[0]
-
-
-def _times(op: Operator | Fused, a: Accelerator) -> tuple[Floats, Floats, Floats, Floats]:
-    """Time of one execution, and what `SHARED` would need at full rate for its traffic [s]."""
-    if isinstance(op, Fused | Gemm | GroupedGemm):
-        product = fused_product(op, a) if isinstance(op, Fused) else product_of(op, a)
-        return (*product_times(product, a), 0.0)
+    if isinstance(op, Fused):
+        return product_time_s(fused_product(op, accelerator), accelerator)
+    if isinstance(op, Gemm | GroupedGemm):
+        return product_time_s(product_of(op, accelerator), accelerator)
     if isinstance(op, Attention):
-        attention = attention_cost(op, a)
-        return attention.time_s, attention.memory_s, attention.buffer_s, 0.0
+        return attention_cost(op, accelerator).time_s
     if isinstance(op, MemoryBound):
-        stream = vector_cost(op, a)
-        return stream.time_s, stream.memory_s, stream.buffer_bytes / np.asarray(a.global_buffer_bytes_per_s), 0.0
-    time_s = link_time_s(op, a)
-    return time_s, 0.0, 0.0, time_s
+        return vector_cost(op, accelerator).time_s
+    return link_time_s(op, accelerator)
 
 
 def fused_product(op: Fused, accelerator: Accelerator) -> Product:
@@ -104,15 +94,6 @@ def operator_latencies(
     once, and candidates that differ only in what an operator does not use share its price, so a grid of thousands of
     candidates costs as much as its distinct tensor-core and vector-core configurations.
     """
-    single, together, _ = latencies_and_traffic(operators, accelerator)
-    return single, together
-
-
-def latencies_and_traffic(
-    operators: OperatorGraph | Sequence[Operator | Fused], accelerator: Accelerator
-) -> tuple[Latencies, Latencies, Latencies]:
-    """`operator_latencies`, and of each operator on one core how long `SHARED` would be busy at full rate with what it
-    moves: shape (shared, operators, *candidates) [s]."""
     ops = operators.operators if isinstance(operators, OperatorGraph) else tuple(operators)
     known: dict[Any, tuple[Latencies, Latencies]] = {}
     pairs = []
@@ -124,9 +105,9 @@ def latencies_and_traffic(
                 _over_distinct(op, accelerator, accelerator.shape),
             )
         pairs.append(known[key])
-    empty = np.zeros((1 + len(SHARED), 0, *accelerator.shape))
-    single, together = (np.stack([pair[i] for pair in pairs], axis=1) if pairs else empty for i in (0, 1))
-    return single[0], together[0], single[1:]
+    empty = np.zeros((0, *accelerator.shape))
+    single, together = (np.stack([pair[i] for pair in pairs]) if pairs else empty for i in (0, 1))
+    return single, together
 
 
 def _anonymous(op: Operator | Fused) -> Operator | Fused:
@@ -139,20 +120,26 @@ def _bare(op: AnyOperator) -> AnyOperator:
 
 
 def _over_distinct(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
-    """Time and traffic of one operator, shape (1 + shared, *candidates), priced once per distinct combination of the
-    fields it uses."""
-    uses = _USES[type(op)]
+    return over_distinct(accelerator, _USES[type(op)], shape, lambda small: operator_time_s(op, small))
+
+
+def over_distinct(
+    accelerator: Accelerator,
+    uses: Iterable[str],
+    shape: tuple[int, ...],
+    price: Callable[[Accelerator], Floats],
+) -> Latencies:
+    """``price`` of every candidate, computed once per distinct combination of the fields it ``uses``."""
     varying = [name for name in ARRAY_FIELDS if np.ndim(getattr(accelerator, name))]
-    used = [name for name in varying if name in uses]
+    used = [name for name in varying if name in set(uses)]
     fixed = {name: np.asarray(getattr(accelerator, name)).flat[0].item() for name in varying if name not in used}
     if not used:
-        one = np.stack(_times(op, replace(accelerator, **fixed)))
-        return np.broadcast_to(one.reshape(-1, *([1] * len(shape))), (len(one), *shape))
+        return np.broadcast_to(np.asarray(price(replace(accelerator, **fixed)), dtype=np.float64), shape)
     columns = [np.broadcast_to(getattr(accelerator, name), shape).reshape(-1) for name in used]
     first, inverse = _distinct_rows(columns)
     small = replace(accelerator, **fixed, **{name: c[first] for name, c in zip(used, columns, strict=True)})
-    priced = np.stack(np.broadcast_arrays(*_times(op, small)))
-    spread: Latencies = priced[:, inverse].reshape(-1, *shape)
+    priced: Latencies = np.asarray(price(small), dtype=np.float64)
+    spread: Latencies = priced[inverse].reshape(shape)
     return spread
 
 

@@ -11,7 +11,7 @@ cost time, and a larger product never saves any. docs/concepts/systolic.md deriv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -115,13 +115,9 @@ def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
 
 def product_time_s(product: Product, accelerator: Accelerator) -> Floats:
     """Time of a product on all cores [s]; shapes of product and accelerator broadcast."""
-    return product_times(product, accelerator)[0]
-
-
-def product_times(product: Product, accelerator: Accelerator) -> tuple[Floats, Floats, Floats]:
-    """The same time, and how long memory and the global buffer would take at full rate for what the product moves."""
-    time_s, memory_s, buffer_s = _each_chunk(product, accelerator, _time_and_traffic)
-    return time_s, memory_s, buffer_s
+    time: Floats
+    (time,) = _each_chunk(product, accelerator, lambda p, a, flow: (_best(p, a, flow).time_s,))
+    return time
 
 
 def product_cost(product: Product, accelerator: Accelerator) -> ProductCost:
@@ -234,14 +230,6 @@ class _Best:
     tile: Any
     """Flat index into the menu of core tiles."""
     concurrent: Array
-    memory_s: Array
-    buffer_s: Array
-    """What memory and the global buffer need for the traffic of this mapping at full rate."""
-
-
-def _time_and_traffic(problem: _Problem, chip: _Chip, flow: Dataflow) -> tuple[Array, ...]:
-    best = _best(problem, chip, flow)
-    return best.time_s, best.memory_s, best.buffer_s
 
 
 def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
@@ -256,27 +244,21 @@ def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
         tile = on_cores.argmin(axis=1)
         least = np.take_along_axis(on_cores, tile[:, None], axis=1)[:, 0]
         memory_s, spill_s = _from_memory(p, chip, together)
-        times = np.maximum(memory_s, least[:, None] + spill_s)
-        row, block = np.arange(len(times)), _quickest(times, memory_s)
-        through = np.broadcast_to(core.buffer_bytes, core.time_s.shape).reshape(len(p.m), -1)[row, tile]
-        buffer_s = through / chip.buffer_rate + spill_s[row, block]
-        found = _Best(times[row, block], tile, together, memory_s[row, block], buffer_s)
+        by_block = np.maximum(memory_s, least[:, None] + spill_s)
+        found = _Best(by_block.min(axis=1), tile, together)
         best = found if best is None else _better(best, found)
     assert best is not None
     ends = _ends(problem, chip, best.time_s)
-    return replace(best, time_s=ends)
-
-
-def _quickest(times: Array, memory_s: Array) -> Array:
-    """The block [candidates] of least time, of equally quick ones that with the least memory traffic."""
-    least: Array = np.where(times <= times.min(axis=1, keepdims=True), memory_s, np.inf).argmin(axis=1)
-    return least
+    return _Best(ends, best.tile, best.concurrent)
 
 
 def _better(a: _Best, b: _Best) -> _Best:
     less = b.time_s < a.time_s
-    pairs = ((getattr(a, f.name), getattr(b, f.name)) for f in fields(_Best))
-    return _Best(*(np.where(less, mine, other) for other, mine in pairs))
+    return _Best(
+        np.where(less, b.time_s, a.time_s),
+        np.where(less, b.tile, a.tile),
+        np.where(less, b.concurrent, a.concurrent),
+    )
 
 
 def _ends(p: _Problem, chip: _Chip, time: Array) -> Array:
@@ -304,7 +286,7 @@ def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -
     core = _on_cores(p, chip, flow, chosen, best.concurrent)
     by_block = _from_memory(p, chip, best.concurrent)
     times = np.maximum(by_block[0], core.time_s[:, None] + by_block[1])
-    block = _quickest(times, by_block[0])
+    block = times.argmin(axis=1)
     memory_s, spill_s = (x[row, block] for x in by_block)
     time_s = _ends(problem, chip, times[row, block])
     tile_x, tile_y = np.minimum(chosen[0], p.m), np.minimum(chosen[1], p.n)
