@@ -245,7 +245,7 @@ def test_files_that_cannot_be_read_are_told_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="that exists"):
         load_cluster(tmp_path)
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="readable as TOML"):
+    with pytest.raises(InputError, match="text in UTF-8"):
         load_cluster(tmp_path / "mine.toml")
 
 
