@@ -308,10 +308,10 @@ def test_shapes_are_compared_on_several_devices(open_page: Callable[..., Any], s
     page.locator("#tab-compare").click()
     page.locator("#add-gpu").select_option("a100_sxm")
     page.locator("#advised").click()
-    until(page, "document.querySelectorAll('.stack > section:first-child tbody tr').length > 3", 60)
+    until(page, "document.querySelectorAll('.stack > section:first-child tbody tr').length >= 2", 60)
     settled(page)
     until(page, "document.querySelectorAll('.results .card').length === 2")
-    assert page.locator(".odds").count() >= 4
+    assert page.locator(".odds").count() >= 2
     page.screenshot(path=screenshots / "compare-1280-light.png", full_page=True)
 
 
