@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ sys.path.insert(0, str(REPO / "tests"))  # so that every room can say: from stra
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
+# A worker of pytest-xdist is told a width of its own, which piped output would honour.
+os.environ.pop("COLUMNS", None)
 
 # A job in the background of a script is started deaf to Ctrl-C, and so are its children: the commands that tests
 # interrupt would be too.
