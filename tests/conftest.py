@@ -21,10 +21,15 @@ settings.load_profile("house")
 # A worker of pytest-xdist is told a width of its own, which piped output would honour.
 os.environ.pop("COLUMNS", None)
 
-# A job in the background of a script is started deaf to Ctrl-C, and so are its children: the commands that tests
-# interrupt would be too.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@pytest.fixture(autouse=True)
+def hears_ctrl_c() -> None:
+    """Every test hears Ctrl-C, and so do the commands it starts.
+
+    A job in the background of a script is started deaf to it, and a command that ends in this process leaves it deaf.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

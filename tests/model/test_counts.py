@@ -194,3 +194,21 @@ def test_shared_experts_that_are_whole_routed_ones_change_their_width_with_them(
     assert wider is not None
     assert wider.shared is not None
     assert wider.shared.ffn_hidden_size == 2 * 1792
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("d_ff", {"ffn_hidden_size": 2048}),
+        ("d_model", {"hidden_size": 768, "head_dim": 64}),
+        ("num_heads", {"num_heads": 12, "head_dim": 64}),
+        ("d_kv", {"head_dim": 128}),
+    ],
+)
+def test_an_edit_changes_the_encoder_and_the_decoder_as_the_key_of_a_config_does(
+    key: str, changes: dict[str, int]
+) -> None:
+    sizes = {"num_layers": 6, "num_decoder_layers": 4, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_heads": 8}
+    config = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 32128, **sizes}
+    edited = edit(read_model(config).shape, **changes)
+    assert count_params(edited).total == read_model({**config, key: next(iter(changes.values()))}).num_params

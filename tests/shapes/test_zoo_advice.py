@@ -25,6 +25,6 @@ def test_advice_is_a_sure_gain_that_can_be_applied(model: str, device: str) -> N
 def test_advice_over_the_zoo_is_sure_small_and_applicable() -> None:
     # Every model on one device in turn; benchmarks/bench_advice.py asks all of all.
     found = [audit(model, DEVICES[i % len(DEVICES)]) for i, model in enumerate(model_names())]
-    assert [each.model for each in found if each.faults] in ([], ["t5-large"]), "T5 has no config.json written for it"
+    assert [each.model for each in found if each.faults] == []
     paying = [each for each in found if each.num_advised]
     assert sum(each.smallest_fields <= 2 for each in paying) >= 0.88 * len(paying)

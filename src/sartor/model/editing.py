@@ -41,6 +41,8 @@ EDITABLE = (
 def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
 
+    An encoder beside a decoder follows wherever it had the decoder's size, as the one key of a config.json for both.
+
     Values may be arrays of candidates that broadcast against each other. Changing only the heads keeps ``head_dim`` and
     the rotary share of a head; a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads``
     is given too. ``num_layers`` keeps the first layers (dense ones before the experts) and the mix of the rest. Further
@@ -51,19 +53,47 @@ def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """
     check_edit(shape, changes)
     old = shape.main
-    runs = tuple(replace(run, layer=_edit_layer(run.layer, changes)) for run in old.runs)
+    stacks = tuple(_edit_stack(stack, _that_follow(shape, stack, changes)) for stack in shape.stacks)
     if "hidden_size" in changes:
-        width, wider = old.hidden_size, changes["hidden_size"]
+        shape = replace(shape, linears=_follow(shape.linears, old.hidden_size, changes["hidden_size"]))
+    return replace(shape, stacks=stacks, vocab_size=changes.get("vocab_size", shape.vocab_size))
+
+
+def _that_follow(shape: TransformerShape, stack: Stack, changes: dict[str, Ints]) -> dict[str, Ints]:
+    """The changes that a stack follows: all in the main one; in another one for text those of sizes both had alike."""
+    if stack is shape.main:
+        return changes
+    if not stack.is_text:
+        return {}
+    main, own = shape.fields(), replace(shape, stacks=(stack,)).fields()
+    return {name: new for name, new in changes.items() if name in own and _plain(own[name]) == _plain(main[name])}
+
+
+def _edit_stack(stack: Stack, changes: dict[str, Ints]) -> Stack:
+    runs, linears = tuple(replace(run, layer=_edit_layer(run.layer, changes)) for run in stack.runs), stack.linears
+    if "hidden_size" in changes:
+        width, wider = stack.hidden_size, changes["hidden_size"]
         runs = tuple(replace(run, layer=_follow_layer(run.layer, width, wider)) for run in runs)
-        old_linears = _follow(old.linears, width, wider)
-        shape = replace(shape, linears=_follow(shape.linears, width, wider))
-    else:
-        old_linears = old.linears
+        linears = _follow(linears, width, wider)
     if "num_layers" in changes:
         runs = _rescale(runs, changes["num_layers"])
-    new = replace(old, runs=runs, linears=old_linears, hidden_size=changes.get("hidden_size", old.hidden_size))
-    stacks = tuple(new if stack is old else stack for stack in shape.stacks)
-    return replace(shape, stacks=stacks, vocab_size=changes.get("vocab_size", shape.vocab_size))
+    return replace(
+        stack,
+        runs=runs,
+        linears=linears,
+        vectors=_follow_biases(stack.vectors, stack.runs[0].layer if stack.runs else None, changes),
+        hidden_size=changes.get("hidden_size", stack.hidden_size),
+    )
+
+
+def _follow_biases(vectors: tuple[Vectors, ...], layer: Layer | None, changes: dict[str, Ints]) -> tuple[Vectors, ...]:
+    """Every head has one bias for every bucket of relative positions (Raffel et al. 2020, sec. 2.1)."""
+    heads = getattr(layer.mixers[0], "num_heads", 0) if layer and layer.mixers else 0
+    if "num_heads" not in changes or not heads:
+        return vectors
+    return tuple(
+        replace(v, fixed=v.fixed // heads * changes["num_heads"]) if v.name == "relative_bias" else v for v in vectors
+    )
 
 
 def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
@@ -143,6 +173,7 @@ def _edit_layer(layer: Layer, changes: dict[str, Ints]) -> Layer:
         mixers=tuple(_edit_mixer(mixer, changes) for mixer in layer.mixers),
         ffn=None if layer.ffn is None else _edit_ffn(layer.ffn, changes),
         ffns=tuple(_edit_ffn(part, changes) for part in layer.ffns),
+        vectors=_follow_biases(layer.vectors, layer, changes),
     )
 
 
