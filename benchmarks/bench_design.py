@@ -24,9 +24,9 @@ from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.search import search_design
 from sartor.designs.space import published_space
 from sartor.model.zoo import load_model
-from sartor.schedule.from_graph import schedule_problem
-from sartor.schedule.problem import ScheduleProblem
-from sartor.schedule.solve import solve
+from sartor.schedules.from_graph import schedule_problem
+from sartor.schedules.problem import ScheduleProblem
+from sartor.schedules.solve import solve
 
 SEQ_LEN = {"gpt3-175b": 2048, "bert-large": 512}
 POINTS, CHIPS, PROOF_S = 3, 4, 2.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.read.schedule_json import read_schedule_problem
-from sartor.schedule import ScheduleProblem, ScheduleResult, Solver, Status, solve
+from sartor.schedules import ScheduleProblem, ScheduleResult, Solver, Status, solve
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "scheduling"
 LIMIT_S = 20.0

@@ -28,8 +28,8 @@ from sartor.designs.result import Baseline
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedule.from_graph import UNIT_S, fuse_graph, whole_latencies
-from sartor.schedule.makespan import in_turn_s
+from sartor.schedules.from_graph import UNIT_S, fuse_graph, whole_latencies
+from sartor.schedules.makespan import in_turn_s
 
 Array = npt.NDArray[Any]
 

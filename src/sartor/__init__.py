@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         lint_launch,
         place,
         plan,
+        schedule,
     )
     from sartor.errors import InputError
 
@@ -40,6 +41,7 @@ __all__ = [
     "lint_launch",
     "place",
     "plan",
+    "schedule",
 ]
 
 
@@ -49,7 +51,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """The journeys are loaded when first asked for, so that ``import sartor`` costs nothing. Those that share a room's
-    name (launch, read, schedule) are called from ``sartor.api``."""
+    name (launch, read) are called from ``sartor.api``."""
     if name == "InputError":
         from sartor.errors import InputError
 

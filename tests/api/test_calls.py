@@ -117,7 +117,7 @@ def test_arguments_are_called_as_the_command_line_calls_them(name: str) -> None:
     assert set(inspect.signature(getattr(api, name)).parameters) - ONLY_IN_PYTHON <= words
 
 
-@pytest.mark.parametrize("name", [name for name in JOURNEYS if name != "schedule"])
+@pytest.mark.parametrize("name", JOURNEYS)
 def test_every_journey_is_found_on_the_package_by_its_name_and_arguments(name: str) -> None:
     assert name in dir(sartor)
     parameters = inspect.signature(getattr(sartor, name)).parameters.values()

@@ -44,7 +44,7 @@ main()
 """
 IN_THE_SEARCH = """
 import sys
-from sartor.schedule import cp_sat
+from sartor.schedules import cp_sat
 
 solve = cp_sat._run
 def told(solver, model):

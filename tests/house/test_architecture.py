@@ -15,7 +15,7 @@ FLOORS = {
     "ground": {"units", "errors", "operators", "pareto", "json_types", "bounded", "files", "interrupts"},
     "describe": {"model", "hardware"},
     "predict": {"cost"},
-    "solve a block": {"schedule"},
+    "solve a block": {"schedules"},
     "predict a job": {"step"},
     "solve": {"placement"},
     "decide": {"rules", "shapes", "plans"},

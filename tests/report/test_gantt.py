@@ -15,7 +15,7 @@ from sartor.errors import InputError
 from sartor.report.gantt import MAX_LINES, draw_gantt, gantt, gantt_text, write_gantt
 from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
 from sartor.report.trace import Span, trace_json
-from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem, ScheduleResult, solve
+from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, ScheduleResult, solve
 
 
 def result(num_tc: int = 3, num_vc: int = 2, size: int = 12, name: str = "op{}") -> ScheduleResult:

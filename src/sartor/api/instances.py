@@ -9,7 +9,7 @@ from sartor.api.words import word_of
 
 if TYPE_CHECKING:
     from sartor.placement.plan import Placement
-    from sartor.schedule.result import ScheduleResult
+    from sartor.schedules.result import ScheduleResult
 
 
 def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement:
@@ -31,7 +31,7 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     Raises ``InputError``.
     """
     from sartor.read.schedule_json import read_schedule_problem
-    from sartor.schedule.result import Solver
-    from sartor.schedule.solve import solve
+    from sartor.schedules.result import Solver
+    from sartor.schedules.solve import solve
 
     return solve(read_schedule_problem(Path(instance)), time_limit, word_of(Solver, "solver", solver))

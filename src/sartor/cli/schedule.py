@@ -46,7 +46,7 @@ def schedule(
     """
     from sartor import api
     from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
-    from sartor.schedule.result import Solver
+    from sartor.schedules.result import Solver
 
     if solver not in tuple(Solver):
         raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")

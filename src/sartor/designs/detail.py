@@ -21,10 +21,10 @@ from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.problem import PlacementProblem
-from sartor.schedule.from_graph import schedule_problem
-from sartor.schedule.makespan import SCHEDULE_LIMIT_S
-from sartor.schedule.result import ScheduleResult
-from sartor.schedule.solve import solve
+from sartor.schedules.from_graph import schedule_problem
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S
+from sartor.schedules.result import ScheduleResult
+from sartor.schedules.solve import solve
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted) assumed of every time here: that of analytic predictions, as no

@@ -21,8 +21,8 @@ from sartor.operators import OperatorGraph
 from sartor.placement.place import place
 from sartor.placement.plan import Plan
 from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
-from sartor.schedule.makespan import SCHEDULE_LIMIT_S, in_turn_s, makespan_s, timing_fields
-from sartor.schedule.solve import ScheduleCache
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S, in_turn_s, makespan_s, timing_fields
+from sartor.schedules.solve import ScheduleCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from sartor.designs.candidates import EQUAL, priced
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.result import Progress
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
-from sartor.schedule.makespan import SCHEDULE_LIMIT_S, timing_fields
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
 
 Array = npt.NDArray[Any]
 

@@ -20,8 +20,8 @@ from sartor.designs.parts import Split
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import Accelerator
-from sartor.schedule.makespan import timing_fields
-from sartor.schedule.solve import ScheduleCache
+from sartor.schedules.makespan import timing_fields
+from sartor.schedules.solve import ScheduleCache
 
 Array = npt.NDArray[Any]
 

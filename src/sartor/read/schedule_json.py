@@ -15,7 +15,7 @@ from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.read.placement_json import read_object
-from sartor.schedule.problem import ScheduledOperator, ScheduleProblem
+from sartor.schedules.problem import ScheduledOperator, ScheduleProblem
 
 OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 

@@ -24,8 +24,8 @@ from sartor.report.die_points import floor_plan
 from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
-from sartor.schedule.from_graph import UNIT_S
-from sartor.schedule.result import Mode, ScheduleResult
+from sartor.schedules.from_graph import UNIT_S
+from sartor.schedules.result import Mode, ScheduleResult
 from sartor.step.simulation import PipelineTimes, simulate
 from sartor.units import format_seconds, format_share
 

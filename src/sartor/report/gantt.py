@@ -25,8 +25,8 @@ from sartor.report.frame import (
     vl_convert,
 )
 from sartor.report.words import printable
-from sartor.schedule.problem import OperatorId
-from sartor.schedule.result import Mode, ScheduleResult
+from sartor.schedules.problem import OperatorId
+from sartor.schedules.result import Mode, ScheduleResult
 
 COLUMNS = 84
 """Characters of the time axis; with core names a line fits in 100 columns."""

@@ -9,7 +9,7 @@ from rich.text import Text
 from sartor.json_types import JsonDict
 from sartor.report.gantt import gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
-from sartor.schedule.result import Mode, ScheduleResult
+from sartor.schedules.result import Mode, ScheduleResult
 from sartor.units import format_share
 
 MAX_ROWS = 60

@@ -20,7 +20,7 @@ from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob
 from sartor.operators import Attention, OperatorGraph, Pass
-from sartor.schedule.makespan import in_turn_s, known_makespan_s
+from sartor.schedules.makespan import in_turn_s, known_makespan_s
 from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of
 from sartor.step.results import BlockTimes

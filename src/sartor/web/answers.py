@@ -123,8 +123,8 @@ def place(body: Body) -> Reply:
 def schedule(body: Body) -> Reply:
     from sartor.read.schedule_json import schedule_problem
     from sartor.report.schedule import schedule_body
-    from sartor.schedule.result import Solver
-    from sartor.schedule.solve import solve
+    from sartor.schedules.result import Solver
+    from sartor.schedules.solve import solve
 
     if body["solver"] not in ("cp_sat", "greedy"):
         raise InputError("solver", body["solver"], "must be one of cp_sat, greedy", "cp_sat")

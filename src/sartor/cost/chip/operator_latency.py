@@ -1,6 +1,6 @@
 """Latency of any operator on the accelerator: on one core, and split over all of them.
 
-The two numbers are what an operator schedule chooses between (``sartor.schedule``): l on one tensor core, one vector
+The two numbers are what an operator schedule chooses between (``sartor.schedules``): l on one tensor core, one vector
 core or one of each, and q on all cores while nothing else runs.
 """
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.schedule import Mode, ScheduleProblem, Solver, solve
-from sartor.schedule.bounds import critical_path, lower_bound
-from sartor.schedule.check import violations
-from sartor.schedule.greedy import best_greedy
-from sartor.schedule.split import canonical, contract, part, series
-from schedule.instances import problems, random_problem
+from sartor.schedules import Mode, ScheduleProblem, Solver, solve
+from sartor.schedules.bounds import critical_path, lower_bound
+from sartor.schedules.check import violations
+from sartor.schedules.greedy import best_greedy
+from sartor.schedules.split import canonical, contract, part, series
+from schedules.instances import problems, random_problem
 
 few = settings(max_examples=30, deadline=None)
 

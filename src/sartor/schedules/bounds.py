@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from sartor.schedule.split import OpBlock, bits
+from sartor.schedules.split import OpBlock, bits
 from sartor.units import ceil_div
 
 GRIDS = ((60, 16), (300, 8), (2000, 4))

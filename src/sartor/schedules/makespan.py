@@ -11,8 +11,8 @@ import numpy.typing as npt
 from sartor.cost.chip.operator_latency import operator_latencies
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedule.from_graph import UNIT_S, schedule_problem
-from sartor.schedule.solve import ScheduleCache, solve
+from sartor.schedules.from_graph import UNIT_S, schedule_problem
+from sartor.schedules.solve import ScheduleCache, solve
 
 SCHEDULE_LIMIT_S = 0.05
 """Seconds, counted as solver work, that the schedule of one layer may take to be proved when it is first asked for."""

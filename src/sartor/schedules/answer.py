@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sartor.schedule.split import Timetable
+from sartor.schedules.split import Timetable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sartor.schedule import Mode, OperatorRun
-from sartor.schedule.check import violations
-from schedule.instances import problem, sharing
+from sartor.schedules import Mode, OperatorRun
+from sartor.schedules.check import violations
+from schedules.instances import problem, sharing
 
 PROBLEM = problem(
     2, 2, [("a", "TC", 4, 2), ("n", "Nop", 9, 9), ("b", "VC", 3, 2), ("f", "TCandVC", 5, 3)], ("a", "n"), ("n", "b")

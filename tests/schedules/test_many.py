@@ -16,9 +16,9 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
-from sartor.schedule.from_graph import UNIT_S, schedule_problem, schedule_problems
-from sartor.schedule.many import makespan_bounds, makespan_floors
-from sartor.schedule.solve import solve
+from sartor.schedules.from_graph import UNIT_S, schedule_problem, schedule_problems
+from sartor.schedules.many import makespan_bounds, makespan_floors
+from sartor.schedules.solve import solve
 from strategies import shapes
 
 

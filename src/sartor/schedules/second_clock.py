@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.quiet import silently
-from sartor.schedule.split import OpBlock, Timetable, bits
-from sartor.schedule.traffic import crowds, spread
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.quiet import silently
+from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.traffic import crowds, spread
 
 MOST_OPERATORS = 120
 ROUNDS = 6

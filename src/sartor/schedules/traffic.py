@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sartor.schedule.split import OpBlock, Timetable, bits
+from sartor.schedules.split import OpBlock, Timetable, bits
 
 
 class Crowd(NamedTuple):

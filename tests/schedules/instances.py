@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem
+from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem
 
 KINDS = tuple(CoreType)
 

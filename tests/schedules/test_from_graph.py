@@ -16,8 +16,8 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
-from sartor.schedule import CoreType, ScheduleProblem, solve
-from sartor.schedule.from_graph import UNIT_S, fuse_graph, schedule_problem, schedule_problems
+from sartor.schedules import CoreType, ScheduleProblem, solve
+from sartor.schedules.from_graph import UNIT_S, fuse_graph, schedule_problem, schedule_problems
 
 
 def gpt3() -> TransformerShape:

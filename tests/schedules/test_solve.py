@@ -1,6 +1,6 @@
 """How an answer comes about: limits, what needs no solver, equal layers, interruption, doubtful solvers.
 
-Together with tests/schedule/test_optimality.py, every defect of the published code's scheduling part that
+Together with tests/schedules/test_optimality.py, every defect of the published code's scheduling part that
 docs/concepts/schedule.md lists has its test here.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from sartor.errors import MissingExtraError
-from sartor.schedule import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, solve
-from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.solve import ScheduleCache
-from schedule.instances import operator, problem, random_problem
+from sartor.schedules import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, solve
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.solve import ScheduleCache
+from schedules.instances import operator, problem, random_problem
 
 HARD = random_problem(1, 14, 2, 2)
 """Small, and not settled by list scheduling and the bounds."""
@@ -170,8 +170,8 @@ import sys
 import threading
 sys.path.insert(0, {folder!r})
 import os, signal, threading
-from schedule.instances import random_problem
-from sartor.schedule import solve
+from schedules.instances import random_problem
+from sartor.schedules import solve
 threading.Timer(4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 found = solve(random_problem(1, 60, 4, 4, 0.15), 600)
 print(found.interrupted, found.checked, found.status, found.lower_bound <= found.makespan)

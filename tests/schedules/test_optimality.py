@@ -15,8 +15,8 @@ from hypothesis import given, settings
 
 from sartor.errors import InputError
 from sartor.read.schedule_json import read_schedule_problem
-from sartor.schedule import Solver, Status, solve
-from schedule.instances import best_by_enumeration, best_with_sharing, problem, problems, random_problem, sharing
+from sartor.schedules import Solver, Status, solve
+from schedules.instances import best_by_enumeration, best_with_sharing, problem, problems, random_problem, sharing
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "scheduling"
 NAMES = sorted(path.name.removesuffix(".expected.json") for path in SHARED.glob("*.expected.json")) or ["absent"]

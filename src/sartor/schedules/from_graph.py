@@ -12,7 +12,7 @@ from sartor.cost.chip.operator_latency import Fused, operator_latencies
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
-from sartor.schedule.problem import CoreType, ScheduledOperator, ScheduleProblem
+from sartor.schedules.problem import CoreType, ScheduledOperator, ScheduleProblem
 from sartor.units import MICRO
 
 FUSED_KINDS = (

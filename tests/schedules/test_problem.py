@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
-from sartor.schedule import ScheduleProblem, solve
-from sartor.schedule.problem import MAX_OPERATORS
-from schedule.instances import operator, problem
+from sartor.schedules import ScheduleProblem, solve
+from sartor.schedules.problem import MAX_OPERATORS
+from schedules.instances import operator, problem
 
 TC = (0, "TC", 4, 2)
 

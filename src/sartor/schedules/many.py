@@ -1,8 +1,8 @@
 """Schedule bounds of one layer on thousands of accelerators at once.
 
-The bound is that of :mod:`sartor.schedule.bounds` (weights over tensor work, vector work and paths) on a coarse grid of
+The bound is that of `sartor.schedules.bounds` (weights over tensor work, vector work and paths) on a coarse grid of
 weights, as arrays over candidates; the graph is split in series first, once, for it is the same for all. What
-:func:`sartor.schedule.solve` answers for a candidate always lies between the two.
+`sartor.schedules.solve` answers for a candidate always lies between the two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from sartor.cost.chip.operator_floor import operator_floor
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedule.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
-from sartor.schedule.problem import CoreType
-from sartor.schedule.split import OpBlock, bits, part, series
+from sartor.schedules.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
+from sartor.schedules.problem import CoreType
+from sartor.schedules.split import OpBlock, bits, part, series
 
 Array = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sartor.schedule.problem import CoreType, ScheduledOperator
+from sartor.schedules.problem import CoreType, ScheduledOperator
 
 Rows = Sequence[tuple[ScheduledOperator, int, int, bool]]
 """Operators with start, end and whether they are split over all cores."""

@@ -22,9 +22,9 @@ from typing import Any
 
 from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
-from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.split import OpBlock, Timetable, bits
-from sartor.schedule.traffic import Crowd, crowds, spread
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.traffic import Crowd, crowds, spread
 
 WORKERS = 8
 """CP-SAT's search portfolio needs eight workers even on one core (docs/dependencies.md)."""

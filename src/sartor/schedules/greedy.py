@@ -13,9 +13,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TypeAlias
 
-from sartor.schedule.bounds import tails
-from sartor.schedule.split import OpBlock, Timetable, bits
-from sartor.schedule.traffic import crowds, spread
+from sartor.schedules.bounds import tails
+from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.traffic import crowds, spread
 
 Successors: TypeAlias = Sequence[Sequence[int]]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 
-from sartor.schedule import ScheduleProblem, Status, solve
-from sartor.schedule.second_clock import improve, timetable
-from sartor.schedule.solve import _without_solver
-from sartor.schedule.split import OpBlock, contract
-from sartor.schedule.traffic import crowds
-from schedule.instances import best_by_enumeration, problem, problems, random_problem
+from sartor.schedules import ScheduleProblem, Status, solve
+from sartor.schedules.second_clock import improve, timetable
+from sartor.schedules.solve import _without_solver
+from sartor.schedules.split import OpBlock, contract
+from sartor.schedules.traffic import crowds
+from schedules.instances import best_by_enumeration, problem, problems, random_problem
 
 LARGER = [(seed, 14, 1 + seed % 4, 1 + seed // 2 % 3) for seed in range(8)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sartor.schedule.problem import OperatorId, ScheduleProblem
+from sartor.schedules.problem import OperatorId, ScheduleProblem
 
 
 class Solver(StrEnum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
-from sartor.schedule.problem import (
+from sartor.schedules.problem import (
     CoreType,
     OperatorId,
     ScheduledOperator,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
-from sartor.schedule import bounds, cp_sat, greedy, milp, second_clock
-from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.check import violations
-from sartor.schedule.cores import assign_cores
-from sartor.schedule.problem import OperatorId, ScheduleProblem, successors, topological_order
-from sartor.schedule.result import Mode, OperatorRun, ScheduleResult, Solver, Status
-from sartor.schedule.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
+from sartor.schedules import bounds, cp_sat, greedy, milp, second_clock
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.check import violations
+from sartor.schedules.cores import assign_cores
+from sartor.schedules.problem import OperatorId, ScheduleProblem, successors, topological_order
+from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, Status
+from sartor.schedules.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
 
 TIME_LIMIT_S = 20.0
 LONGEST_LIMIT_S = 1_000_000
@@ -41,7 +41,7 @@ def solve(
     Raises `InputError` on a bad limit, `MissingExtraError` when the solver is not installed. Ctrl-C ends the search,
     not the answer.
 
-    >>> from sartor.schedule import CoreType, ScheduledOperator, ScheduleProblem, solve
+    >>> from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, solve
     >>> ops = [ScheduledOperator(id=k, core_type=CoreType.TC, latency=8, intra_latency=5) for k in range(2)]
     >>> result = solve(ScheduleProblem(num_tc=2, num_vc=0, operators=tuple(ops)))
     >>> result.makespan, result.lower_bound, str(result.status)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError, MissingExtraError
-from sartor.schedule.answer import BlockAnswer
-from sartor.schedule.quiet import silently
-from sartor.schedule.split import OpBlock, Timetable, bits
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.quiet import silently
+from sartor.schedules.split import OpBlock, Timetable, bits
 
 MAX_OPERATORS = 64
 """Rows grow with the cube of the operators: 64 give 250,000, and HiGHS proves nothing well before that."""
