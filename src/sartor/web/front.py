@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping
 
 from sartor.errors import InputError
 from sartor.web.guard import App, Receive, Scope, Send, respond
-from sartor.web.lanes import Lane, LaneLimits
+from sartor.web.lanes import Lane, LaneLimits, start
 from sartor.web.pages import Page, pages
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import QUICK, SLOW
 from sartor.web.settings import Settings
+from sartor.web.work import WorkerLimits
 
 PATIENCE_S = 0.5
 """Delay after which the rest is loaded without a request."""
@@ -41,7 +43,7 @@ class WebApp:
             await app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """The ASGI lifespan: workers end with the server, even if busy."""
+        """The ASGI lifespan; anyio ends its workers with the event loop, even if busy."""
         await receive()
         self.loading = asyncio.create_task(self._load())
         await send({"type": "lifespan.startup.complete"})
@@ -49,7 +51,6 @@ class WebApp:
         self.loading.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await self.loading
-        await asyncio.gather(*(lane.stop() for lane in self.lanes.values()))
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _questions(self) -> App:
@@ -60,9 +61,11 @@ class WebApp:
     async def _load(self) -> App:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wanted.wait(), PATIENCE_S)
-        await self.lanes[QUICK].start()
+        os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # for workers: one core each
+        worker = worker_limits(self.settings)
+        await start(1, worker)
         app = await asyncio.to_thread(_make, self.settings, self.lanes)
-        await self.lanes[SLOW].start()
+        await start(1 + self.settings.workers, worker)
         return app
 
 
@@ -74,15 +77,14 @@ def _make(settings: Settings, lanes: dict[str, Lane]) -> App:
 
 def make_lanes(settings: Settings) -> dict[str, Lane]:
     """One worker for quick requests, ``settings.workers`` for searches."""
-    environment = {
-        "SARTOR_WORKER_BYTES": str(settings.worker_bytes),
-        "SARTOR_STUDY": str(settings.study or ""),
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    worker = worker_limits(settings)
     quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s, stops=False)
     slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s, stops=True)
-    return {QUICK: Lane(quick, environment), SLOW: Lane(slow, environment)}
+    return {QUICK: Lane(quick, worker), SLOW: Lane(slow, worker)}
+
+
+def worker_limits(settings: Settings) -> WorkerLimits:
+    return WorkerLimits(memory_bytes=settings.worker_bytes, study=str(settings.study) if settings.study else None)
 
 
 async def _send_page(page: Page, scope: Scope, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""A worker: one process that answers one question at a time, over its standard input and output.
+"""A worker: one process of anyio's pool, which answers one question at a time.
 
 A separate process, because a search cannot be stopped from outside otherwise: one that takes too long is killed and
-replaced, and memory is limited. A frame is a line of JSON with the length of the following bytes.
+replaced, and memory is limited.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import BinaryIO
+from dataclasses import dataclass
+from functools import cache
 
+from sartor import interrupts
 from sartor.errors import InputError, InternalError
 from sartor.json_types import JsonMap
 from sartor.web.reply import Reply, refused
@@ -23,24 +25,33 @@ LARGEST_KEPT = 400_000
 """Largest answer that is kept [bytes]."""
 
 
-def main() -> None:
-    """Answer until standard input ends."""
-    source = os.fdopen(os.dup(0), "rb")
-    target = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints goes to the log, not between the frames
-    _limit_memory(int(os.environ.get("SARTOR_WORKER_BYTES", "0")))
-    answer = Answerer(os.environ.get("SARTOR_STUDY") or None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """Most memory of a worker [bytes] (0: as much as there is), and the study named on the command line."""
+
+    memory_bytes: int = 0
+    study: str | None = None
+
+
+def answer(limits: WorkerLimits, header: JsonMap, body: bytes) -> Reply:
+    """One answer, by the process that this is called in."""
+    return _begin(limits)(header, body)
+
+
+def ready(limits: WorkerLimits) -> None:
+    """Load in this process what the first request would wait for."""
+    _begin(limits)
+
+
+@cache
+def _begin(limits: WorkerLimits) -> Answerer:
+    """Make this process a worker: the server ends it, not Ctrl-C; what goes wrong is still printed (anyio's workers
+    are silent)."""
+    interrupts.deaf()
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    _limit_memory(limits.memory_bytes)
     warm_up()
-    while line := source.readline():
-        header = json.loads(line)
-        body = source.read(header["length"])
-        send(target, answer(header, body))
-
-
-def send(target: BinaryIO, reply: Reply) -> None:
-    header = {"status": reply.status, "media": reply.media, "retry_s": reply.retry_s, "length": len(reply.body)}
-    target.write(json.dumps(header).encode() + b"\n" + reply.body)
-    target.flush()
+    return Answerer(limits.study)
 
 
 def warm_up() -> None:
@@ -122,7 +133,3 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     except (ImportError, ValueError, OSError):
         print("sartor: this system does not limit a worker's memory", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
