@@ -124,7 +124,7 @@ SeqLens = Annotated[
     str | None, SEQ_LEN(metavar="N[,N...]", help=TOKENS.replace("sequence.", "sequence, or one value per model."))
 ]
 TracedSeqLen = Annotated[
-    int | None, SEQ_LEN(metavar="N", parser=whole_number, help="[default: 2048, or the model's maximum]")
+    int | None, SEQ_LEN(metavar="N", parser=whole_number, help="[default: 4096, or the model's maximum]")
 ]
 ParitySeqLen = Annotated[int | None, SEQ_LEN(metavar="N", min=8, help="[default: 64 on cpu, else 512]")]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sartor.step.interleaved import longest_paths
 from sartor.step.stages import summed
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray, Ints
 
 FORWARD = 1 / 3
 """Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
@@ -52,15 +52,28 @@ def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Floa
     rounds = np.asarray(microbatches) / pp
     few = np.stack(spared)[np.minimum(rounds.astype(np.int64), ROUNDS[-1]) - 1, np.arange(rounds.size)]
     more = spared[-1] + (spared[-1] - spared[-2]) * (rounds - ROUNDS[-1])
-    return np.where(rounds > ROUNDS[-1], more, few)
+    return np.maximum(np.where(rounds > ROUNDS[-1], more, few), _at_least(chunks, seconds, np.asarray(microbatches)))
 
 
 def _beyond(chunks: Chunks, paths: FloatArray, microbatches: int, seconds: FloatArray) -> FloatArray:
     longest: FloatArray = summed(paths, seconds).max(axis=0)
+    return np.asarray(longest - _closed_form(chunks, seconds, microbatches))
+
+
+def _at_least(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
+    """By the paths that linger on one device: a microbatch comes down to it through the first chunks of those before
+    it, there all microbatches are worked on, and the last one goes back the same way."""
+    firsts = np.cumsum(chunks.counts[:, 0], axis=0) - chunks.counts[:, 0]
+    lingering: FloatArray = summed(chunks.counts.sum(axis=1), seconds) * microbatches + summed(firsts, seconds)
+    return np.asarray(lingering.max(axis=0) - _closed_form(chunks, seconds, microbatches))
+
+
+def _closed_form(chunks: Chunks, seconds: FloatArray, microbatches: Ints) -> FloatArray:
+    """`pipeline.interleaved_s` without its stalls."""
     devices = summed(np.unique(chunks.counts.sum(axis=1), axis=0), seconds)
     whole = summed(chunks.counts.sum(axis=(0, 1)), seconds)
     most = devices.max(axis=0)
-    return np.asarray(longest - (microbatches * most + (whole - most) / chunks.counts.shape[1]))
+    return np.asarray(microbatches * most + (whole - most) / chunks.counts.shape[1])
 
 
 _Key = tuple[tuple[int, ...], bytes, bytes]

@@ -258,7 +258,7 @@ def _overlapping_parts(
     return {
         **slow,
         "compute_s": pipe.busy_s - sum(slow.values()),
-        "bubble_s": pipe.bubble_s + stalled,
+        "bubble_s": np.maximum(pipe.bubble_s + stalled, 0.0),  # rounding
         "transfer_s": pipe.transfer_s,
         "deviation_s": m * s.of_slowest("deviation_s", pipe.slowest) * work_share,
         "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0),

@@ -14,6 +14,7 @@ from transformers.models.auto import modeling_auto
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.model.defaults import SEQ_LEN
 from sartor.model.traced import TracedModel
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import hugging_face_attention
@@ -66,7 +67,7 @@ def hugging_face(
     config = _config(fields, source)
     model, notes = _build(config, architecture, fields.get("architectures") or [], dtype, source, eager)
     longest = _longest(config)
-    seq = min(seq_len or 2048, longest)
+    seq = min(seq_len or SEQ_LEN, longest)
     if seq_len is not None and seq < seq_len:
         raise InputError("seq_len", seq_len, f"is beyond the {longest} positions of {name}", str(longest))
     inputs, seq = _inputs(model, config, microbatch_size, seq, train)
