@@ -94,3 +94,32 @@ def test_a_launch_of_millions_of_layers_is_refused(tmp_path: Path, layers: str, 
     ran = sartor("plan", "--launch", script, "--cluster", "dgx-h100", "--json")
     assert "--num-layers" in ran.refusal()  # type: ignore[attr-defined]
     assert "at most 65536" in ran.refusal()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('gpu = "h200_sxm"\n[gemm]\nstep_s = 1e-7', "calibration=gpu: .* no section of step constants"),
+        ("[generation.hopper]\ncompute_factor = 1.0", r"must have step constants in \[default\]"),
+        ("[default]\nstep_sigma = 40.0", "default.step_sigma=40.0: must be at most 3"),
+        ("[default]\nstep_sigma = nan", "default.step_sigma=nan: must be a finite number"),
+    ],
+)
+def test_a_calibration_of_another_kind_or_without_sense_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    from sartor.cost.correction.training_calibration import read_training_table
+
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        read_training_table(tmp_path / "mine.toml")
+
+
+@pytest.mark.parametrize("was", ["log_sigma = ", "log_sigma_small = "])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1.0", "400.0"])
+def test_a_fit_whose_deviation_has_no_sense_is_refused(tmp_path: Path, was: str, value: str) -> None:
+    from fuzz.readers import READERS
+    from sartor.cost.correction.calibration_file import read_calibration_file
+
+    lines = READERS["calibration"].files()[0].decode().splitlines()
+    (tmp_path / "mine.toml").write_text("\n".join(was + value if line.startswith(was) else line for line in lines))
+    with pytest.raises(InputError, match=f"gemm.{was.split()[0]}={value.rstrip('.0')}"):
+        read_calibration_file(tmp_path / "mine.toml")

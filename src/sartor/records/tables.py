@@ -327,6 +327,9 @@ def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
     import pyarrow.csv as pc
 
     broken = 0
+    with path.open(encoding="utf-8") as lines:  # Arrow tells a bad byte only on the screen
+        while lines.read(2**20):
+            pass
 
     def skip(row: object) -> str:
         nonlocal broken

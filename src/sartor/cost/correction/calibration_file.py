@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.network import find_residual
 from sartor.cost.correction.own_rows import OwnRows, own_rows_of
+from sartor.cost.correction.training_calibration import LARGEST_SIGMA
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
@@ -101,7 +102,7 @@ _STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attent
 
 
 def _stream(kind: type, values: Any, path: str | Path) -> Any:
-    """Coefficients of a section: numbers of at least 0, and rows of a word or a width and numbers."""
+    """Coefficients of a section: numbers from 0 to 1e9, and rows of a word or a width and numbers."""
     known = {each.name for each in fields(kind)}
     if not isinstance(values, dict):
         raise InputError("calibration", str(path), "its sections must be tables, as sartor calibrate writes them")
@@ -113,7 +114,9 @@ def _stream(kind: type, values: Any, path: str | Path) -> Any:
         if not all(
             isinstance(row, list) and all(isinstance(v, str) or _above(v, 0, equal=True) for v in row) for row in rows
         ):
-            raise InputError(name, value, f"in {path} must be numbers of at least 0")
+            raise InputError(name, value, f"in {path} must be numbers from 0 to 1e9")
+        if "sigma" in name and not isinstance(value, list) and value > LARGEST_SIGMA:
+            raise InputError(name, value, f"in {path} must be at most {LARGEST_SIGMA:g} (a factor of 20)", "0.1")
         out[name] = tuple(tuple(row) for row in value) if isinstance(value, list) else value
     return kind(**out)
 
@@ -129,6 +132,8 @@ def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:
     return GemmCoefficients(**{name: _checked(name, value, path) for name, value in values.items()})
 
 
+LARGEST = 1e9
+"""No coefficient is near it; products of a few that are do not overflow."""
 _STEPS = ("input_penalty", "output_penalty")
 _MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
     each.name for each in fields(GemmCoefficients) if each.default == 0.0
@@ -139,21 +144,27 @@ def _checked(name: str, value: Any, path: str | Path) -> Any:
     if name == "tiles":
         rows: list[Any] = value if isinstance(value, list) else []
         if not rows or not all(
-            isinstance(row, list) and len(row) == 3 and all(_above(v, 0) for v in row) for row in rows
+            isinstance(row, list) and len(row) == 3 and all(_above(v, 0) for v in row) and min(row[:2]) >= 1
+            for row in rows
         ):
-            raise InputError("gemm.tiles", value, f"in {path} must be rows of tile_m, tile_n and a share above 0")
+            must = f"in {path} must be rows of tile_m and tile_n from 1 and a share above 0, up to 1e9"
+            raise InputError("gemm.tiles", value, must, "[[128, 256, 0.9]]")
         return tuple((int(m), int(n), float(share)) for m, n, share in rows)
     if name in _STEPS:
         if not (isinstance(value, list) and len(value) == 8 and all(_above(v, 0, equal=True) for v in value)):
-            raise InputError(f"gemm.{name}", value, f"in {path} must be 8 numbers of at least 0")
+            raise InputError(f"gemm.{name}", value, f"in {path} must be 8 numbers from 0 to 1e9")
         return tuple(float(v) for v in value)
     zero = name in _MAY_BE_ZERO
     if not _above(value, 0, equal=zero):
-        raise InputError(f"gemm.{name}", value, f"in {path} must be a number {'of at least' if zero else 'above'} 0")
+        raise InputError(
+            f"gemm.{name}", value, f"in {path} must be a number {'from 0' if zero else 'above 0 and'} up to 1e9"
+        )
+    if "sigma" in name and value > LARGEST_SIGMA:
+        raise InputError(f"gemm.{name}", value, f"in {path} must be at most {LARGEST_SIGMA:g} (a factor of 20)", "0.1")
     return int(value) if name == "step_bytes" else float(value)
 
 
 def _above(value: Any, least: float, *, equal: bool = False) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
-    return value >= least if equal else value > least
+    return (value >= least if equal else value > least) and value <= LARGEST

@@ -10,6 +10,7 @@ apply multiply, of deviations (``_sigma``) the largest holds, of other constants
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,10 +69,25 @@ def packaged_training_table() -> Mapping[str, Any]:
     return table_of("training.toml") or {}
 
 
+SECTIONS = ("default", "generation", "precision", "framework", "experts", "unseen", "provenance")
+LARGEST_SIGMA = 3.0
+"""Of a deviation in the logarithm: a factor of 20 either way is no calibration."""
+
+
 def read_training_table(path: str | Path) -> Mapping[str, Any]:
-    """A table of one's own. ``InputError`` when it cannot be read or a constant is no finite number above or at 0."""
+    """A table of one's own.
+
+    ``InputError`` when it cannot be read, is of another kind (a calibration of operators, a GPU), or a constant is no
+    finite number above or at 0.
+    """
     table = read_toml(Path(path), "calibration", "must be a TOML file of step constants")
-    for section in ("default", "generation", "precision", "framework", "experts", "unseen"):
+    for section in table:
+        if section not in SECTIONS:
+            must = f"in {path} is no section of step constants; those are {', '.join(SECTIONS)}"
+            raise InputError("calibration", section, must, ", ".join(difflib.get_close_matches(section, SECTIONS, 1)))
+    if not _section(table, "default"):
+        raise InputError("calibration", str(path), "must have step constants in [default]", "compute_factor = 1.0")
+    for section in SECTIONS[:-1]:
         _check(section, table.get(section, {}))
     return table
 
@@ -82,6 +98,8 @@ def _check(name: str, value: Any) -> None:
             _check(f"{name}.{key}", each)
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InputError(name, value, "must be a finite number not below 0")
+    elif name.endswith("_sigma") and value > LARGEST_SIGMA:
+        raise InputError(name, value, f"must be at most {LARGEST_SIGMA:g} (a factor of 20)", "0.1")
 
 
 def _section(table: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
