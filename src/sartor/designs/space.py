@@ -216,6 +216,8 @@ def _range(key: str, value: Mapping[str, Any]) -> Array:
 
 
 def _ints(values: Array, key: str) -> Array:
+    if (np.abs(values) > 2**53).any():
+        raise InputError(key, float(values[np.abs(values) > 2**53][0]), "must be at most 2^53")
     whole = np.rint(values).astype(np.int64)
     if (np.abs(whole - values) > 1e-9).any():
         bad = float(values[np.abs(whole - values) > 1e-9][0])
