@@ -12,6 +12,7 @@ import pytest
 from read.published_counts import conformance_rows
 from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs
+from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.layer import AttentionMixer
 from sartor.read.defaults import class_defaults, defaults_source, known_model_types
 from sartor.read.families import readers
@@ -58,18 +59,95 @@ def test_each_reading_of_a_known_model_type_is_exact(shared_dir: Path) -> None:
                 assert reading.interval_factor == 1.0
 
 
-@pytest.mark.parametrize("name", ["qwen/Qwen-7B-Chat", "chatglm/chatglm3-6b-32k"])
-def test_a_model_of_custom_code_is_refused_with_a_way_out(shared_dir: Path, name: str) -> None:
-    file = shared_dir / "data/configs" / name / "config.json"
-    with pytest.raises(InputError, match="auto_map") as caught:
-        read_model(file)
-    assert "delete auto_map" in str(caught.value)
-    config = json.loads(file.read_bytes())
-    del config["auto_map"]
+OWN_CODE = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}, "tie_word_embeddings": False}
+QWEN_7B = OWN_CODE | {  # sizes: Qwen/Qwen-7B's config.json, which counts gate and up together (22016 = 2 x 11008)
+    "model_type": "qwen",
+    "architectures": ["QWenLMHeadModel"],
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "layer_norm_epsilon": 1e-06,
+    "no_bias": True,
+    "seq_length": 8192,
+    "vocab_size": 151936,
+}
+CHATGLM3 = OWN_CODE | {  # sizes: zai-org/chatglm3-6b's config.json
+    "model_type": "chatglm",
+    "architectures": ["ChatGLMModel"],
+    "add_bias_linear": False,
+    "add_qkv_bias": True,
+    "ffn_hidden_size": 13696,
+    "hidden_size": 4096,
+    "kv_channels": 128,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_attention_heads": 32,
+    "num_layers": 28,
+    "padded_vocab_size": 65024,
+    "rmsnorm": True,
+}
+KIMI_K2 = OWN_CODE | {  # sizes: moonshotai/Kimi-K2-Instruct's config.json
+    "model_type": "kimi_k2",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 384,
+    "n_shared_experts": 1,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 64,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "params", "said"),
+    [
+        (QWEN_7B, 7_721_324_544, "read as qwen2"),  # the published weights' number
+        (CHATGLM3, 6_243_584_000, "output head: there is one"),  # the published weights' number
+        (KIMI_K2, 1_026_408_209_408, "read as deepseek_v3"),  # published: 1 trillion, of which 32 billion active
+        ({k: v for k, v in KIMI_K2.items() if k != "architectures"}, 1_026_408_209_408, "read as deepseek_v3"),
+    ],
+)
+def test_a_model_of_own_code_is_read_by_its_fields_and_says_as_what(
+    config: dict[str, object], params: int, said: str
+) -> None:
     reading = read_model(config)
+    assert count_params(reading.shape).total == params
+    assert any(said in sentence for sentence in reading.assumptions)
+    assert any("auto_map names code" in note for note in reading.notes)
     assert not reading.exact
     assert reading.interval_factor > 1
-    assert reading.assumptions
+
+
+def test_own_code_without_its_sizes_is_refused_by_the_size_that_misses() -> None:
+    with pytest.raises(InputError, match="hidden_size"):
+        read_model({k: v for k, v in CHATGLM3.items() if k != "hidden_size"})
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"])
+def test_positions_before_the_first_token_are_no_length_of_a_sequence(model_type: str) -> None:
+    # Sizes: FacebookAI/roberta-base's config.json.
+    config = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
+    config |= {"max_position_embeddings": 514, "pad_token_id": 1, "vocab_size": 50265}
+    shape = read_model({"model_type": model_type, **config}).shape
+    assert (shape.max_positions, shape.learned_positions) == (512, 514)
+    assert usual_seq_len(shape) == 512
+    assert seq_len_notes(514, 514, shape) == ("seq_len=514 is beyond the model's 512",)
+    assert read_model({"model_type": "bert", **config}).shape.max_positions == 514
 
 
 def test_a_file_with_neither_model_type_nor_architectures_is_refused(shared_dir: Path) -> None:

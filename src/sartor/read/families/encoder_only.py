@@ -363,12 +363,14 @@ LLAMA_LIKE = Encoder(
     lm_head_bias=False,
 )
 ROTARY = Encoder(positions=False)
+ROBERTA = Encoder(padded_positions=True)
 
 _ROWS: dict[str, Encoder] = {
-    **dict.fromkeys(("bert", "ernie", "roberta", "xlm-roberta", "camembert", "data2vec-text", "ibert"), BERT),
+    **dict.fromkeys(("bert", "ernie"), BERT),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text", "ibert"), ROBERTA),
     "megatron-bert": PRE_NORM,
-    "xlm-roberta-xl": PRE_NORM,
-    "roberta-prelayernorm": replace(BERT, final_norm=True),
+    "xlm-roberta-xl": replace(PRE_NORM, padded_positions=True),
+    "roberta-prelayernorm": replace(ROBERTA, final_norm=True),
     "splinter": replace(BERT, pooler=False, own_head=question_aware),
     "distilbert": Encoder(token_types=False, pooler=False, spare_bias=False),
     "electra": Encoder(embedding_size=("embedding_size",), pooler=False, spare_bias=False),
@@ -381,8 +383,8 @@ _ROWS: dict[str, Encoder] = {
         always_pools=True, classifies_unpooled=True, bias="use_bias", out_bias=True, own_head=wide_answers
     ),
     "layoutlm": Encoder(always_pools=True, around=layoutlm_around),
-    "mpnet": Encoder(token_types=False, around=mpnet_around),
-    "longformer": Encoder(layer_around=longformer_layer),
+    "mpnet": Encoder(padded_positions=True, token_types=False, around=mpnet_around),
+    "longformer": Encoder(padded_positions=True, layer_around=longformer_layer),
     "nystromformer": Encoder(pooler=False, around=padded_positions, layer_around=nystrom_layer),
     "mra": Encoder(pooler=False, around=padded_positions),
     "yoso": Encoder(pooler=False, around=padded_positions),
@@ -394,7 +396,7 @@ _ROWS: dict[str, Encoder] = {
         own_head=choice_without_dense,
     ),
     "roc_bert": Encoder(around=rocbert_around),
-    "xmod": Encoder(layer_around=xmod_layer),
+    "xmod": Encoder(padded_positions=True, layer_around=xmod_layer),
     "esmc": replace(
         LLAMA_LIKE,
         transform=True,
@@ -428,7 +430,7 @@ FAMILIES: dict[str, Reader] = {
     "albert": partial(read_albert, family=Encoder(embedding_size=("embedding_size",))),
     "deberta": partial(read_deberta, family=replace(_DEBERTA, kv_bias=False)),
     "deberta-v2": partial(read_deberta, family=_DEBERTA),
-    "esm": partial(read_esm, family=Encoder(token_types=False)),
+    "esm": partial(read_esm, family=Encoder(padded_positions=True, token_types=False)),
     **dict.fromkeys(("xlm", "flaubert"), partial(read_xlm, family=_XLM)),
     "convbert": partial(
         read_convbert,

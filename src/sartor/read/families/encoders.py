@@ -35,6 +35,8 @@ class Encoder:
     final_norm: bool = False
     embedding_norm: bool = True
     positions: bool = True
+    padded_positions: bool = False
+    """Positions are counted from ``pad_token_id`` + 1 on, so the table's first rows are never a token's (fairseq)."""
     token_types: bool = True
     embedding_size: tuple[str, ...] = ()
     """Fields with the token table's own width; a projection to the hidden size follows."""
@@ -185,13 +187,14 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
     if f.architecture.endswith("ForNextSentencePrediction"):
         linears = (*linears, plain("sequence_relationship", hidden, 2, bias=True, rows=1))
     norm_width = hidden if family.norm_after_projection else table_width
+    rows = f.optional_size(*parts.POSITIONS) or 0
     return TransformerShape(
         name=f.model_type,
         stacks=(stack,),
         vocab_size=vocab,
         embedding_size=None if table_width == hidden else table_width,
-        max_positions=f.optional_size(*parts.POSITIONS) or 0,
-        learned_positions=(f.optional_size(*parts.POSITIONS) or 0) if family.positions else 0,
+        max_positions=max(rows - unused_positions(f, family), min(rows, 1)),
+        learned_positions=rows if family.positions else 0,
         tied_embeddings=tied,
         lm_head=has_lm_head,
         lm_head_bias=has_lm_head and choose(f, family.lm_head_bias),
@@ -200,6 +203,15 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
         vectors=(*embedding_vectors(f, family, table_width, norm_width), *vectors, *extra.vectors),
         model_type=f.model_type,
     )
+
+
+def unused_positions(f: Fields, family: Encoder) -> int:
+    """Rows of the table of positions that no token has: RoBERTa's 514 rows are 512 positions. The classes' padding
+    is token 1 where a file names none."""
+    if not (family.positions and family.padded_positions):
+        return 0
+    padding = f.optional_size("pad_token_id", least=0)
+    return (1 if padding is None else padding) + 1
 
 
 def embedding_vectors(f: Fields, family: Encoder, table_width: int, norm_width: int) -> tuple[Vectors, ...]:

@@ -8,6 +8,7 @@ leave open is a guess, and is listed as one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sartor.model.layer import Norm
 from sartor.model.shape import TransformerShape
@@ -56,6 +57,7 @@ NOT_A_DECODER = {
     "mamba_d_state": "a state-space mixer",
     "time_mix_extra_dim": "a recurrent mixer",
     "num_mel_bins": "an audio encoder",
+    "linear_attn_config": "a linear-attention mixer",
     "encoder_layers": "an encoder beside the decoder",
     "num_decoder_layers": "an encoder beside the decoder",
 }
@@ -63,13 +65,14 @@ NOT_A_DECODER = {
 
 def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
     """The shape that the field names suggest. Raises `InputError` where they settle too little."""
-    if f.raw.get("auto_map") and isinstance(f.raw["auto_map"], dict):
-        must = "its architecture is code in its repository (auto_map), which is never run, and no built-in class has it"
-        near = "delete auto_map to have the sizes read by their field names, with every assumption listed"
-        raise f.refuse("model_type", f.model_type or "missing", must, near)
     inner = next((f.nested(name) for name in NESTED if isinstance(f.raw.get(name), dict)), None)
     if inner is not None:
         return _nested(f, inner, known)
+    f = _with_own_head(f)
+    nearest = _nearest(f)
+    if nearest:
+        f.ledger.guess(f"model_type {_said(f)} is unknown: read as {nearest.model_type}, whose fields it has", BY_CLASS)
+        return known[nearest.model_type](nearest)
     twin = _class_known(f, known)
     if twin:
         sentence = f"model_type is {_said(f)}: read as {twin}, the model type of class {f.architecture}"
@@ -122,6 +125,34 @@ def _said(f: Fields) -> str:
 
 def _as(f: Fields, model_type: str) -> Fields:
     return Fields(f.raw, model_type, f.path, f.ledger, f.architecture)
+
+
+def _with_own_head(f: Fields) -> Fields:
+    """A bare class whose repository has a language model for it is that language model: its weights have the head."""
+    own = f.raw.get("auto_map")
+    if not (isinstance(own, dict) and "AutoModelForCausalLM" in own and f.architecture.endswith("Model")):
+        return f
+    if f.architecture.endswith("LMHeadModel"):
+        return f
+    f.ledger.guess("output head: there is one, as auto_map names a class for AutoModelForCausalLM")
+    return replace(f, architecture="AutoModelForCausalLM")
+
+
+def _nearest(f: Fields) -> Fields | None:
+    """The fields as the published model type has them whose layers these are, if a published type has them.
+
+    A mixture over latent attention is DeepSeek's: V3 where a bias balances the experts (``noaux_tc``), else V2.
+    The first Qwen's layers are Qwen2's; its ``intermediate_size`` counts gate and up together (modeling_qwen.py).
+    """
+    if f.has("linear_attn_config"):
+        return None
+    if all(f.has(name) for name in ("kv_lora_rank", "n_routed_experts", "first_k_dense_replace")):
+        return _as(f, "deepseek_v3" if f.raw.get("topk_method") == "noaux_tc" else "deepseek_v2")
+    if f.model_type == "qwen":
+        both = f.essential(*parts.FFN)
+        sizes = {"intermediate_size": both // 2, "num_key_value_heads": f.size(*parts.HEADS)}
+        return _as(replace(f, raw={**f.raw, **sizes}), "qwen2")
+    return None
 
 
 def _class_known(f: Fields, known: Mapping[str, Reader]) -> str:
