@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -462,7 +462,7 @@ class OperatorGraph:
         return sum((op.bytes_moved * op.count for op in self.operators), 0.0)
 
 
-def attention_pairs(seq_q: Any, seq_kv: Any, causal: bool, window: Any) -> Any:
+def attention_pairs(seq_q: Floats, seq_kv: Floats, causal: bool, window: Floats) -> Floats:
     """Query-key pairs let through by a causal and/or sliding-window mask, queries aligned to the end of the keys.
 
     Query i (0-based) of ``seq_q`` sees keys up to ``seq_kv - seq_q + i`` when causal, and the nearest ``window``

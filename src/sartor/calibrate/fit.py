@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, Layout
+from sartor.units import Floats
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Products:
     def __len__(self) -> int:
         return int(self.m.size)
 
-    def part(self, where: Any) -> Products:
+    def part(self, where: Floats) -> Products:
         sizes = {name: getattr(self, name)[where] for name in ("batch", "m", "n", "k", "layouts")}
         return replace(self, **sizes)
 

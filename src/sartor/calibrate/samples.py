@@ -8,13 +8,12 @@ what the formula misses. docs/howto/calibrate.md has the figures.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.calibrate.fit import Array, Index, Products
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
+from sartor.units import Floats
 
 POOL = 1500
 """GEMMs a choice is made among; larger pools are thinned evenly along the order of their work."""
@@ -52,7 +51,7 @@ def _herded(at: Array, count: int) -> Index:
 
 def _alike(some: Array, at: Array) -> Array:
     """How much each of ``some`` points stands for each of all, 0 to 1."""
-    squared: Any = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
+    squared: Floats = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
     found: Array = np.exp(-0.5 * squared / REACH**2)
     return found
 

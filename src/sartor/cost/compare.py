@@ -50,9 +50,9 @@ def compare(before: Estimate, after: Estimate, work: Floats = 1.0) -> Comparison
     return Comparison(speedup=speedup, low=low, high=high, probability=_normal_cdf(z))
 
 
-def _ratio_variance(before: Estimate, after: Estimate) -> Any:
+def _ratio_variance(before: Estimate, after: Estimate) -> Floats:
     ours, theirs = _shares(before), _shares(after)
-    variance: Any = 0.0
+    variance: Floats = 0.0
     for alike in dict.fromkeys([key[0] for key in (*ours, *theirs)]):
         names = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == alike)
         pairs = [(ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))) for name in names]

@@ -27,7 +27,7 @@ from sartor.schedules.makespan import in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.step.lockstep import WIDTH_BYTES
 from sartor.step.optimizer import chip_update_s_per_param
-from sartor.units import ceil_div
+from sartor.units import Floats, ceil_div
 
 Array = npt.NDArray[Any]
 
@@ -107,7 +107,7 @@ def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
-def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Any:
+def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
     """Least seconds [candidates] of operators that run one after another."""
     return sum((operator_floor(op, a).least_s * float(op.count) for op in graph.operators), np.zeros(a.shape))
 

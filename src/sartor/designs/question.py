@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -167,7 +166,7 @@ class DesignQuestion:
         total = sum(model.weight for model in self.models)
         return tuple(model.weight / total for model in self.models)
 
-    def together(self, per_model: Any) -> Floats:
+    def together(self, per_model: Floats) -> Floats:
         """One number from sequences per second [models, ...]; 0 where a model does not fit."""
         rates = np.asarray(per_model, dtype=np.float64)
         weights = np.asarray(self.weights).reshape(-1, *([1] * (rates.ndim - 1)))
@@ -179,7 +178,7 @@ class DesignQuestion:
         return float(whole) if np.ndim(whole) == 0 else whole
 
 
-def _whole(field_: str, value: Any) -> None:
+def _whole(field_: str, value: Floats) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InputError(field_, value, "must be a whole number of at least 1", "1")
 

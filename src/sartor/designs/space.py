@@ -20,7 +20,7 @@ from sartor.designs.question import AreaModel
 from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS, NODES_NM, PUBLISHED_CLOCK_HZ, Accelerator, Dataflow
 from sartor.hardware.memory import Memory
-from sartor.units import GIGA, MEGA
+from sartor.units import GIGA, MEGA, Floats, Ints
 
 Array = npt.NDArray[Any]
 
@@ -178,7 +178,7 @@ def _choice(key: str, word: Any, known: Mapping[str, Any]) -> Any:
     raise InputError(key, word, f"must be one of {', '.join(known)}", near[0] if near else "")
 
 
-def _values(key: str, value: Any, least: float = 0.0) -> Array:
+def _values(key: str, value: Floats, least: float = 0.0) -> Array:
     """An axis as an array: a number, a list, or a range by step or factor."""
     if isinstance(value, Mapping):
         return _range(key, value)
@@ -225,7 +225,7 @@ def _ints(values: Array, key: str) -> Array:
     return whole
 
 
-def taken(accelerator: Accelerator, index: Any) -> Accelerator:
+def taken(accelerator: Accelerator, index: Ints) -> Accelerator:
     """Candidates ``index`` of an accelerator with arrays; an integer gives one accelerator of plain numbers."""
     changed: dict[str, Any] = {}
     for name in ARRAY_FIELDS:

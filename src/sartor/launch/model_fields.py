@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.launch.flags import Flags
 from sartor.launch.plan import LaunchKind
 from sartor.model.layer import DenseFfn, LatentAttentionMixer
@@ -189,7 +189,7 @@ def field_rows(kind: LaunchKind) -> tuple[FieldRow, ...]:
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     return tomllib.loads(files("sartor.launch").joinpath("model_fields.toml").read_text(encoding="utf-8"))
 
 

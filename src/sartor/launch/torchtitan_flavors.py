@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
+from sartor.json_types import JsonDict
 from sartor.model.numerics import Numerics, Value
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
@@ -50,7 +50,7 @@ def named_flavor(module: str, flavor: str) -> Flavor | None:
     return next((x for x in flavors() if (x.module, x.flavor.lower()) == (bare, flavor.lower())), None)
 
 
-def named_config(module: str, config: str) -> tuple[str, dict[str, Any]] | None:
+def named_config(module: str, config: str) -> tuple[str, JsonDict] | None:
     """(flavor, values) of a configuration, ``--module llama3 --config llama3_8b``."""
     found = _table()["config"].get(config)
     if found is None or not config.startswith(module):
@@ -70,5 +70,5 @@ def flavors() -> tuple[Flavor, ...]:
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonDict:
     return tomllib.loads(files("sartor.launch").joinpath("torchtitan_flavors.toml").read_text(encoding="utf-8"))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.shape import TransformerShape
+from sartor.units import Floats
 
 LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1, "mtp_layers": 64}
 """Largest plausible sizes; other fields stop at 2^24."""
 
 
-def edit_fields(shape: TransformerShape, changes: Mapping[str, Any]) -> tuple[TransformerShape, tuple[str, ...]]:
+def edit_fields(shape: TransformerShape, changes: JsonMap) -> tuple[TransformerShape, tuple[str, ...]]:
     """The shape with ``changes`` (integers, or their digits), and the derived changes as text.
 
     If heads times head dimension was the hidden size, it stays so: the head dimension follows unless given. Raises
@@ -45,7 +45,7 @@ def _field(name: str) -> str:
     return name
 
 
-def _integer(name: str, value: Any, least: int = 1) -> int:
+def _integer(name: str, value: Floats, least: int = 1) -> int:
     most = LARGEST.get(name, 2**24)
     text = str(value)
     digits = text.isascii() and text.isdigit() and not isinstance(value, bool)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sartor.model.counts import ParamCounts, count_params
 from sartor.model.shape import TransformerShape
+from sartor.units import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,13 @@ class ModelReading:
         return count_params(self.shape)
 
     @property
-    def num_params(self) -> Any:
+    def num_params(self) -> Ints:
         return self.params.total
 
     @property
-    def num_active_params(self) -> Any:
+    def num_active_params(self) -> Ints:
         return self.params.active
 
     @property
-    def text_params(self) -> Any:
+    def text_params(self) -> Floats:
         return self.params.text

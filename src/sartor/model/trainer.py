@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
+from sartor.json_types import JsonMap
 from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.operators import DType
@@ -87,7 +86,7 @@ class Release:
     generations: tuple[str, ...] = ()
     compiled: bool = False
     """Only if its kernels are compiled."""
-    changes: Mapping[str, Any]
+    changes: JsonMap
     source: str
 
     def holds(self, version: tuple[int, ...], generation: str) -> bool:

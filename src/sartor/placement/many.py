@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.placement.problem import PlacementProblem
 from sartor.placement.tabulate import ROUNDING, Array
-from sartor.units import ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 HALVINGS = 14
 """Bisection steps of a bracket one to three layers wide; the rest is 1e-4 of a layer."""
@@ -191,7 +191,7 @@ def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Cap
     held, room, most = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
     activations, behind = chain.activation_bytes, num_stages - 1.0
 
-    def whole(space: Any, each: Any) -> Any:
+    def whole(space: Floats, each: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             number = np.where(each > 0, np.floor(np.maximum(space, 0) / each * (1 + 1e-12)), most)
         return np.clip(number, 0, most)
@@ -232,7 +232,7 @@ def _hold(
     forward, backward, most = chain.forward_s, chain.backward_s, chain.counts[0]
     c = transfer[:, None]
 
-    def whole(space: Any, each: Any) -> Any:
+    def whole(space: Floats, each: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             number = np.where(each > 0, np.floor(space / each * (1 + 1e-9)), most)
         return np.where(space >= -1e-9 * limit, np.clip(number, 0, most), 0)
@@ -260,8 +260,8 @@ def _batch_times(
     problem: PlacementProblem,
     num_stages: Array,
     bottleneck: Array,
-    link_bytes_per_s: Any,
-    update_s_per_byte: Any,
+    link_bytes_per_s: Ints,
+    update_s_per_byte: Floats,
 ) -> Array:
     """Bottlenecks times rounds, plus the least time for the first stage's gradients and parameters.
 

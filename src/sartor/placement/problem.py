@@ -15,6 +15,7 @@ from typing import Any
 
 from sartor.errors import InputError
 from sartor.placement.graph import topological_order
+from sartor.units import Floats
 
 RESYNC_FACTOR = 4.0
 """Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
@@ -161,7 +162,7 @@ MAX_LAYERS = 1024
 """Most layers: tables grow with the square, the recurrence with the cube (200 layers: 0.1 s, 1024: 10 s)."""
 
 
-def _positive(field: str, value: Any, unit: str) -> None:
+def _positive(field: str, value: Floats, unit: str) -> None:
     if not math.isfinite(value) or value <= 0:
         raise InputError(field, value, f"must be a positive finite number of {unit}")
 

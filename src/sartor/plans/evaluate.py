@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from sartor.plans.space import AXES, Array, Rows, plan_at, size_of, stage_layers
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.tables import KnownBlocks
+from sartor.units import Floats
 
 HOPE = 1.1
 """Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""
@@ -71,7 +72,7 @@ class Pricer:
         return step_s, step_s - _full(found.imbalance_s, rows)
 
 
-def _full(value: Any, rows: Rows) -> Array:
+def _full(value: Floats, rows: Rows) -> Array:
     return np.array(np.broadcast_to(value, (size_of(rows),)))
 
 

@@ -14,6 +14,7 @@ from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
 from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
+from sartor.units import Floats
 
 WORDS: Mapping[str, Mapping[str, int]] = {
     "recompute": {each.word: int(each) for each in Recompute},
@@ -57,7 +58,7 @@ def _axis(name: str, option: str) -> str:
     raise InputError(option, name, f"is no axis of a plan; there are {', '.join(FIXABLE)}", " or ".join(near))
 
 
-def _value(axis: str, value: Any, option: str) -> int:
+def _value(axis: str, value: Floats, option: str) -> int:
     words = WORDS.get(axis, {})
     word = str(value).strip().lower()
     if word in words:

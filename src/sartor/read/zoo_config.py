@@ -36,7 +36,8 @@ def zoo_config(name: str) -> tuple[JsonMap, str]:
     """The config's fields of a zoo model, and its display name. Raises ``InputError`` for an unknown name."""
     shape = load_model(name)
     entry = model_entry(name)
-    family = FAMILIES.get(entry["family"], entry["family"])
+    own: str = entry["family"]
+    family = FAMILIES.get(own, own)
     if family.startswith("megatron"):
         family = "gpt2"
     if family == "t5":
@@ -44,8 +45,8 @@ def zoo_config(name: str) -> tuple[JsonMap, str]:
     fields: JsonDict = {"model_type": family} | {hf: entry[ours] for ours, hf in COMMON.items()}
     if family not in NO_KV:
         fields["num_key_value_heads"] = entry["num_kv_heads"]
-    own = OWN_NAMES.get(family, {"ffn_hidden_size": "intermediate_size"})
-    fields |= {hf: entry[ours] for ours, hf in own.items() if ours in entry}
+    names = OWN_NAMES.get(family, {"ffn_hidden_size": "intermediate_size"})
+    fields |= {hf: entry[ours] for ours, hf in names.items() if ours in entry}
     usual = entry["hidden_size"] // entry["num_heads"]
     if entry["head_dim"] != usual or family in ("qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_oss"):
         fields["head_dim"] = entry["head_dim"]

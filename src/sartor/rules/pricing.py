@@ -162,7 +162,7 @@ def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
     return then.total / now.total, then.active / now.active
 
 
-def _per_token(of: Estimate, amount: Any, dims: ParallelDims) -> Any:
+def _per_token(of: Estimate, amount: Floats, dims: ParallelDims) -> Floats:
     return amount * dims.tp / of.graph.tokens
 
 

@@ -20,6 +20,7 @@ from sartor.operators import OperatorGraph
 from sartor.schedules.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
 from sartor.schedules.problem import CoreType
 from sartor.schedules.split import OpBlock, bits, part, series
+from sartor.units import Floats
 
 Array = npt.NDArray[np.float64]
 
@@ -63,7 +64,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
     each part of the series."""
     fused = fuse_graph(graph)
     floors = [operator_floor(op, accelerator) for op in fused.operators]
-    total: Any = np.zeros(accelerator.shape)
+    total: Floats = np.zeros(accelerator.shape)
     for positions, block in _parts(fused):
         mine = [floors[i] for i in positions]
         if len(mine) == 1:

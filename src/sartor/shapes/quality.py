@@ -8,7 +8,7 @@ changed, by how much, and where the evidence ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.units import Bools, format_count
 
-Fields = Mapping[str, Any]
+Fields = JsonMap
 """Shape fields by glossary name, each a number or an array of candidates."""
 
 

@@ -28,7 +28,7 @@ from sartor.model.layer import (
 from sartor.model.lower.linear import local_width
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
-from sartor.units import Floats, ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +53,26 @@ class Rows:
     """What of a microbatch is on one device: tokens inside and outside the tensor-parallel region, and widths in bytes
     of an activation (``wide``), of the kept input of a linear layer (``narrow``)."""
 
-    batch: Any
-    tokens: Any
-    outer: Any
-    keys: Any
-    tp: Any
-    ep: Any
+    batch: Ints
+    tokens: Ints
+    outer: Ints
+    keys: Ints
+    tp: Ints
+    ep: Ints
     wide: float
     narrow: float
     flash: bool
     dropout: bool
-    gathers: Any
+    gathers: Floats
     """Whether an input is gathered over tensor ranks anew in backward."""
-    entering: Any
+    entering: Floats
     """Tokens of the input of a tensor-parallel region as it is kept."""
     skew: float
     eager: bool
     splits_experts: bool
 
     @property
-    def gathered(self) -> Any:
+    def gathered(self) -> Floats:
         return np.where(self.gathers, self.tokens, 0)
 
 
@@ -102,7 +102,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
     )
 
 
-def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations:
+def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activations:
     """What one layer keeps and needs; of a traced one, as autograd kept it (recomputed whole, not in part)."""
     if layer.kept_bytes:
         kept, own = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
@@ -118,7 +118,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Any) -> Activations
     kept = kept + sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
     peaks = [_ffn_backward(rows, part, hidden_size) for part in layer.all_ffns]
     peaks += [_mixer_backward(rows, mixer, hidden_size, alone=not layer.all_ffns) for mixer in layer.mixers]
-    peak: Any = 0
+    peak: Floats = 0
     for each in peaks:
         peak = np.maximum(peak, each)
     return Activations(
@@ -211,11 +211,11 @@ def _inner(rows: Rows, part: DenseFfn, tokens: Any, tp: Any) -> Any:
     return tokens * width * (ups * rows.wide + rows.narrow)
 
 
-def _expert_tp(rows: Rows) -> Any:
+def _expert_tp(rows: Rows) -> Ints:
     return rows.tp if rows.splits_experts else 1
 
 
-def _routed(rows: Rows, part: MoeFfn) -> Any:
+def _routed(rows: Rows, part: MoeFfn) -> Floats:
     """Token rows of the experts on the fullest device: k for every token it sends, more where it has the most visited
     expert (as `lower` counts them)."""
     sent = rows.tokens if rows.splits_experts else ceil_div(rows.tokens, rows.tp)

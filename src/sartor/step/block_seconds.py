@@ -10,7 +10,7 @@ import numpy as np
 from sartor.model.training import Trainer
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import BlockTimes
-from sartor.units import FloatArray
+from sartor.units import FloatArray, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tupl
     return c.tp_overlap_share * ahead, c.tp_overlap_share * behind
 
 
-def _host_s(kernels: Any, device_s: Any, trainer: Trainer, c: TrainingCoefficients) -> Any:
+def _host_s(kernels: Floats, device_s: Floats, trainer: Trainer, c: TrainingCoefficients) -> Floats:
     """What launches take longer than the device's work: a host that launches block by block falls behind."""
     launch = c.graph_launch_s if trainer.cuda_graphs else c.launch_s
     return np.maximum(launch * kernels - device_s, 0.0)

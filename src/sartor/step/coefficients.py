@@ -7,13 +7,12 @@ are the starting values of the fit on published runs (``calibration/training.tom
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from sartor.cost.correction.training_calibration import packaged_training_table, training_constants
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.model.training import Recipe, TrainingJob
 
 
@@ -84,7 +83,7 @@ _SHARES = ("throttle_share", "tp_overlap_share", "ep_overlap_share", "p2p_overla
 _POSITIVE = ("compute_factor", "attention_factor", "network_factor", "bucket_bytes", "optimizer_factor")
 
 
-def coefficients_for(job: TrainingJob, gpu: Gpu, table: Mapping[str, Any] | None = None) -> TrainingCoefficients:
+def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -> TrainingCoefficients:
     """Constants for the job's trainer and precision on ``gpu``; ``table`` in place of the packaged fit.
 
     ``InputError`` names a constant nobody knows.

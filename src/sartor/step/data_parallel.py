@@ -60,7 +60,7 @@ class DataTraffic:
     """All-reduce of a table that first and last stage both hold."""
 
 
-def traffic_at(traffic: DataTraffic, index: Any) -> DataTraffic:
+def traffic_at(traffic: DataTraffic, index: Ints) -> DataTraffic:
     """Of some plans."""
 
     def line(of: Line) -> Line:
@@ -85,10 +85,10 @@ def data_traffic(
 
     most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
 
-    def line(kind: CollectiveKind, size: Any, stride: Any, share: Any = 1.0) -> Line:
+    def line(kind: CollectiveKind, size: Ints, stride: Floats, share: Floats = 1.0) -> Line:
         return _line(kind, size, stride, share, cluster, calibration, most)
 
-    def group(replicas: Any, stride: Any) -> GroupTraffic:
+    def group(replicas: Ints, stride: Floats) -> GroupTraffic:
         sharded = np.greater_equal(plan.zero_stage, 1)
         shards = np.where(sharded, shard_devices(plan, replicas), 1)
         copies = replicas // shards
@@ -111,7 +111,7 @@ UNBROKEN_BYTES = 1e15
 """A message so large that its latencies no longer count: a lockstep trainer sends gradients in one piece."""
 
 
-def shard_devices(plan: TrainingPlan, replicas: Any) -> Any:
+def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
     """Devices one copy of ZeRO's shards is spread over."""
     wanted = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
     return np.minimum(wanted, replicas)
@@ -205,6 +205,6 @@ def layerwise(
     )
 
 
-def _beyond(network_s: Any, compute_s: Any, overlaps: Bools, contention: float) -> Any:
+def _beyond(network_s: Floats, compute_s: Floats, overlaps: Bools, contention: float) -> Floats:
     hidden = np.where(overlaps, np.minimum(network_s, compute_s), 0.0)
     return network_s - hidden + contention * hidden

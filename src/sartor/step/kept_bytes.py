@@ -17,7 +17,7 @@ from sartor.step.distinct import distinct_rows
 from sartor.step.lockstep import block_stash, boundary_bytes
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
-from sartor.units import FloatArray, IntArray, ceil_div
+from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
 """cuBLAS workspaces held in the allocator: 32 MiB for PyTorch and as much for Transformer Engine from Hopper on
@@ -127,7 +127,7 @@ def _kept_in_lockstep(
 
 
 def _layers(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Any
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Floats
 ) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
@@ -155,7 +155,7 @@ def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying
     return held
 
 
-def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Any:
+def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Floats:
     """Share of a device's layers that full recomputation computes again [devices, plans]."""
     is_layer = np.array([act is not None for act in of.activations])
     layers = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
@@ -192,7 +192,7 @@ def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray)
     return own
 
 
-def in_flight(schedule: Any, device: Any, pp: int, virtual: int, microbatches: Any) -> Any:
+def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatches: Ints) -> Floats:
     """Microbatches whose forward has begun and whose backward (with a zero bubble: weight gradient) has not ended, on
     rank ``device`` when it holds most: broadcast of the arguments' arrays with a last axis of ``virtual`` chunks.
 

@@ -10,7 +10,6 @@ of `timeline`. docs/concepts/training-step.md derives the terms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +64,7 @@ def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) ->
     return PipelineTime(time_s=without + moved, slowest=slowest, busy_s=busy_s, transfer_s=moved)
 
 
-def _transfers(work: PipelineWork, m: Any, schedule: Ints, without: FloatArray) -> FloatArray:
+def _transfers(work: PipelineWork, m: Ints, schedule: Ints, without: FloatArray) -> FloatArray:
     """Seconds transfers add: each keeps its sender, or runs beside the next chunk and delays what waits for it."""
     rows, c = work.rows, np.asarray(work.transfer_s)
     v, pp = rows.virtual_stages, rows.pp
@@ -81,7 +80,7 @@ def _transfers(work: PipelineWork, m: Any, schedule: Ints, without: FloatArray) 
     return waited
 
 
-def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Any, schedule: Ints) -> FloatArray:
+def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints, schedule: Ints) -> FloatArray:
     if rows.pp == 1:
         single: FloatArray = m * (f + b + w)[0]
         return single
@@ -93,14 +92,16 @@ def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: A
     return np.where(gpipe, gpipe_s(rows, f, b + w, m), whole) if gpipe.any() else whole
 
 
-def b_and_w(b: FloatArray, w: FloatArray, splits: Any) -> tuple[FloatArray, FloatArray | None]:
+def b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, FloatArray | None]:
     """Backward as the next stage sees it, and weight gradients that wait; None where no plan splits them off."""
     if not np.any(splits):
         return b + w, None
     return np.where(splits, b, b + w), np.where(splits, w, 0.0)
 
 
-def one_f_one_b_s(rows: StageRows, backward: tuple[FloatArray, FloatArray | None], f: FloatArray, m: Any) -> FloatArray:
+def one_f_one_b_s(
+    rows: StageRows, backward: tuple[FloatArray, FloatArray | None], f: FloatArray, m: Ints
+) -> FloatArray:
     """1F1B, and ZB-H1 (Qi et al. 2023, arXiv 2401.10241) where weight gradients are split off.
 
     With equal stages: ``m (f + b) + (p - 1) (f + b)``, and ``m (f + b + w) + (p - 1) max(f + b - w, f, b)`` for
@@ -139,7 +140,7 @@ def one_f_one_b_s(rows: StageRows, backward: tuple[FloatArray, FloatArray | None
     return best
 
 
-def interleaved_s(rows: StageRows, busy: FloatArray, m: Any) -> FloatArray:
+def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
     """Interleaved 1F1B: the slowest device's work, and one chunk of every other (Narayanan et al. 2021, sec. 2.2).
 
     Exact where the chunks of a device are equal but for the head; else within a few percent of the simulation.
@@ -149,7 +150,7 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Any) -> FloatArray:
     return total
 
 
-def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Any) -> FloatArray:
+def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Ints) -> FloatArray:
     """GPipe (Huang et al. 2019): two flow shops of equal jobs, one after the other; exact for any stages."""
     once = summed(rows.times, f) + summed(rows.times, b)
     total: FloatArray = once + (m - 1) * (f.max(axis=0) + b.max(axis=0))

@@ -17,6 +17,7 @@ from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
 from sartor.step.trainers import default_trainer, trainer_named
+from sartor.units import Floats
 
 MOST = 2**40
 
@@ -136,7 +137,7 @@ def _near(word: str, words: Iterable[str]) -> str:
     return ", ".join(difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.3))
 
 
-def _size(field: str, value: Any, nearest: str) -> int:
+def _size(field: str, value: Floats, nearest: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise InputError(field, value, "must be a whole number from 1 to 2^40", nearest)
     return value

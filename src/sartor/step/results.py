@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
@@ -118,7 +117,7 @@ class Footprint:
     """With fragmentation: what the allocator holds."""
     device_bytes: Floats
     """With CUDA context and libraries: what nvidia-smi shows."""
-    stage: Any = 0
+    stage: Floats = 0
     """Pipeline rank that is fullest."""
 
 

@@ -12,7 +12,7 @@ from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, para
 from sartor.step.stages import StageRows, summed
 from sartor.step.states import shards_gradients, weight_bytes
 from sartor.step.tables import PlanTables
-from sartor.units import FloatArray, IntArray
+from sartor.units import FloatArray, Floats, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _of_first(
     """In lockstep the first stage's gradients are complete last: all wait for these, latencies left out, and for its
     update alone."""
 
-    def first(values: Any) -> FloatArray:
+    def first(values: Floats) -> FloatArray:
         out = np.zeros_like(found.grads_base)
         out[0] = values
         return out

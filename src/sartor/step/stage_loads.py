@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from sartor.step.mixed import pools_of_stages
 from sartor.step.stage_bytes import stage_bytes
 from sartor.step.step import tables_of
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockL
     )
 
 
-def held_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Any) -> FloatArray:
+def held_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Floats) -> FloatArray:
     """Bytes [n] of pipeline ranks ``device`` of one plan if they held ``counts`` [n, K] of `blocks` in one chunk."""
     flat, _ = flatten(plan)
     ranks = np.broadcast_to(np.asarray(device, dtype=np.int64), (len(counts),))

@@ -18,7 +18,7 @@ import numpy as np
 
 from sartor.step.interleaved import longest_paths
 from sartor.step.stages import summed
-from sartor.units import BoolArray, FloatArray, IntArray, Ints
+from sartor.units import BoolArray, FloatArray, Floats, IntArray, Ints
 
 FORWARD = 1 / 3
 """Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
@@ -101,7 +101,7 @@ def _drawn(is_layer: BoolArray) -> FloatArray:
     down to an eighth of it, what is no layer (embedding, head) from a 50th of it to 32 times as much."""
     draw = np.random.default_rng(0)
     size = (is_layer.size, DRAWN)
-    layers: Any = 2.0 ** draw.uniform(-3, 0, size)
-    others: Any = np.stack([draw.permutation(np.geomspace(0.02, 32, DRAWN)) for _ in range(is_layer.size)])
+    layers: Ints = 2.0 ** draw.uniform(-3, 0, size)
+    others: Floats = np.stack([draw.permutation(np.geomspace(0.02, 32, DRAWN)) for _ in range(is_layer.size)])
     drawn = np.where(is_layer[:, None], layers, others)
     return np.asarray(drawn / np.where(is_layer[:, None], drawn, 0.0).max(axis=0))

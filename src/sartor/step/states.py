@@ -7,12 +7,11 @@ gradient (Rajbhandari et al. 2020, sec. 3.1), 18 with an fp32 one (Megatron).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.units import Floats
+from sartor.units import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ def expert_states(job: TrainingJob, plan: TrainingPlan) -> StateBytes:
     return _states(job, plan, _shards(plan, expert_replicas(job, plan)), True)
 
 
-def shards_gradients(zero_stage: Any, pp: Any) -> Any:
+def shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
     """Whether gradients are reduced and sharded after every microbatch. ZeRO 2 with a pipeline keeps them whole and
     reduces them once: so do Megatron's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py) and
     PyTorch's pipelining, which synchronises in the last microbatch alone (torch/distributed/pipelining/stage.py,
@@ -63,20 +62,20 @@ def _is_narrow(job: TrainingJob, in_layer: bool) -> bool:
     return job.trainer.habits.narrow_primary and in_layer and 1 <= job.recipe.dtype.bytes < 2
 
 
-def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Any:
+def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Ints:
     """Devices that hold the same experts: dp x cp / ep, tensor ranks as well where they leave experts whole."""
     d = plan.dims
     ranks = d.dp * d.cp * (1 if job.trainer.splits_experts else d.tp)
     return np.maximum(ranks // d.ep, 1)
 
 
-def _shards(plan: TrainingPlan, replicas: Any) -> Any:
+def _shards(plan: TrainingPlan, replicas: Ints) -> Floats:
     group = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
     return np.minimum(group, replicas)
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, shards: Any, in_layer: bool) -> StateBytes:
-    def spread(of: float, stage: int) -> Any:
+def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool) -> StateBytes:
+    def spread(of: float, stage: int) -> Floats:
         return np.where(np.greater_equal(plan.zero_stage, stage), of / shards, of)
 
     habits, width = job.trainer.habits, weight_bytes(job)

@@ -25,6 +25,7 @@ from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
+from sartor.units import Floats
 from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict
 from sartor.validate.suspicion import suspected, suspicion, unit_of
@@ -198,7 +199,7 @@ def _key(name: str) -> str:
     return f"by_{name}" if name in Group.__slots__ and name != "calibration" else name
 
 
-def _rank(value: Any) -> tuple[bool, float, str]:
+def _rank(value: Floats) -> tuple[bool, float, str]:
     """Numbers in their order, then words in theirs."""
     number = isinstance(value, (int, float))
     return not number, float(value) if number else 0.0, str(value)

@@ -35,6 +35,7 @@ from sartor.records.rows import RowWork, Unexpressed, outside, work_of
 from sartor.records.tables import Coded, Floats64, Index
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
+from sartor.units import Floats
 
 IMPOSSIBLE = 1.1
 """A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement
@@ -243,10 +244,10 @@ def _bounds(work: RowWork, gpu: Gpu) -> tuple[Any, Any, Any]:
     """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
     that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
     datasheet's: a row's machine may have others), and the work."""
-    roofline: Any = 0.0
-    least: Any = 0.0
-    flops: Any = 0.0
-    moved: Any = 0.0
+    roofline: Floats = 0.0
+    least: Floats = 0.0
+    flops: Floats = 0.0
+    moved: Floats = 0.0
     for op in work.operators:
         fastest = op.flops / _peak(op, gpu)
         stream = op.bytes_moved / gpu.hbm_bytes_per_s
@@ -269,7 +270,7 @@ def _peak(op: Operator, gpu: Gpu) -> float:
     return float("inf")
 
 
-def _bus(op: Collective) -> Any:
+def _bus(op: Collective) -> Floats:
     """Share of the buffer that crosses a device's links (data/measured/README.md: busbw)."""
     n = np.asarray(op.group_size, dtype=np.float64)
     if op.kind is CollectiveKind.SEND_RECV:

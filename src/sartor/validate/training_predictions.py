@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
+from sartor.units import Floats
 from sartor.validate.training_rows import TrainingCase
 
 PARTS = (
@@ -140,5 +140,5 @@ def _needed(case: TrainingCase, held: Footprint) -> float:
     return _one(held.device_bytes - held.reserved_bytes + held.allocated_bytes - states)
 
 
-def _one(value: Any) -> float:
+def _one(value: Floats) -> float:
     return float(np.ravel(value)[0])

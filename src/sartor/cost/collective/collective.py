@@ -19,7 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
-from sartor.units import plain
+from sartor.units import Floats, Ints, plain
 
 DIRECT_MOST_BYTES = 8 * 2**20
 """Largest message of vLLM's and SGLang's own all-reduce: 8 MiB, recalled, consistent with the tables (2026)."""
@@ -43,7 +43,7 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
 
 
-def _chosen(first: Any, one: Cost, other: Cost) -> Cost:
+def _chosen(first: Floats, one: Cost, other: Cost) -> Cost:
     """``one`` where ``first`` holds, else ``other``."""
     terms = ("time_s", "network_s", "overhead_s", "log_sigma")
     picked = {each: plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
@@ -80,7 +80,7 @@ _COPY_SHARE = 0.87
 collectives.parquet (2026-11-21), not fitted."""
 
 
-def _direct(library: CollectiveLibrary, n: Any, size: Any, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:
+def _direct(library: CollectiveLibrary, n: Ints, size: Ints, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:
     """The faster of one shot and two: seconds on the links and around them."""
     launch, peer, one_share, second, two_share = next(row[1:6] for row in c.direct if row[0] == library.value)
     one = (n - 1) * size / (one_share * link)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sartor.errors import InputError
+from sartor.units import Floats
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
@@ -114,10 +115,10 @@ def network_coefficients(table: Mapping[str, Any]) -> NetworkCoefficients:
     return replace(NetworkCoefficients(), **values)
 
 
-def _share(name: str, value: Any) -> None:
+def _share(name: str, value: Floats) -> None:
     if not _finite(value) or not 0 < value <= 1:
         raise InputError(name, value, "must be a share above 0 and at most 1")
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Floats) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from sartor.cost.correction.network import Array, Mask, Residual, Weights, appli
 from sartor.cost.cost import Cost
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
+from sartor.json_types import JsonDict
 from sartor.operators import Attention, Pass, attention_pairs
+from sartor.units import Floats
 
 PARTS = ("context", "encoder", "generation")
 
@@ -74,7 +75,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
 
 
-def _shaped(values: Array, shape: tuple[int, ...]) -> Any:
+def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:
     return values.reshape(shape) if shape else float(values[0])
 
 
@@ -129,7 +130,7 @@ def _waves(blocks: Array, padding: Array, gpu: Gpu) -> list[Array]:
 
 
 def _sizes(op: Attention, shape: tuple[int, ...]) -> dict[str, Array]:
-    values: dict[str, Any] = {name: getattr(op, name) for name in (*SIZES, "v_head_dim")}
+    values: JsonDict = {name: getattr(op, name) for name in (*SIZES, "v_head_dim")}
     return {
         name: np.broadcast_to(np.asarray(value, dtype=np.float64), shape).reshape(-1) for name, value in values.items()
     }

@@ -17,7 +17,7 @@ How values change on the way is ``carrying``'s business; how well each kind of b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -43,7 +43,9 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.tables import SECTIONS, coefficients, generation, table_of
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
+from sartor.units import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Found:
     coefficients: Any
     own: bool = False
     """Whether they were fitted on this very device and type."""
-    record: Mapping[str, Any]
+    record: JsonMap
     """Where they come from: source, rows, date, errors; empty where nothing was fitted."""
 
 
@@ -86,7 +88,7 @@ def relative_of(gpu: Gpu) -> Relative:
     return Relative(name=entry.get("of", ""), widen=float(entry.get("widen", 1.0)))
 
 
-def _entry(gpu: Gpu) -> Mapping[str, Any]:
+def _entry(gpu: Gpu) -> JsonMap:
     """What ``kin.toml`` says of the device, or of its generation's relative where it does not know the device: GEMMs by
     the joint fit then, unless the SMs are of the relative's kind."""
     table = _file("kin.toml")
@@ -270,24 +272,24 @@ def _general_per_joule(gpu: Gpu) -> float:
     return float(_file("kin.toml")["general_flops_per_joule"].get(gpu.generation, 0.0))
 
 
-def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[Mapping[str, Any]]:
+def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[JsonMap]:
     """The fits of a device in these types, as far as there are some."""
     names = (f"{owner}.{dtype.value}.toml" for dtype in dtypes if owner)
     return (table for table in map(table_of, names) if table)
 
 
-def _gemm(table: Mapping[str, Any]) -> GemmCoefficients:
+def _gemm(table: JsonMap) -> GemmCoefficients:
     return coefficients(GemmCoefficients, table["gemm"])
 
 
-def _record(table: Mapping[str, Any]) -> dict[str, Any]:
+def _record(table: JsonMap) -> JsonDict:
     return dict(table["provenance"]["gemm"])
 
 
 # ------------------------------------------------------------------------------------------------ other kernels
 
 
-def section_coefficients(gpu: Gpu, name: str, assumed: Any) -> Found:
+def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
     """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``."""
     return _section(gpu, relative_of(gpu), name, assumed)
 
@@ -326,7 +328,7 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
     owner = held[0] if held else ""
-    found, record = assumed, dict[str, Any]()
+    found, record = assumed, JsonDict()
     if owner:
         found = _streams_on(gpu, owner, relative.widen)
         record = dict(_file(f"{owner}.toml")["provenance"]["memory_bound"])
@@ -341,9 +343,9 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
 
 
-def _streams(owner: str) -> Mapping[str, Any]:
+def _streams(owner: str) -> JsonMap:
     """What a device's own file says of memory-bound kernels; nothing where there is none."""
-    found: Mapping[str, Any] = _file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
+    found: JsonMap = _file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
     return found
 
 
@@ -438,5 +440,5 @@ def borrowed_from(owner: str) -> dict[str, str]:
     return {"lender": f"borrowed from {owner}"}
 
 
-def _file(name: str) -> Mapping[str, Any]:
+def _file(name: str) -> JsonMap:
     return table_of(name) or {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing import (
@@ -33,6 +32,7 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.correction.tables import generation, table_of
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.operators import DType
 
 
@@ -73,7 +73,7 @@ class Calibration:
     """Whether that is the same die with other memory or another power limit."""
     own_rows: Mapping[DType, OwnRows] = field(default_factory=dict)
     """What a user's own measured GEMMs say beyond coefficients."""
-    provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    provenance: Mapping[str, JsonMap] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
     def owner(self, section: str) -> str:
@@ -116,7 +116,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     found: dict[str, Found] = {}
     for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
         name = f"gemm_{each.value}"
-        found[f"gemm.{each.value}"] = gemm_coefficients(gpu, each, base.get(name, base["gemm"]))
+        found[f"gemm.{each.value}"] = gemm_coefficients(gpu, each, base[name if name in base else "gemm"])
     gemm = {DType(name.removeprefix("gemm.")): each.coefficients for name, each in found.items()}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
     sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])

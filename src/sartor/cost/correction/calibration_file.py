@@ -21,7 +21,9 @@ from sartor.cost.correction.own_rows import OwnRows, own_rows_of
 from sartor.cost.correction.training_calibration import LARGEST_SIGMA
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
+from sartor.units import Floats
 
 MUST = "must be a TOML file of sartor calibrate"
 SIXTEEN_BITS = (DType.BF16, DType.FP16)
@@ -35,8 +37,8 @@ class CalibrationFile:
     gpu: str
     dtype: DType
     gemm: GemmCoefficients
-    provenance: Mapping[str, Any]
-    streams: Mapping[str, Any] = field(default_factory=dict)
+    provenance: JsonMap
+    streams: JsonMap = field(default_factory=dict)
     """Sections beside the GEMMs: ``memory_bound``, ``attention``."""
     own_rows: OwnRows | None = None
     """A factor on the GEMMs' times."""
@@ -121,7 +123,7 @@ def _stream(kind: type, values: Any, path: str | Path) -> Any:
     return kind(**out)
 
 
-def _coefficients(values: dict[str, Any], path: str | Path) -> GemmCoefficients:
+def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
     known = {field.name: field for field in fields(GemmCoefficients)}
     for name in values:
         if name not in known:
@@ -164,7 +166,7 @@ def _checked(name: str, value: Any, path: str | Path) -> Any:
     return int(value) if name == "step_bytes" else float(value)
 
 
-def _above(value: Any, least: float, *, equal: bool = False) -> bool:
+def _above(value: Floats, least: float, *, equal: bool = False) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
     return (value >= least if equal else value > least) and value <= LARGEST

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from sartor.cost.correction.coefficients import AnyCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType
 
 DIE = 1.35
@@ -62,7 +62,7 @@ def widened(
     def width(sigma: float, part: str) -> float:
         return max(sigma * factors.get(part, factor), floors.get(part, 0.0))
 
-    wider: dict[str, Any] = {}
+    wider: JsonDict = {}
     for each in fields(found):
         before, sigma, _ = each.name.partition("log_sigma")
         if sigma:

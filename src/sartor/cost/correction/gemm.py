@@ -19,6 +19,7 @@ from sartor.cost.correction.network import Array, Mask, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType
 
 
@@ -101,7 +102,7 @@ def _as_stream(rows: GemmRows) -> GemmRows:
     moved = p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n
     memory_s = p.batch * moved / (streams.hbm_share * rows.gpu.hbm_bytes_per_s)
     sooner = few & (memory_s + streams.launch_s < rows.time_s)
-    streamed: dict[str, Any] = {
+    streamed: JsonDict = {
         "time_s": memory_s + streams.launch_s,
         "compute_s": 0.0,
         "memory_s": memory_s,

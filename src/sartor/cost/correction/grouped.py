@@ -19,6 +19,7 @@ from sartor.cost.cost import Cost
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import GroupedGemm, Pass
+from sartor.units import Floats, Ints
 
 PART = "grouped"
 
@@ -56,7 +57,7 @@ def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibrat
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": factor})
 
 
-def _shaped(values: Array, shape: tuple[int, ...]) -> Any:
+def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:
     return values.reshape(shape) if shape else float(values[0])
 
 
@@ -88,7 +89,7 @@ def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: Gro
     return logs
 
 
-def walked_rows(rows: Any, masked: Any, tokens: Any, dragged: float) -> tuple[Any, Any]:
+def walked_rows(rows: Ints, masked: Floats, tokens: Ints, dragged: float) -> tuple[Any, Any]:
     """Rows computed and rows only masked: ``dragged`` of the choices that tokens with a row here made elsewhere are
     computed too."""
     if not dragged:

@@ -33,6 +33,7 @@ from sartor.cost.correction.coefficients import (
 )
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -180,7 +181,7 @@ def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None
     return _load(key) if key else None
 
 
-def residual_records() -> Mapping[str, Mapping[str, Any]]:
+def residual_records() -> Mapping[str, JsonMap]:
     """Per fit (``h200_sxm.bf16``, ``h200_sxm.context``): source, date, rows, errors on unseen weights, fingerprint."""
     return _table()
 
@@ -208,7 +209,7 @@ def _keys() -> dict[tuple[str, str], str]:
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, JsonDict]:
     file = _folder().joinpath("residuals.toml")
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -238,7 +239,7 @@ def _load(key: str) -> Residual:
     )
 
 
-def _times(record: Mapping[str, Any]) -> float:
+def _times(record: JsonMap) -> float:
     """What a borrower's interval has to be multiplied by so that it holds 80% on devices held out (``lent.toml``)."""
     judged = (table_of("lent.toml") or {}).get("die", {})
     key = f"residual.{record.get('part') or record.get('dtype')}"

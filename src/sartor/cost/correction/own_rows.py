@@ -7,12 +7,13 @@ away only the mean is left. Written by ``sartor calibrate``, applied by ``sartor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from sartor.json_types import JsonMap
+from sartor.units import Floats
 
 Array = npt.NDArray[np.float64]
 
@@ -53,13 +54,13 @@ _BLOCK = 2048
 
 def closeness(a: Array, b: Array, length: float) -> Array:
     """Matern 5/2 of every point of ``a`` with every one of ``b``."""
-    squared: Any = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
+    squared: Floats = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
     d = np.sqrt(5.0 * squared) / length
     found: Array = (1 + d + d * d / 3) * np.exp(-d)
     return found
 
 
-def own_rows_of(values: Mapping[str, Any]) -> OwnRows:
+def own_rows_of(values: JsonMap) -> OwnRows:
     """From the tables of a file. Raises ``TypeError`` or ``ValueError`` where they are no such rows."""
     points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
     weights = tuple(float(each) for each in values["weights"])

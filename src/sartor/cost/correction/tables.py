@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,6 +17,7 @@ from sartor.cost.correction.coefficients import (
     MemoryBoundCoefficients,
     PowerCoefficients,
 )
+from sartor.json_types import JsonDict, JsonMap
 
 SECTIONS: dict[str, type[Coefficients]] = {
     "gemm": GemmCoefficients,
@@ -29,7 +29,7 @@ SECTIONS: dict[str, type[Coefficients]] = {
 }
 
 
-def calibration_files() -> dict[str, dict[str, Any]]:
+def calibration_files() -> dict[str, JsonDict]:
     """Every device's calibration in the package, by file name without its ending: ``a100_sxm.bf16``, ..."""
     folder = resources.files("sartor.cost.correction").joinpath("data")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
@@ -37,7 +37,7 @@ def calibration_files() -> dict[str, dict[str, Any]]:
     return {name: table for name, table in tables.items() if "provenance" in table and name != "training"}
 
 
-def generation(name: str) -> dict[str, Any]:
+def generation(name: str) -> JsonDict:
     """What is assumed of a generation's devices, by section (``gemm``, ``gemm_fp32``, ``attention``, ...)."""
     table = table_of("generations.toml") or {}
     entry, default = table.get(name, {}), table["default"]
@@ -46,7 +46,7 @@ def generation(name: str) -> dict[str, Any]:
     return found | {key: coefficients(GemmCoefficients, default["gemm"] | values) for key, values in own.items()}
 
 
-def coefficients(kind: type[AnyCoefficients], values: Mapping[str, Any]) -> AnyCoefficients:
+def coefficients(kind: type[AnyCoefficients], values: JsonMap) -> AnyCoefficients:
     """A section's values as its class of coefficients; lists become tuples."""
     return kind(**{key: _tuples(value) for key, value in values.items()})
 
@@ -55,12 +55,12 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 
-def table_of(name: str) -> dict[str, Any] | None:
+def table_of(name: str) -> JsonDict | None:
     """A file of the package's calibrations as a table, or None where there is none of that name."""
     return _read(name)
 
 
 @cache
-def _read(name: str) -> dict[str, Any] | None:
+def _read(name: str) -> JsonDict | None:
     file = resources.files("sartor.cost.correction").joinpath("data").joinpath(name)
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -14,18 +14,19 @@ import difflib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sartor.bounded import read_toml
 from sartor.cost.correction.tables import table_of
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
+from sartor.units import Floats
 
 
 def training_constants(
     framework: str,
     precision: str,
     generation: str,
-    table: Mapping[str, Any],
+    table: JsonMap,
     *,
     experts: bool = False,
     fused: bool = False,
@@ -33,7 +34,7 @@ def training_constants(
     """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``), a generation, and a
     model with or without experts."""
     of_framework = _section(table, "framework", framework)
-    layers: tuple[Mapping[str, Any], ...] = (
+    layers: tuple[JsonMap, ...] = (
         _section(table, "default"),
         _section(table, "generation", generation),
         _section(table, "precision", precision),
@@ -64,7 +65,7 @@ def _joined(name: str, before: float | None, value: float) -> float:
     return before * value if name.endswith("_factor") else max(before, value) if name.endswith("_sigma") else value
 
 
-def packaged_training_table() -> Mapping[str, Any]:
+def packaged_training_table() -> JsonMap:
     """The package's own constants, fitted on the records its ``provenance`` names; empty where nothing is fitted."""
     return table_of("training.toml") or {}
 
@@ -74,7 +75,7 @@ LARGEST_SIGMA = 3.0
 """Of a deviation in the logarithm: a factor of 20 either way is no calibration."""
 
 
-def read_training_table(path: str | Path) -> Mapping[str, Any]:
+def read_training_table(path: str | Path) -> JsonMap:
     """A table of one's own.
 
     ``InputError`` when it cannot be read, is of another kind (a calibration of operators, a GPU), or a constant is no
@@ -92,7 +93,7 @@ def read_training_table(path: str | Path) -> Mapping[str, Any]:
     return table
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, value: Floats) -> None:
     if isinstance(value, dict):
         for key, each in value.items():
             _check(f"{name}.{key}", each)
@@ -102,7 +103,7 @@ def _check(name: str, value: Any) -> None:
         raise InputError(name, value, f"must be at most {LARGEST_SIGMA:g} (a factor of 20)", "0.1")
 
 
-def _section(table: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def _section(table: JsonMap, *path: str) -> JsonMap:
     for key in path:
         table = table.get(key, {}) if isinstance(table, Mapping) else {}
     return table if isinstance(table, Mapping) else {}

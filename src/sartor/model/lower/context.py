@@ -9,7 +9,6 @@ gathered first. Under a causal mask, parts of the sequence are assigned so that 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -126,5 +125,5 @@ def _collective(
     )
 
 
-def _whole_number(value: Any) -> Ints:
+def _whole_number(value: Floats) -> Ints:
     return int(value) if np.ndim(value) == 0 else np.asarray(value).astype(np.int64)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.parallel import ParallelDims
 from sartor.model.traced import Grows, TracedCall, TracedModel
@@ -122,7 +123,7 @@ def grown(op: Operator, call: TracedCall, scale: Any) -> Operator:
     field = {Grows.BATCH: "batch", Grows.ROWS: "rows"}.get(call.grows, call.grows.value)
     if not isinstance(op, (Gemm, GroupedGemm, Attention)) or not hasattr(op, field):
         return op
-    changed: dict[str, Any] = {field: _times(getattr(op, field), scale)}
+    changed: JsonDict = {field: _times(getattr(op, field), scale)}
     return replace(op, **changed)
 
 

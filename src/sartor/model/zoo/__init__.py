@@ -11,9 +11,9 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo.build import build_shape
 
@@ -42,7 +42,7 @@ def model_aliases() -> dict[str, str]:
     return {alias: slug for slug, aliases in _aliases().items() for alias in aliases}
 
 
-def model_entry(name: str) -> dict[str, Any]:
+def model_entry(name: str) -> JsonDict:
     """The entry as written, with sources, notes and published counts, as in ``sartor catalog models``."""
     with _find(name).open("rb") as file:
         return tomllib.load(file)

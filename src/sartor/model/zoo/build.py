@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -36,7 +36,7 @@ NORMS: dict[str, Norm] = {
 }
 
 
-def build_shape(entry: Mapping[str, Any]) -> TransformerShape:
+def build_shape(entry: JsonMap) -> TransformerShape:
     """The shape an entry describes; ``InputError`` for a key, norm or bias it does not know."""
     _check(entry)
     h, biases = entry["hidden_size"], entry["biases"]
@@ -71,7 +71,7 @@ def _around(narrow: int, hidden: int) -> tuple[tuple[str, int, int], ...]:
     return ("project_in", narrow, hidden), ("project_out", hidden, narrow)
 
 
-def _check(entry: Mapping[str, Any]) -> None:
+def _check(entry: JsonMap) -> None:
     for what, said, known in (
         ("key", entry, KEYS),
         ("bias", entry["biases"], BIASES),
@@ -87,7 +87,7 @@ def _check(entry: Mapping[str, Any]) -> None:
         raise InputError("num_layers", entry["num_layers"], f"must be at most {MAX_LAYERS} layers")
 
 
-def _stacks(entry: Mapping[str, Any]) -> tuple[Stack, ...]:
+def _stacks(entry: JsonMap) -> tuple[Stack, ...]:
     if entry["architecture"] == "encoder-decoder":
         encoder = _stack(entry, "encoder", entry["num_layers"], causal=False, cross=False)
         return (encoder, _stack(entry, "decoder", entry["num_decoder_layers"], causal=True, cross=True))
@@ -95,7 +95,7 @@ def _stacks(entry: Mapping[str, Any]) -> tuple[Stack, ...]:
     return (_stack(entry, "decoder" if causal else "encoder", entry["num_layers"], causal=causal, cross=False),)
 
 
-def _stack(entry: Mapping[str, Any], name: str, num_layers: int, *, causal: bool, cross: bool) -> Stack:
+def _stack(entry: JsonMap, name: str, num_layers: int, *, causal: bool, cross: bool) -> Stack:
     kinds = [_kind_of(entry, i) for i in range(num_layers)]
     norm = NORMS[entry["norm"]]
     outside = [*(["embedding"] if entry.get("embedding_norm") else []), *(["final"] if entry["final_norm"] else [])]
@@ -109,7 +109,7 @@ def _stack(entry: Mapping[str, Any], name: str, num_layers: int, *, causal: bool
     )
 
 
-def _kind_of(entry: Mapping[str, Any], index: int) -> tuple[int, bool]:
+def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool]:
     """Attention span (0: all) and whether the layer has experts."""
     windows, experts = entry.get("windows"), entry.get("experts")
     pattern = windows["pattern"].split() if windows else ["global"]
@@ -127,7 +127,7 @@ def _runs(kinds: list[tuple[int, bool]], layers: Mapping[tuple[int, bool], Layer
     )
 
 
-def _layer(entry: Mapping[str, Any], span: int, has_experts: bool, *, causal: bool, cross: bool) -> Layer:
+def _layer(entry: JsonMap, span: int, has_experts: bool, *, causal: bool, cross: bool) -> Layer:
     mixer = _latent(entry) if "latent" in entry else _attention(entry, span, causal=causal)
     mixers = (mixer, _attention(entry, 0, causal=False, cross=True)) if cross else (mixer,)
     return Layer(
@@ -138,7 +138,7 @@ def _layer(entry: Mapping[str, Any], span: int, has_experts: bool, *, causal: bo
     )
 
 
-def _attention(entry: Mapping[str, Any], span: int, *, causal: bool, cross: bool = False) -> AttentionMixer:
+def _attention(entry: JsonMap, span: int, *, causal: bool, cross: bool = False) -> AttentionMixer:
     biases, d = entry["biases"], entry["head_dim"]
     return AttentionMixer(
         num_heads=entry["num_heads"],
@@ -157,14 +157,14 @@ def _attention(entry: Mapping[str, Any], span: int, *, causal: bool, cross: bool
     )
 
 
-def _attention_vectors(entry: Mapping[str, Any]) -> tuple[Vectors, ...]:
+def _attention_vectors(entry: JsonMap) -> tuple[Vectors, ...]:
     a, g, d = entry["num_heads"], entry["num_kv_heads"], entry["head_dim"]
     sizes = {"none": (0, 0), "head": (d, d), "width": (a * d, g * d)}[entry.get("qk_norm", "none")]
     norms = tuple(Vectors(name=f"{x}_norm", fixed=size) for x, size in zip("qk", sizes, strict=True) if size)
     return (*norms, *((Vectors(name="sinks", fixed=a),) if entry.get("sinks") else ()))
 
 
-def _latent(entry: Mapping[str, Any]) -> LatentAttentionMixer:
+def _latent(entry: JsonMap) -> LatentAttentionMixer:
     latent = entry["latent"]
     norms = (("q_norm", latent["q_lora_rank"]), ("kv_norm", latent["kv_lora_rank"]))
     return LatentAttentionMixer(
@@ -172,7 +172,7 @@ def _latent(entry: Mapping[str, Any]) -> LatentAttentionMixer:
     )
 
 
-def _ffn(entry: Mapping[str, Any], width: int) -> DenseFfn:
+def _ffn(entry: JsonMap, width: int) -> DenseFfn:
     return DenseFfn(
         ffn_hidden_size=width,
         gated=entry["gated"],
@@ -182,7 +182,7 @@ def _ffn(entry: Mapping[str, Any], width: int) -> DenseFfn:
     )
 
 
-def _experts(entry: Mapping[str, Any]) -> MoeFfn:
+def _experts(entry: JsonMap) -> MoeFfn:
     experts = entry["experts"]
     shared = experts.get("shared_ffn_hidden_size", 0)
     return MoeFfn(
