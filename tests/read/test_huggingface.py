@@ -138,6 +138,13 @@ def test_own_code_without_its_sizes_is_refused_by_the_size_that_misses() -> None
         read_model({k: v for k, v in CHATGLM3.items() if k != "hidden_size"})
 
 
+def test_an_image_is_as_long_as_its_patches_and_its_class_token() -> None:
+    # Sizes: google/vit-base-patch16-224-in21k's config.json.
+    config = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
+    config |= {"model_type": "vit", "image_size": 224, "patch_size": 16, "num_channels": 3}
+    assert usual_seq_len(read_model(config).shape) == 14 * 14 + 1
+
+
 @pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"])
 def test_positions_before_the_first_token_are_no_length_of_a_sequence(model_type: str) -> None:
     # Sizes: FacebookAI/roberta-base's config.json.

@@ -45,6 +45,7 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
         name=f.model_type,
         stacks=(replace(stack, tokens=tokens),),
         vocab_size=0,
+        max_positions=tokens,
         lm_head=False,
         encoder_only=True,
         linears=top,
