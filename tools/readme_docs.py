@@ -53,7 +53,7 @@ def training_lines() -> Iterator[tuple[str, str, str]]:
     """Constants fitted without any run of the source they are tested on, and sources published after the fit."""
     provenance = packaged_training_table()["provenance"]
     errors, sources = provenance["source_held_out"]["all"], len(provenance["sources"])
-    name = f"training step, each of {sources} sources held out"
+    name = f"training step, each of {sources} sources held out in the fit of {provenance['date']}"
     yield (name, f"{int(errors['rows'])} runs", f"{errors['mape']:.1%} (90% within {errors['p90']:.1%})")
     new = new_sources()
     means = sorted(float(row["mape"]) for row in new)
