@@ -103,14 +103,18 @@ def test_a_launch_of_millions_of_layers_is_refused(tmp_path: Path, layers: str, 
         ("[generation.hopper]\ncompute_factor = 1.0", r"must have step constants in \[default\]"),
         ("[default]\nstep_sigma = 40.0", "default.step_sigma=40.0: must be at most 3"),
         ("[default]\nstep_sigma = nan", "default.step_sigma=nan: must be a finite number"),
+        ("[default]\ncompute_factor = 1e300", "default.compute_factor=1e.300: must be at most 1000"),
+        ("[default]\ncompute_facto = 1.0", "default: compute_facto=.*nearest: compute_factor"),
+        ("[default]\njitter = 0.0\n[generation.hoper]\njitter = 0.1", "generation.hoper=.*nearest: hopper"),
     ],
 )
 def test_a_calibration_of_another_kind_or_without_sense_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     from sartor.cost.correction.training_calibration import read_training_table
+    from sartor.step.coefficients import check_constants
 
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(InputError, match=sentence):
-        read_training_table(tmp_path / "mine.toml")
+        check_constants(read_training_table(tmp_path / "mine.toml"), "mine.toml")
 
 
 @pytest.mark.parametrize("was", ["log_sigma = ", "log_sigma_small = "])
@@ -122,4 +126,13 @@ def test_a_fit_whose_deviation_has_no_sense_is_refused(tmp_path: Path, was: str,
     lines = READERS["calibration"].files()[0].decode().splitlines()
     (tmp_path / "mine.toml").write_text("\n".join(was + value if line.startswith(was) else line for line in lines))
     with pytest.raises(InputError, match=f"gemm.{was.split()[0]}={value.rstrip('.0')}"):
+        read_calibration_file(tmp_path / "mine.toml")
+
+
+def test_a_fit_with_a_section_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    from fuzz.readers import READERS
+    from sartor.cost.correction.calibration_file import read_calibration_file
+
+    (tmp_path / "mine.toml").write_text("gem = 3\n" + READERS["calibration"].files()[0].decode())
+    with pytest.raises(InputError, match=r"gem=3: .*nearest: gemm"):
         read_calibration_file(tmp_path / "mine.toml")

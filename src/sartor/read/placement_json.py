@@ -174,6 +174,10 @@ def _given(raw: JsonDict, name: str, where: str) -> Any:
     return raw[name]
 
 
+LARGEST = 1e30
+"""Far beyond any seconds or bytes; sums and multiples of it do not overflow."""
+
+
 def _path(name: str, where: str) -> str:
     return f"{where}.{name}" if where else name
 
@@ -189,6 +193,8 @@ def _number(raw: JsonDict, name: str, where: str = "") -> float:
     value = _given(raw, name, where)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(_path(name, where), value, "must be a number")
+    if value > LARGEST and value != float("inf"):
+        raise InputError(_path(name, where), value, f"must be at most {LARGEST:g}")
     return float(value)
 
 

@@ -7,13 +7,16 @@ are the starting values of the fit on published runs (``calibration/training.tom
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from sartor.cost.correction.training_calibration import packaged_training_table, training_constants
 from sartor.errors import InputError
+from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.training import Recipe, TrainingJob
+from sartor.step.trainers import TRAINERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,33 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -
             nearest = ", ".join(difflib.get_close_matches(name, known, 2))
             raise InputError("training constants", name, "is no constant of a training step", nearest)
     return TrainingCoefficients(**constants)
+
+
+PRECISIONS = ("32bit", "16bit", "fp8", "fp4")
+
+
+def check_constants(table: JsonMap, path: str) -> None:
+    """Raise ``InputError`` for a constant that a file of one's own misspells."""
+    known = [field.name for field in fields(TrainingCoefficients)]
+    parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS, "fused"]
+    for section, values in table.items():
+        for part in values if section != "provenance" else ():
+            if isinstance(values[part], Mapping) and part not in parts:
+                must = "is no trainer, generation or precision that constants can be of"
+                raise InputError(f"{section}.{part}", path, must, ", ".join(difflib.get_close_matches(part, parts, 2)))
+        for name in constant_names(values) if section != "provenance" else ():
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, 2) or known[:3]
+                raise InputError(f"{section}: {name}", path, "is no constant of a training step", ", ".join(nearest))
+
+
+def constant_names(values: object) -> Iterator[str]:
+    """Names of the constants of a section and of those inside it."""
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from constant_names(value)
+        else:
+            yield name
 
 
 OF_A_CHIP = TrainingCoefficients(

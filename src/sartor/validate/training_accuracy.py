@@ -20,6 +20,7 @@ from sartor.cost.correction.training_calibration import read_training_table
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.step.coefficients import check_constants
 from sartor.validate.suspicion import suspected, suspicion
 from sartor.validate.training_predictions import TrainingOutcome, predict_training
 from sartor.validate.training_ranking import ranking
@@ -74,7 +75,10 @@ def validate_training(
         if name not in columns:
             near = ", ".join(difflib.get_close_matches(name, columns, n=3) or columns[:5])
             raise InputError("group_by", name, "must be a column of the file", near)
-    outcomes = predict_training(cases, read_training_table(calibration) if calibration else None)
+    constants = read_training_table(calibration) if calibration else None
+    if constants is not None:
+        check_constants(constants, str(calibration))
+    outcomes = predict_training(cases, constants)
     if all(each.reason for each in outcomes):
         reasons = "; ".join(sorted({each.reason for each in outcomes})[:3])
         raise InputError("data", str(data), f"no row can be expressed: {reasons}")

@@ -7,6 +7,7 @@ package knows it. ``[own_rows]`` is a factor on the GEMMs' times.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -77,6 +78,10 @@ def read_calibration_file(path: str | Path) -> CalibrationFile:
             raise InputError("calibration", str(path), f"must name its {key}, as sartor calibrate writes it")
     if table["dtype"] not in {dtype.value for dtype in DType}:
         raise InputError("dtype", table["dtype"], f"in {path} must be one of {', '.join(d.value for d in DType)}")
+    for section in table:
+        if section not in SECTIONS:
+            must = f"in {path} is nothing that a calibration holds; that is {', '.join(SECTIONS)}"
+            raise InputError(section, table[section], must, ", ".join(difflib.get_close_matches(section, SECTIONS, 1)))
     values = table.get("gemm")
     if not isinstance(values, dict):
         raise InputError("calibration", str(path), "must have a [gemm] section, as sartor calibrate writes it")
@@ -127,13 +132,14 @@ def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
     known = {field.name: field for field in fields(GemmCoefficients)}
     for name in values:
         if name not in known:
-            raise InputError(f"gemm.{name}", values[name], f"in {path} is no coefficient of a product")
+            raise InputError(f"gemm.{name}", values[name], f"in {path} is no coefficient of a GEMM")
     missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
     if missing:
         raise InputError("calibration", str(path), f"its [gemm] must have {', '.join(missing)}")
     return GemmCoefficients(**{name: _checked(name, value, path) for name, value in values.items()})
 
 
+SECTIONS = ("gpu", "dtype", "provenance", "gemm", "own_rows", *_STREAMS)
 LARGEST = 1e9
 """No coefficient is near it; products of a few that are do not overflow."""
 _STEPS = ("input_penalty", "output_penalty")

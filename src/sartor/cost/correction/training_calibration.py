@@ -71,6 +71,8 @@ def packaged_training_table() -> JsonMap:
 
 
 SECTIONS = ("default", "generation", "precision", "framework", "experts", "unseen", "provenance")
+LARGEST = 1000.0
+"""Factors are near 1, the longest time (of a step, fixed) a few seconds."""
 LARGEST_SIGMA = 3.0
 """Of a deviation in the logarithm: a factor of 20 either way is no calibration."""
 
@@ -101,6 +103,8 @@ def _check(name: str, value: Floats) -> None:
         raise InputError(name, value, "must be a finite number not below 0")
     elif name.endswith("_sigma") and value > LARGEST_SIGMA:
         raise InputError(name, value, f"must be at most {LARGEST_SIGMA:g} (a factor of 20)", "0.1")
+    elif value > LARGEST:
+        raise InputError(name, value, f"must be at most {LARGEST:g}", "1.0")
 
 
 def _section(table: JsonMap, *path: str) -> JsonMap:
