@@ -78,13 +78,13 @@ def read_calibration_file(path: str | Path) -> CalibrationFile:
             raise InputError("calibration", str(path), f"must name its {key}, as sartor calibrate writes it")
     if table["dtype"] not in {dtype.value for dtype in DType}:
         raise InputError("dtype", table["dtype"], f"in {path} must be one of {', '.join(d.value for d in DType)}")
+    values = table.get("gemm")
+    if not isinstance(values, dict):
+        raise InputError("calibration", str(path), "must have a [gemm] section, as sartor calibrate writes it")
     for section in table:
         if section not in SECTIONS:
             must = f"in {path} is nothing that a calibration holds; that is {', '.join(SECTIONS)}"
             raise InputError(section, table[section], must, ", ".join(difflib.get_close_matches(section, SECTIONS, 1)))
-    values = table.get("gemm")
-    if not isinstance(values, dict):
-        raise InputError("calibration", str(path), "must have a [gemm] section, as sartor calibrate writes it")
     provenance = table.get("provenance", {})
     record = provenance.get("gemm", {}) if isinstance(provenance, dict) else {}
     return CalibrationFile(
