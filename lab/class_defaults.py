@@ -42,6 +42,19 @@ AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
 """Which class is built of a file that names none: the first of these auto classes that has one, else the bare model."""
 
 
+OF_ANY_MODEL = """
+model_type auto_map torch_dtype tokenizer_class is_composition transformers_version quantization_config
+compression_config attn_implementation use_return_dict output_attentions output_hidden_states torchscript use_bfloat16
+tf_legacy_loss pruned_heads is_decoder cross_attention_hidden_size add_cross_attention tie_encoder_decoder max_length
+min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
+output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
+exponential_decay_length_penalty suppress_tokens begin_suppress_tokens finetuning_task prefix task_specific_params
+sep_token_id decoder_start_token_id gradient_checkpointing ignore_index padding_idx
+"""
+"""Fields that every configuration of transformers 4.x could hold; most of them are in generation_config.json now."""
+
+
 def write_classes(target: Path) -> None:
     """Names of the published model classes, by stem, and the class of each model type where a file names none."""
     named = {n for n in dir(transformers) if CLASS.match(n)} | auto_classes()
@@ -81,7 +94,17 @@ def main(target: Path) -> None:
     }
     lines = [f'"{k}":{json.dumps(v, separators=(",", ":"), sort_keys=True)}' for k, v in table["model_types"].items()]
     body = ",\n".join(lines)
-    target.write_text(f'{{"source":{json.dumps(table["source"])},\n"model_types":{{\n{body}\n}}}}\n', encoding="utf-8")
+    head = f'"source":{json.dumps(table["source"])},\n"field_names":{json.dumps(" ".join(field_names()))}'
+    target.write_text(f'{{{head},\n"model_types":{{\n{body}\n}}}}\n', encoding="utf-8")
+
+
+def field_names() -> list[str]:
+    """Every field that some configuration class has or had: what a file may hold without being misspelt."""
+    names = set(OF_ANY_MODEL.split())
+    for cls in classes().values():
+        names.update(f.name for f in dataclasses.fields(cls))
+        names.update(cls.attribute_map or {}, getattr(cls, "sub_configs", None) or {})
+    return sorted(names)
 
 
 def classes() -> dict[str, type[PreTrainedConfig]]:

@@ -307,4 +307,19 @@ def test_a_nan_is_refused_with_the_file_its_line_and_its_key() -> None:
 
 def test_the_experts_width_beside_the_dense_layers_is_no_contradiction() -> None:
     reading = read_model(Path(__file__).parents[2] / "examples/deepseek-v3")
-    assert not any("ignored" in note for note in reading.notes)
+    assert not any("is ignored" in note for note in reading.notes)
+
+
+def test_a_misspelt_field_is_named_beside_the_field_that_it_may_mean() -> None:
+    reading = read_model({**{k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}, "num_key_value_head": 8})
+    said = "num_key_value_head is ignored: no published class has it; num_key_value_heads, which may be meant, "
+    assert said + "is not in the file" in reading.assumptions
+    assert not reading.exact
+
+
+def test_fields_of_no_published_class_are_listed_as_ignored_and_published_ones_are_not() -> None:
+    reading = read_model({**LLAMA, "num_key_value_heads": 8, "bos_token_id": 1, "rope_ratio": 50, "_commit": "abc"})
+    assert [note for note in reading.notes if "ignored" in note] == [
+        "ignored, as no published class has such a field: rope_ratio"
+    ]
+    assert reading.exact

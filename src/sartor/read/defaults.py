@@ -35,6 +35,12 @@ def class_defaults(model_type: str) -> ClassDefaults:
     )
 
 
+@cache
+def published_field_names() -> frozenset[str]:
+    """Every field of any published configuration class, of a nested part or of a relative."""
+    return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
+
+
 def known_model_types() -> tuple[str, ...]:
     """Model types the table has an entry for."""
     return tuple(sorted(packaged_json("class_defaults.json")["model_types"]))

@@ -28,6 +28,8 @@ class Ledger:
     """What the interval of every prediction is widened by."""
     parts: list[str] = field(default_factory=list)
     """Model types of the nested configs that were read."""
+    asked: dict[str, set[str]] = field(default_factory=dict)
+    """Names of the fields that a reader asked for, by where their config sits in the file."""
 
     def assume(self, sentence: str) -> None:
         if sentence not in self.assumptions:
@@ -173,6 +175,11 @@ class Fields:
         """Whether the file itself gives one of the fields a value other than null."""
         return any(self.raw.get(name) is not None for name in self._all_names(names))
 
+    def given(self, name: str, otherwise: Any = None) -> Any:
+        """What the file holds under just this name, unchecked."""
+        self._all_names((name,))
+        return self.raw.get(name, otherwise)
+
     def nested(self, name: str, model_type: str = "") -> Fields | None:
         """The sub-config ``name`` as Fields, None where the file has none; ``model_type``: what it is when silent."""
         return None if self.raw.get(name) is None else self.part(name, model_type)
@@ -211,7 +218,9 @@ class Fields:
     def _all_names(self, names: tuple[str, ...]) -> list[str]:
         aliases = self.defaults.aliases
         every = [x for name in names for x in (name, aliases.get(name, name))]
-        return list(dict.fromkeys((*every, *(alias for alias, name in aliases.items() if name in every))))
+        every = list(dict.fromkeys((*every, *(alias for alias, name in aliases.items() if name in every))))
+        self.ledger.asked.setdefault(self.path, set()).update(every)
+        return every
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, Any, bool]:
         """Name found, value, and whether it came from the file."""

@@ -7,6 +7,7 @@ interval of each prediction is widened. Nothing in a file is followed or execute
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sartor.model.counts import count_params
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
+from sartor.read.defaults import published_field_names
 from sartor.read.families import readers
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.families.unknown import read_unknown
@@ -69,6 +71,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
     _say_what_is_not_priced(shape, ledger)
+    _say_what_nobody_reads(config, ledger)
     named = _display_name(config, name) or model_type
     part = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
     numerics = read_numerics(config, model_type, part.activation if part else "")
@@ -94,6 +97,25 @@ def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:
             f"vision and audio towers ({format_count(beside)} of {format_count(total)} parameters) are in num_params; "
             "time and memory are those of the text model alone"
         )
+
+
+def _say_what_nobody_reads(config: JsonDict, ledger: Ledger, path: str = "") -> None:
+    """Fields of no published class that no reader asked for: named, and where one is nearly a field that the file
+    lacks, taken for a misspelling that may have cost the count its value."""
+    asked, known = ledger.asked.get(path, set()), published_field_names()
+    unread = [k for k in config if k not in asked and k not in known and not k.startswith("_")]
+    lacking = sorted(asked - config.keys())
+    meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in unread[:20]}
+    for name in (name for name, near in meant.items() if near):
+        lost = f"{meant[name][0]}, which may be meant, is not in the file"
+        ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
+    if unread := [name for name in unread if not meant.get(name)]:
+        shown = ", ".join(path + name[:60] for name in unread[:5])
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        ledger.note(f"ignored, as no published class has such a field: {shown}{more}")
+    for name, value in config.items():
+        if isinstance(value, dict) and f"{path}{name}." in ledger.asked:
+            _say_what_nobody_reads(value, ledger, f"{path}{name}.")
 
 
 def _name_of(path: Path) -> str:

@@ -100,13 +100,13 @@ _SLIDING = {
 
 def _sliding_fields(f: Fields, layer: int) -> Fields:
     """The fields as its sliding layers see them: by ``per_layer_config`` or by ``swa_*``."""
-    overrides = f.raw.get("per_layer_config")
+    overrides = f.given("per_layer_config")
     if isinstance(overrides, dict):
         own = overrides.get(str(layer), overrides.get(f"{layer:02d}", {}))
         own = own if isinstance(own, dict) else {}
     else:
-        own = {name: f.raw.get(f"swa_{name}", default) for name, default in _SLIDING.items()}
-        own["qk_rope_head_dim"] = f.raw.get("swa_qk_rope_head_dim", own["head_dim"] - own["qk_nope_head_dim"])
+        own = {name: f.given(f"swa_{name}", default) for name, default in _SLIDING.items()}
+        own["qk_rope_head_dim"] = f.given("swa_qk_rope_head_dim", own["head_dim"] - own["qk_nope_head_dim"])
     return replace(f, raw={**f.raw, **own})
 
 
@@ -184,7 +184,7 @@ def _rate(f: Fields, kind: str) -> int:
     """How many tokens one compressed key stands for; 0 for layers without a compressor."""
     if kind not in _RATES:
         return 0
-    said = f.raw.get("compress_rates")
+    said = f.given("compress_rates")
     inner = Fields(said if isinstance(said, dict) else {}, "", f"{f.path}compress_rates.", f.ledger)
     return inner.optional_size(kind) or _RATES[kind]
 

@@ -206,7 +206,7 @@ def assemble(
 
 def mtp_layers(f: Fields) -> int:
     """Multi-token-prediction modules the file announces; they are in no main-model count."""
-    given = f.raw.get("num_nextn_predict_layers", f.raw.get("num_mtp_layers"))
+    given = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
     return given if isinstance(given, int) and 0 < given < 1000 else 0
 
 
@@ -227,7 +227,7 @@ def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
 
 def max_positions(f: Fields) -> int:
     """Longest sequence, 0 when the file and the class are silent."""
-    given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.raw.get(n), int)), None)
+    given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.given(n), int)), None)
     value = given if given is not None else f.defaults.values.get("max_position_embeddings", 0)
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
@@ -259,10 +259,10 @@ def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
     """Rotated part of a head; it changes no count."""
     if not family.rotary:
         return 0
-    nested = f.raw.get("rope_parameters") or f.raw.get("rope_scaling")
+    nested = f.given("rope_parameters") or f.given("rope_scaling")
     inner = nested if isinstance(nested, dict) else {}
-    given = inner.get("partial_rotary_factor", f.raw.get("partial_rotary_factor", f.raw.get("rotary_pct")))
-    fixed = f.raw.get("rotary_dim")
+    given = inner.get("partial_rotary_factor", f.given("partial_rotary_factor", f.given("rotary_pct")))
+    fixed = f.given("rotary_dim")
     if isinstance(fixed, int) and given is None:
         return min(max(fixed, 0), head_dim)
     valid = isinstance(given, (int, float)) and 0 <= given <= 1
@@ -326,7 +326,7 @@ def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
 
 def activation(f: Fields, family: Family) -> str:
     """The activation's name; it changes no count, so its default is not reported."""
-    given = next((f.raw[n] for n in family.activation if isinstance(f.raw.get(n), str)), None)
+    given = next((f.raw[n] for n in family.activation if isinstance(f.given(n), str)), None)
     return given if given and len(given) < 40 and given.isprintable() else "silu" if family.gated else "gelu"
 
 

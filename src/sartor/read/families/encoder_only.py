@@ -73,7 +73,7 @@ def relative_projections(f: Fields, hidden: int) -> Around:
 
 def position_kinds(f: Fields) -> list[str]:
     """``pos_att_type``, a list or words with bars between."""
-    given = f.raw.get("pos_att_type")
+    given = f.given("pos_att_type")
     if isinstance(given, str):
         return [x.strip() for x in given.lower().split("|")]
     return f.words("pos_att_type") or []

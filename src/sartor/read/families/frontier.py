@@ -35,7 +35,7 @@ def glm5_next_text(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     h, n, streams = sizes.hidden, sizes.layers, f.size("hc_mult")
-    nested = f.raw.get("linear_attn_config")
+    nested = f.given("linear_attn_config")
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f
     heads, d = inner.size("linear_num_heads", "num_heads"), inner.size("linear_head_dim", "head_dim")
     delta = delta_attention(h, heads, d, inner.size("linear_conv_kernel_dim", "short_conv_kernel_size"))

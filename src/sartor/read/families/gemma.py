@@ -152,7 +152,7 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     """The kind of every layer: ``per_layer_config`` where the file has it, else the global sizes."""
     local = layer_kinds(f, sizes.layers, 6, last_is_full=True)
     shared = first_shared(f, sizes.layers)
-    said = f.raw.get("per_layer_config")
+    said = f.given("per_layer_config")
     overrides = said if isinstance(said, dict) else None
     wide = f.optional_size("global_head_dim") or 512
     gated = f.flag("attention_k_eq_v", default=False) if "attention_k_eq_v" in f.defaults.values else True

@@ -58,11 +58,11 @@ def indexer_kinds(f: Fields, layers: int) -> list[str]:
         return said
     if f.model_type != "glm_moe_dsa":
         return ["full"] * layers
-    pattern = f.raw.get("index_topk_pattern")
+    pattern = f.given("index_topk_pattern")
     if isinstance(pattern, str) and len(pattern) == layers:
         return ["full" if c == "F" else "shared" for c in pattern]
     every = f.optional_size("index_topk_freq") or 1
-    offset = f.raw.get("index_skip_topk_offset", 2)
+    offset = f.given("index_skip_topk_offset", 2)
     offset = offset if isinstance(offset, int) else 2
     return ["full" if max(i - offset + 1, 0) % every == 0 else "shared" for i in range(layers)]
 

@@ -128,7 +128,7 @@ def kimi_linear(f: Fields) -> TransformerShape:
     """Kimi delta attention, every fourth layer latent attention, experts after the first layer."""
     family = _latent_hybrid(f)
     sizes = read_sizes(f, family)
-    nested = f.raw.get("linear_attn_config")
+    nested = f.given("linear_attn_config")
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f
     full = inner.sizes("full_attn_layers", least=1)
     kinds = f.words("layer_types", length=sizes.layers)

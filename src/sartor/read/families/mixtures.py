@@ -225,7 +225,7 @@ def laguna(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     listed = f.sizes("num_attention_heads_per_layer", length=sizes.layers) or [sizes.heads] * sizes.layers
-    gating = f.raw.get("gating", True)
+    gating = f.given("gating", True)
     spans = by_layer_types(f, sizes.layers) or [Reach()] * sizes.layers
 
     def mixer(i: int) -> AttentionMixer:
@@ -270,7 +270,7 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
         experts=replace(FULL_WIDTH, shared_width=("shared_intermediate_size",)),
     )
     sizes = read_sizes(f, family)
-    sparse_config = f.raw.get("sparse_attention_config")
+    sparse_config = f.given("sparse_attention_config")
     inner = replace(f, raw=sparse_config) if isinstance(sparse_config, dict) else f
     types = f.words("layer_types", length=sizes.layers)
     freq = inner.sizes("sparse_attention_freq", length=sizes.layers, least=0) if inner is not f else None

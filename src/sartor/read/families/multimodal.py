@@ -81,7 +81,7 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
 
 def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
     """A tower and its projector as stacks; none where the tower is unknown, which is said."""
-    if f.raw.get(beside.tower_field) is None:
+    if f.given(beside.tower_field) is None:
         f.ledger.guess(
             f"{beside.tower_field} is not in the file, which so does not settle the tower: the published class's "
             "default one is counted; the text part is exact"
@@ -108,7 +108,7 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
 
 def text_fields(f: Fields, family: Multimodal) -> Fields:
     """The text model's fields, nested or (older files) at the top level."""
-    flat = family.flat and f.raw.get(family.text_field) is None
+    flat = family.flat and f.given(family.text_field) is None
     if flat:
         raw = {k: x for k, x in f.raw.items() if k not in (family.tower_field, "model_type")}
         return Fields(raw, family.text, "", f.ledger, f.architecture)
@@ -142,7 +142,7 @@ def norm_of(size: int) -> tuple[Vectors]:
 
 def side_by_side(b: Bridge) -> int:
     """Width of the tower's output: several feature layers are put side by side."""
-    layers = b.f.raw.get("vision_feature_layer")
+    layers = b.f.given("vision_feature_layer")
     return b.vision * (len(layers) if isinstance(layers, list) else 1)
 
 
@@ -437,7 +437,7 @@ KOSMOS = Family(
 def read_kosmos_text(f: Fields) -> TransformerShape:
     """Kosmos-2's text model (arXiv 2306.14824): norms inside attention and feed-forward part."""
     names = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads", "embed_dim": "hidden_size"}
-    given = {new: f.raw[old] for old, new in names.items() if f.raw.get(old) is not None}
+    given = {new: f.raw[old] for old, new in names.items() if f.given(old) is not None}
     return read_decoder(replace(f, raw={**f.raw, **given}), KOSMOS)
 
 

@@ -52,7 +52,7 @@ def head_of(f: Fields) -> Head:
 
 def num_labels(f: Fields, default: int = 2) -> int:
     """Classes of a classification head: the labels listed, or 2 (the published default; 3 for BART's kin)."""
-    labels = f.raw.get("id2label") or f.raw.get("label2id")
+    labels = f.given("id2label") or f.given("label2id")
     if isinstance(labels, dict) and labels:
         return len(labels)
     given = f.optional_size("num_labels") if f.has("num_labels") else None

@@ -68,7 +68,7 @@ def mamba(f: Fields, hidden: int, *, bias: bool, normed: bool = False, inner: in
 
 def step_rank(f: Fields, hidden: int) -> int:
     """Rank of the step size's projection; ``auto`` (the default) is a sixteenth of the hidden size."""
-    name = next((n for n in ("time_step_rank", "mamba_dt_rank") if f.raw.get(n) not in (None, "auto")), "")
+    name = next((n for n in ("time_step_rank", "mamba_dt_rank") if f.given(n) not in (None, "auto")), "")
     return f.size(name) if name else int(ceil_div(hidden, 16))
 
 
@@ -300,8 +300,8 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
 
 def nemotron_kinds(f: Fields) -> list[str]:
     """What each layer is, from ``hybrid_override_pattern`` (letters) or ``layers_block_type`` (words)."""
-    pattern = f.raw.get("hybrid_override_pattern")
-    if pattern is not None and f.raw.get("layers_block_type") is None:
+    pattern = f.given("hybrid_override_pattern")
+    if pattern is not None and f.given("layers_block_type") is None:
         if not isinstance(pattern, str) or not pattern or len(pattern) > 65536 or set(pattern) - set(_NEMOTRON_LETTERS):
             raise f.refuse("hybrid_override_pattern", pattern, "must be a word of the letters M, *, - and E")
         return [_NEMOTRON_LETTERS[letter] for letter in pattern]

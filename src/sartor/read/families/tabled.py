@@ -52,7 +52,7 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
 
 def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
     """What untying the head adds to the table's count, or tying it takes away."""
-    kept, given = entry["guards"]["text"].get(TIED), f.raw.get(TIED)
+    kept, given = entry["guards"]["text"].get(TIED), f.given(TIED)
     if not shape.lm_head or not isinstance(kept, bool) or not isinstance(given, bool):
         return 0
     width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
@@ -84,7 +84,7 @@ def value_at(f: Fields, path: str, default: int) -> int:
             f.ledger.assume(f"{f.path}{folder} is not in the file: the published defaults are taken")
             return default
         f = inner
-    given = f.raw.get(name)
+    given = f.given(name)
     if isinstance(given, list) and given and all(x == given[0] for x in given):
         f = replace(f, raw={**f.raw, name: given[0]})
     found = f.optional_size(name, least=0)

@@ -60,13 +60,13 @@ def step3(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     n = sizes.layers
-    other = f.raw.get("attention_other_setting")
+    other = f.given("attention_other_setting")
     said = other.get("num_attention_heads") if isinstance(other, dict) else None
     wide = f.optional_size("num_sliding_attention_heads") or (said if isinstance(said, int) else None) or sizes.heads
     trimmed = replace(f, raw={k: v[:n] if isinstance(v, list) and len(v) > n else v for k, v in f.raw.items()})
     spans = by_layer_types(trimmed, n) or [Reach()] * n
     kinds = trimmed.words("mlp_layer_types", length=n)
-    listed = f.raw.get("moe_layers_enum")
+    listed = f.given("moe_layers_enum")
     chosen = range(3, n) if not isinstance(listed, str) else {int(x) for x in listed.split(",") if x.strip().isdigit()}
     sparse = [kind != "dense" for kind in kinds] if kinds else [i in chosen for i in range(n)]
 

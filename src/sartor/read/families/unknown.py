@@ -65,7 +65,7 @@ NOT_A_DECODER = {
 
 def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
     """The shape that the field names suggest. Raises `InputError` where they settle too little."""
-    inner = next((f.nested(name) for name in NESTED if isinstance(f.raw.get(name), dict)), None)
+    inner = next((f.nested(name) for name in NESTED if isinstance(f.given(name), dict)), None)
     if inner is not None:
         return _nested(f, inner, known)
     f = _with_own_head(f)
@@ -84,7 +84,7 @@ def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
     for name, what in NOT_A_DECODER.items():
         if f.has(name):
             must = f"is {what}, and model_type {_said(f)} is unknown: names of fields do not settle its structure"
-            raise f.refuse(name, f.raw.get(name, f.defaults.values.get(name)), must)
+            raise f.refuse(name, f.given(name, f.defaults.values.get(name)), must)
     f.ledger.guess(f"model_type {_said(f)} is unknown: read by its field names as a decoder", WIDENED)
     return read_decoder(f, guess_family(f))
 
@@ -129,7 +129,7 @@ def _as(f: Fields, model_type: str) -> Fields:
 
 def _with_own_head(f: Fields) -> Fields:
     """A bare class whose repository has a language model for it is that language model: its weights have the head."""
-    own = f.raw.get("auto_map")
+    own = f.given("auto_map")
     if not (isinstance(own, dict) and "AutoModelForCausalLM" in own and f.architecture.endswith("Model")):
         return f
     if f.architecture.endswith("LMHeadModel"):
@@ -147,7 +147,7 @@ def _nearest(f: Fields) -> Fields | None:
     if f.has("linear_attn_config"):
         return None
     if all(f.has(name) for name in ("kv_lora_rank", "n_routed_experts", "first_k_dense_replace")):
-        return _as(f, "deepseek_v3" if f.raw.get("topk_method") == "noaux_tc" else "deepseek_v2")
+        return _as(f, "deepseek_v3" if f.given("topk_method") == "noaux_tc" else "deepseek_v2")
     if f.model_type == "qwen":
         both = f.essential(*parts.FFN)
         sizes = {"intermediate_size": both // 2, "num_key_value_heads": f.size(*parts.HEADS)}
@@ -176,7 +176,7 @@ def _nested(f: Fields, inner: Fields, known: Mapping[str, Reader]) -> Transforme
 
 def _guess_rms(f: Fields) -> bool:
     for name in ("rmsnorm", "rms_norm"):
-        if isinstance(f.raw.get(name), bool):
+        if isinstance(f.given(name), bool):
             return f.flag(name)
     rms, layer = f.has(*RMS_FIELDS), f.has(*LAYER_NORM_FIELDS)
     if rms != layer:
@@ -187,7 +187,7 @@ def _guess_rms(f: Fields) -> bool:
 
 
 def _guess_gated(f: Fields, rms: bool) -> bool:
-    given = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.raw.get(n), str)), "")
+    given = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.given(n), str)), "")
     gated = any(word in given.lower() for word in GATED) if given else rms
     why = f"by its activation {given[:30]!r}" if given else "as no activation is named"
     f.ledger.guess(f"feed-forward part: {'gated (three matrices)' if gated else 'plain (two matrices)'}, {why}")
@@ -196,12 +196,12 @@ def _guess_gated(f: Fields, rms: bool) -> bool:
 
 def _bias_fields(f: Fields, rms: bool) -> tuple[Choice, Choice, Choice]:
     """Biases of query/key/value, output and feed-forward part."""
-    every = next((n for n in ("use_bias", "bias", "add_bias_linear", "no_bias") if isinstance(f.raw.get(n), bool)), "")
+    every = next((n for n in ("use_bias", "bias", "add_bias_linear", "no_bias") if isinstance(f.given(n), bool)), "")
     everywhere_: Choice = f"!{every}" if every == "no_bias" else every or not rms
     qkv_names = ("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias")
-    qkv = next((n for n in qkv_names if isinstance(f.raw.get(n), bool)), "")
+    qkv = next((n for n in qkv_names if isinstance(f.given(n), bool)), "")
     out: Choice = qkv if qkv == "attention_bias" else everywhere_
-    mlp: Choice = "mlp_bias" if isinstance(f.raw.get("mlp_bias"), bool) else everywhere_
+    mlp: Choice = "mlp_bias" if isinstance(f.given("mlp_bias"), bool) else everywhere_
     if not every and not qkv:
         f.ledger.guess(f"biases: {'none' if rms else 'on every linear layer'}, as no field says")
     return qkv or everywhere_, out, mlp
@@ -242,7 +242,7 @@ def _guess_experts(f: Fields) -> Experts | None:
 
 
 def _guess_tied(f: Fields, rms: bool) -> Choice:
-    if isinstance(f.raw.get("tie_word_embeddings"), bool):
+    if isinstance(f.given("tie_word_embeddings"), bool):
         return "tie_word_embeddings"
     f.ledger.guess(f"output head: {'its own matrix' if rms else 'tied to the token table'}, as no field says")
     return not rms
