@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from launch.test_launch_reading import GPT, TITAN
+from sartor.cli import run
 from sartor.hardware.catalog import gpu_datasheet
 from sartor.hardware.cluster_catalog import cluster_file
 from validate.training_rows_made import LLAMA, ROW
@@ -142,6 +146,25 @@ array_rows = { from = 96, to = 128, step = 32 }
 array_cols = 128
 global_buffer_mib = [8]
 """
+ONE_CHIP = b"""num_tensor_cores = [1]
+num_vector_cores = [1]
+array_rows = 128
+array_cols = 128
+global_buffer_mib = [8]
+"""
+
+
+@cache
+def studies() -> list[bytes]:
+    """The study of a search of one chip."""
+    job = "design --model gpt2 --num-devices 2 --global-batch-size 2 --seq-len 64"
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        space, study = Path(folder) / "space.toml", Path(folder) / "study.db"
+        space.write_bytes(ONE_CHIP)
+        assert run([*job.split(), "--space", str(space), "--study", str(study)]) == 0
+        return [study.read_bytes()]
+
+
 ESTIMATE = "estimate {file} --gpu h100"
 LAUNCH = "plan --launch {file} --cluster dgx-h100 --num-devices 32"
 SHAPED = "plan gpt2 --launch {file} --cluster dgx-h100 --num-devices 16 --global-batch-size 64 --seq-len 1024"
@@ -174,6 +197,7 @@ READERS: dict[str, Reader] = {
             "design --model gpt2 --num-devices 2 --global-batch-size 2 --seq-len 64 --time-limit 1 --space {file}",
         ),
     ),
+    "study": Reader(files=studies, commands=("study {file}",), suffix=".db"),
     "placement": Reader(files=examples("placement/encoder_decoder.json"), commands=("place {file}",), suffix=".json"),
     "terms": Reader(
         files=examples("placement/nvlink_nodes.terms.json"),

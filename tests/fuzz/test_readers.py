@@ -10,7 +10,7 @@ from fuzz.contract import fault, fault_of
 from fuzz.readers import READERS
 
 CASES = 3
-SLOW = {"space", "config"}
+SLOW = {"space", "config", "study"}
 """Readers whose answer takes a search."""
 
 
