@@ -19,11 +19,10 @@ KEPT = "positive_data_acceptance"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "examples"), [(1, 3), (2, 12)])
-def test_schemathesis_finds_nothing_to_complain_of(server: Any, tmp_path: Path, seed: int, examples: int) -> None:
+def test_schemathesis_finds_nothing_to_complain_of(server: Any, tmp_path: Path) -> None:
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed")
-    words = ["--max-examples", str(examples), "--generation-database", "none", "--seed", str(seed), "--no-color"]
+    words = ["--max-examples", "12", "--generation-database", "none", "--seed", "2", "--no-color"]
     phases = [
         "--phases",
         "examples,coverage,fuzzing",
