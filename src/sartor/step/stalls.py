@@ -4,8 +4,9 @@ The closed form of `pipeline.interleaved_s` takes a device's chunks together; wh
 one, neighbours wait for each other in every round of microbatches: up to a tenth of the step, more where microbatches
 are few. No closed form is known to us. But a step lasts as long as its longest path, a path is so many of each block,
 and few paths are ever the longest: they are found once by going through the schedule at durations spread over all that
-blocks can have, and then priced for a million plans like a formula. Never above the simulation of `simulation`, nearly
-always equal to it; where layers are placed (``stage_layers``) the durations are the plan's own: exact.
+blocks can have, and then priced for a million plans like a formula. Up to three rounds of microbatches it is at most
+the simulation of `simulation` and nearly always equal to it; where layers are placed (``stage_layers``) the durations
+are the plan's own: exact. Further rounds are extrapolated: of 500 random pipelines 3 came out too long, by 5% at most.
 """
 
 from __future__ import annotations
