@@ -128,9 +128,10 @@ def test_known_ends_where_controlled_studies_of_what_moves_end(
 
 
 def test_nothing_above_the_largest_study_is_known() -> None:
-    largest = max(criterion.studied_params for criterion in CRITERIA)
+    of_dense = [criterion for criterion in CRITERIA if set(criterion.needs) <= set(BASE)]
+    largest = max(criterion.studied_params for criterion in of_dense)
     assert largest == 1.5e9
-    for criterion in CRITERIA:
+    for criterion in of_dense:
         for name in criterion.needs:
             moved = {**BASE, name: BASE[name] * 1.02} if name in BASE else BASE
             quality = quality_of(QualityGuard(), moved, BASE, 1.01 * largest)

@@ -209,7 +209,7 @@ def test_the_depth_stays_unless_it_is_freed() -> None:
         ("deepseek-v2-lite", "head_dim", "latent attention"),
         ("deepseek-v2-lite", "num_kv_heads", "follows from num_heads"),
         ("gpt3-2.7b", "num_experts", "no size of this model"),
-        ("mixtral-8x7b", "experts_per_token", "not part of the shape"),
+        ("gpt3-2.7b", "kv_lora_rank", "no size of this model"),
     ],
 )
 def test_a_field_that_cannot_change_is_not_freed(name: str, field: str, why: str) -> None:

@@ -32,7 +32,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
-from sartor.step.question import training_job
+from sartor.step.question import checked_skew, training_job
 from sartor.step.recipes import workload_of
 from sartor.step.trainers import default_trainer, trainer_named
 
@@ -73,6 +73,7 @@ def ask(
     cp: int = 1,
     dtype: str | None = None,
     attention: str = "flash",
+    routing_skew: float = 1.0,
     num_devices: int | None = None,
     global_batch_size: int | None = None,
     zero_stage: int | None = None,
@@ -88,9 +89,10 @@ def ask(
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
     where neither it nor ``cluster`` says);
-    ``set`` changes fields of the shape; ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and
-    tokens. Training is one device's share of a plan: of ``num_devices`` with ``global_batch_size``, or of a usual run
-    (``sartor.api.held``) where they are not given. Raises ``InputError``.
+    ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over the mean;
+    ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share
+    of a plan: of ``num_devices`` with ``global_batch_size``, or of a usual run (``sartor.api.held``) where they are not
+    given. Raises ``InputError``.
     """
     reading = read(model, set)
     where, device = _where(gpu, cluster)
@@ -104,6 +106,7 @@ def ask(
         context_len=context_len,
         dtype=dtype,
         attention=attention,
+        routing_skew=routing_skew,
     ).traced()
     spread = Spread(
         tp=size_of("tp", tp, 1),
@@ -166,6 +169,7 @@ class _Pass:
     context_len: int | None
     dtype: str | None
     attention: str
+    routing_skew: float
 
     def traced(self) -> _Pass:
         """With what is not said of a traced model as it was traced."""
@@ -205,6 +209,7 @@ def _training(
         dtype=asked.dtype,
         framework=trainer,
         attention=asked.attention,
+        routing_skew=asked.routing_skew,
     )
     held = held_plan(spread, job, cluster, devices, microbatch)
     axes = held.axes
@@ -254,6 +259,7 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
         context_len=context,
         dtype=dtype,
         attention_kernel=word_of(AttentionKernel, "attention", asked.attention),
+        routing_skew=checked_skew(asked.routing_skew),
     )
     dims = ParallelDims(tp=spread.tp, pp=spread.pp, ep=spread.ep)
     sizes = (

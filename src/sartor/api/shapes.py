@@ -162,6 +162,7 @@ def lint(
     ep: int = 1,
     dtype: str | None = None,
     attention: str = "flash",
+    routing_skew: float = 1.0,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Lint:
@@ -182,6 +183,7 @@ def lint(
         ep=ep,
         dtype=dtype,
         attention=attention,
+        routing_skew=routing_skew,
         set=set,
         calibration=calibration,
     )
@@ -236,6 +238,7 @@ def advise(
     ep: int = 1,
     dtype: str | None = None,
     attention: str = "flash",
+    routing_skew: float = 1.0,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Advice:
@@ -267,6 +270,7 @@ def advise(
         ep=ep,
         dtype=dtype,
         attention=attention,
+        routing_skew=routing_skew,
         set=set,
         calibration=calibration,
     )

@@ -45,6 +45,7 @@ def advise(
     ep: o.Ep = 1,
     dtype: o.DType = None,
     attention: o.Attention = "flash",
+    routing_skew: o.RoutingSkew = 1.0,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     html: o.HtmlFile = None,
@@ -76,6 +77,7 @@ def advise(
         ep=ep,
         dtype=dtype,
         attention=attention,
+        routing_skew=routing_skew,
         set=c.parse_sets(set_),
         calibration=calibration,
     )
@@ -123,6 +125,7 @@ def lint(
     ep: o.Ep = 1,
     dtype: o.DType = None,
     attention: o.Attention = "flash",
+    routing_skew: o.RoutingSkew = 1.0,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     json: o.AsJson = False,
@@ -154,6 +157,7 @@ def lint(
         "ep": ep,
         "dtype": dtype,
         "attention": attention,
+        "routing_skew": routing_skew,
         "set": c.parse_sets(set_),
         "calibration": calibration,
     }

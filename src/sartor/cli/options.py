@@ -70,6 +70,9 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+RoutingSkew = Annotated[
+    float, typer.Option("--routing-skew", help="Tokens of the busiest expert relative to the mean.")
+]
 SetField = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),

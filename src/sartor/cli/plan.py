@@ -41,7 +41,7 @@ def plan(
     optimizer: p.Optimizer = "adam",
     attention: o.Attention = "flash",
     context_parallel: p.ContextParallel = "ring",
-    routing_skew: p.RoutingSkew = 1.0,
+    routing_skew: o.RoutingSkew = 1.0,
     tokens: p.Tokens = "1T",
     top: o.Top = 10,
     set_: o.SetField = None,

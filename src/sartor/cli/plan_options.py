@@ -39,9 +39,6 @@ ContextParallel = Annotated[
         "--context-parallel", metavar="ring|all_to_all|all_gather", help="Communication scheme of context parallelism."
     ),
 ]
-RoutingSkew = Annotated[
-    float, typer.Option("--routing-skew", help="Tokens of the busiest expert relative to the mean.")
-]
 Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
 Write = Annotated[
     tuple[str, Path] | None,

@@ -216,7 +216,7 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
         down_bias=bias,
         activation=activation,
     )
-    shared = flags.size("--moe-shared-expert-intermediate-size")
+    shared, gate = flags.size("--moe-shared-expert-intermediate-size"), flags.on("--moe-shared-expert-gate")
     top = flags.size("--moe-router-topk", 2) or 2
     if top > experts:
         raise InputError("--moe-router-topk", top, f"must be at most --num-experts {experts}", str(experts))
@@ -225,7 +225,8 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
         experts_per_token=top,
         expert=expert,
         shared=DenseFfn(ffn_hidden_size=shared, gated=gated, up_bias=bias, down_bias=bias) if shared else None,
-        shared_gate=flags.on("--moe-shared-expert-gate"),
+        shared_counted=not gate and bool(shared) and (shared or 0) % expert.ffn_hidden_size == 0,
+        shared_gate=gate,
         router_bias=bias,
     )
 

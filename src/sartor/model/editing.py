@@ -34,6 +34,10 @@ EDITABLE = (
     "num_experts",
     "experts_per_token",
     "expert_ffn_hidden_size",
+    "num_shared_experts",
+    "shared_ffn_hidden_size",
+    "q_lora_rank",
+    "kv_lora_rank",
 )
 """Fields that ``edit`` (and so ``--set`` and the shape search) can change."""
 
@@ -182,7 +186,13 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
         return mixer
     heads = changes.get("num_heads", mixer.num_heads)
     if isinstance(mixer, LatentAttentionMixer):
-        return replace(mixer, num_heads=heads)
+        return replace(
+            mixer,
+            num_heads=heads,
+            q_lora_rank=changes.get("q_lora_rank", mixer.q_lora_rank),
+            kv_lora_rank=changes.get("kv_lora_rank", mixer.kv_lora_rank),
+            vectors=tuple(_follow_rank(vector, mixer, changes) for vector in mixer.vectors),
+        )
     multi_head = isinstance(mixer.num_heads, int) and mixer.num_heads == mixer.num_kv_heads
     kv_heads = changes.get("num_kv_heads", heads if multi_head else mixer.num_kv_heads)
     head_dim = changes.get("head_dim", mixer.head_dim)
@@ -194,6 +204,13 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
         vectors=tuple(_follow_heads(vector, mixer, edited) for vector in mixer.vectors),
         projections=tuple(_follow_gate(linear, mixer, edited) for linear in mixer.projections),
     )
+
+
+def _follow_rank(vector: Vectors, old: LatentAttentionMixer, changes: dict[str, Ints]) -> Vectors:
+    """The norm of a latent is as wide as the latent."""
+    rank = {"q_norm": "q_lora_rank", "kv_norm": "kv_lora_rank"}.get(vector.name, "")
+    follows = rank in changes and _plain(vector.fixed) == _plain(old.ranks[rank])
+    return replace(vector, fixed=changes[rank]) if follows else vector
 
 
 def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
@@ -232,24 +249,18 @@ def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
         ),
         experts_per_token=changes.get("experts_per_token", part.experts_per_token),
         expert=replace(part.expert, ffn_hidden_size=width),
-        shared=_follow_experts(part, width),
+        shared=_edit_shared(part, width, changes),
     )
 
 
-def _follow_experts(part: MoeFfn, width: Ints) -> DenseFfn | None:
-    """Shared experts that are whole routed ones change their width with them; one behind a gate has its own."""
-    if not shares_width(part):
-        return part.shared
-    assert part.shared is not None
-    return replace(part.shared, ffn_hidden_size=part.shared.ffn_hidden_size // part.expert.ffn_hidden_size * width)
-
-
-def shares_width(part: MoeFfn) -> bool:
-    """Whether shared experts are as wide as a whole number of routed ones, by the config's own keys (DeepSeek)."""
-    if part.shared is None or part.shared_gate:
-        return False
-    wide, one = _plain(part.shared.ffn_hidden_size), _plain(part.expert.ffn_hidden_size)
-    return bool(wide and one and wide % one == 0)
+def _edit_shared(part: MoeFfn, width: Ints, changes: dict[str, Ints]) -> DenseFfn | None:
+    """Shared experts that are whole routed ones change their width with them; one of its own width keeps it."""
+    if part.shared is None:
+        return None
+    if part.shared_counted:
+        return replace(part.shared, ffn_hidden_size=changes.get("num_shared_experts", part.num_shared) * width)
+    own = part.shared.ffn_hidden_size
+    return replace(part.shared, ffn_hidden_size=changes.get("shared_ffn_hidden_size", own))
 
 
 def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:

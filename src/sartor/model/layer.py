@@ -205,9 +205,18 @@ class LatentAttentionMixer:
     def num_kv_heads(self) -> Ints:
         return self.num_heads
 
+    @property
+    def has_q_rank(self) -> bool:
+        return bool(self.q_lora_rank) if isinstance(self.q_lora_rank, int) else True
+
+    @property
+    def ranks(self) -> dict[str, Ints]:
+        """The widths of the latents by field: keys and values share one, queries may have one."""
+        queries = {"q_lora_rank": self.q_lora_rank} if self.has_q_rank else {}
+        return {**queries, "kv_lora_rank": self.kv_lora_rank}
+
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         a, latent = self.num_heads, self.kv_lora_rank
-        has_q_rank = bool(self.q_lora_rank) if isinstance(self.q_lora_rank, int) else True
         queries: tuple[Linear, ...] = (
             (
                 Linear(
@@ -220,7 +229,7 @@ class LatentAttentionMixer:
                 ),
                 Linear(name="q_up", role=Role.Q_UP, d_in=self.q_lora_rank, d_out=a * self.head_dim),
             )
-            if has_q_rank
+            if self.has_q_rank
             else (Linear(name="q", role=Role.QKV, d_in=hidden_size, d_out=a * self.head_dim),)
         )
         return (
@@ -302,6 +311,8 @@ class MoeFfn:
     experts_per_token: Ints
     expert: DenseFfn
     shared: DenseFfn | None = None
+    shared_counted: bool = False
+    """The shared part is a number of experts as wide as the routed ones (DeepSeek), not of a width of its own."""
     shared_gate: bool = False
     """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
@@ -317,6 +328,12 @@ class MoeFfn:
     @property
     def ffn_hidden_size(self) -> Ints:
         return self.expert.ffn_hidden_size
+
+    @property
+    def num_shared(self) -> Ints:
+        """Shared experts, where they are counted in routed ones."""
+        counted = self.shared_counted and self.shared is not None
+        return self.shared.ffn_hidden_size // self.expert.ffn_hidden_size if self.shared and counted else 0
 
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         """Everything but the routed experts: router, shared expert and its gate."""

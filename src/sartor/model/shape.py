@@ -152,6 +152,8 @@ class TransformerShape:
         }
         if self.attention is not None:
             out |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
+        if isinstance(self.attention, LatentAttentionMixer):
+            out |= self.attention.ranks
         if self.dense_ffn is not None:
             out["ffn_hidden_size"] = self.dense_ffn.ffn_hidden_size
         if self.moe_ffn is not None:
@@ -161,6 +163,9 @@ class TransformerShape:
                 "experts_per_token": moe.experts_per_token,
                 "expert_ffn_hidden_size": moe.expert.ffn_hidden_size,
             }
+            if moe.shared is not None:
+                counted = {"num_shared_experts": moe.num_shared}
+                out |= counted if moe.shared_counted else {"shared_ffn_hidden_size": moe.shared.ffn_hidden_size}
         return out
 
 

@@ -236,6 +236,7 @@ def advise_body(answer: Advice) -> JsonDict:
         "minimax": None if found.minimax is None else candidate_body(found.minimax),
         "stability": [record(line) for line in found.stability],
         "front": [record(point) for point in found.front],
+        "mixes": [record(mix) for mix in found.mixes],
         "single_edits": [record(edit) for edit in found.single_edits],
         "regret": found.regret,
         "grid_size": found.grid_size,

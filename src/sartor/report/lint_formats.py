@@ -41,6 +41,14 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
     "experts_per_token": ("num_experts_per_tok", "moe_topk", "top_k"),
     "expert_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
+    "num_shared_experts": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_ffn_hidden_size": (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
 }
 """Keys of a field in published config.json files, the most specific first; a derived size by the keys it is derived
 from (a head dimension by the heads)."""

@@ -12,7 +12,16 @@ from sartor.operators import kind_name
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
 from sartor.report.lint_formats import CLEAN, REMARKS, also, split_remarks
-from sartor.report.table_advice import fix_text, position, with_candidate
+from sartor.report.table_advice import (
+    MIXES,
+    WORSE,
+    fix_text,
+    gain_in,
+    mix_evidence,
+    position,
+    shown_mixes,
+    with_candidate,
+)
 from sartor.report.table_estimate import PASS_WORDS
 from sartor.report.verdict import why_to_keep
 from sartor.report.words import (
@@ -32,6 +41,7 @@ from sartor.units import format_seconds, format_share
 if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
+    from sartor.shapes.mixes import Mix
     from sartor.shapes.quality import Quality, QualityCheck
 
 
@@ -108,6 +118,8 @@ def shapes_section(advice: Advice, records: JsonMap) -> Markup:
         parts += [figure(records, "candidates", note), _candidates(advice)]
     else:
         parts.append(element("p", arrows(why_to_keep(search))))
+    if search.mixes:
+        parts += [element("h3", "Mixtures of experts of this size"), _mixes(search.mixes)]
     parts.append(element("h3", "One field at a time"))
     parts.append(figure(records, "sawtooth", "Only this field changes, and the sizes derived from it."))
     parts.append(figure(records, "sawtooth_width", "Steps come from tiles, waves and alignment."))
@@ -153,6 +165,28 @@ def _candidates(advice: Advice) -> Markup:
     return table(columns, rows, caption="Candidates, best first; the smallest edit is marked", highlight=at)
 
 
+def _mixes(mixes: Sequence[Mix]) -> Markup:
+    phases = list(mixes[0].gains)
+    columns = [
+        GridColumn(head="change", number=False),
+        *(GridColumn(head=phase, explains="gain at equal work, and its 80% interval") for phase in phases),
+        GridColumn(head="parameters"),
+        GridColumn(head="active"),
+        GridColumn(head="quality", explains=f"worse = {WORSE}; {EVIDENCE_WORDS}", number=False),
+    ]
+    rows = [
+        (
+            arrows(short_change(mix.changed)),
+            *(gain_in(mix, phase) for phase in phases),
+            signed_share(mix.params_change, 2),
+            signed_share(mix.active_change, 2),
+            _quality(mix.quality, mix_evidence(mix)),
+        )
+        for mix in shown_mixes(mixes)
+    ]
+    return table(columns, rows, caption=MIXES)
+
+
 def arrows(words: str) -> str:
     """``32 -> 20`` with an arrow character, which lines do not break at."""
     return words.replace(" -> ", " \u2192 ")
@@ -162,7 +196,7 @@ def _tag(words: str) -> Markup:
     return element("span", words, class_="tag")
 
 
-def _quality(quality: Quality) -> Markup:
+def _quality(quality: Quality, words: str = "") -> Markup:
     """Every quantity with evidence on the loss, those that move first: its range and source, and how far that is
     stretched."""
     order = sorted(quality.checks, key=lambda check: not check.moved)
@@ -170,7 +204,7 @@ def _quality(quality: Quality) -> Markup:
         f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
     ]
     items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
-    return element("details", element("summary", quality.evidence.value), element("div", items))
+    return element("details", element("summary", words or quality.evidence.value), element("div", items))
 
 
 def _moves(check: QualityCheck) -> str:

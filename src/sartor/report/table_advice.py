@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sartor.answers import Advice
     from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
+    from sartor.shapes.mixes import Mix
     from sartor.shapes.search import Candidate, ShapeSearch
 
 GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
@@ -48,6 +49,9 @@ def advice_view(advice: Advice) -> RenderableType:
         candidates_table(search),
         *_legend(search),
     ]
+    if search.mixes:
+        parts += [section_title("Mixtures of experts of this size"), mixes_table(search.mixes)]
+        parts.append(Text(f"{MIXES}; worse = {WORSE}", style="dim"))
     if len(advice.gpus) > 1 and search.candidates:
         parts += [section_title("On each device"), per_gpu_table(advice)]
     if advice.codesign is not None:
@@ -138,6 +142,39 @@ def _legend(search: ShapeSearch) -> list[RenderableType]:
         f"adds; quality: {EVIDENCE_WORDS}"
     )
     return [Text(words, style="dim")]
+
+
+SHOWN_MIXES = 8
+
+MIXES = "equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
+WORSE = "controlled studies found such a change worse"
+
+
+def mixes_table(mixes: Sequence[Mix]) -> RenderableType:
+    """Other mixtures of experts: gain in training and in decoding, and what is known of the quality."""
+    phases = list(mixes[0].gains)
+    table = plain_table("change", *phases, "active", "quality")
+    for mix in shown_mixes(mixes):
+        cells = (gain_in(mix, phase) for phase in phases)
+        table.add_row(Text(short_change(mix.changed)), *cells, signed_share(mix.active_change, 2), mix_evidence(mix))
+    return table
+
+
+def gain_in(mix: Mix, phase: str) -> str:
+    """``1.08x (0.98-1.19)``."""
+    gain = mix.gains[phase]
+    return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
+
+
+def mix_evidence(mix: Mix) -> str:
+    return "worse" if mix.adverse else mix.quality.evidence.value
+
+
+def shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
+    """The first of the list, which gain most in the objective's phase, and the best of every other phase."""
+    best = [max(mixes, key=lambda mix: mix.gains[phase].speedup) for phase in mixes[0].gains]
+    chosen = [*mixes[: SHOWN_MIXES - 1], *best]
+    return [mix for mix in mixes if any(mix is each for each in chosen)]
 
 
 def with_candidate(candidates: Sequence[Candidate], other: Candidate | None) -> list[Candidate]:

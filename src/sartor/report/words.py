@@ -87,12 +87,22 @@ _SHORT = {
     "num_experts": "experts",
     "experts_per_token": "experts per token",
     "expert_ffn_hidden_size": "expert ffn",
+    "num_shared_experts": "shared experts",
+    "shared_ffn_hidden_size": "shared ffn",
+    "q_lora_rank": "query rank",
+    "kv_lora_rank": "kv rank",
 }
 
 
 def short_change(changed: Mapping[str, tuple[object, object]]) -> str:
-    """A change for a table cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension)."""
+    """A change for a table cell: ``layers 32 -> 28, heads 32x80 -> 20x128`` (heads x head dimension), ``experts
+    8x14336 top 2 -> 16x7168 top 4`` (experts x width)."""
     rest = dict(changed)
+    mixture = ("num_experts", "expert_ffn_hidden_size", "experts_per_token")
+    if all(name in rest for name in mixture):
+        sides = zip(*(rest.pop(name) for name in mixture), strict=True)
+        old, new = (f"{_plain(count)}x{_plain(width)} top {_plain(k)}" for count, width, k in sides)
+        rest = {"experts": (old, new), **rest}
     if "num_heads" in rest and "head_dim" in rest:
         (heads, new_heads), (width, new_width) = rest.pop("num_heads"), rest.pop("head_dim")
         if rest.get("num_kv_heads") == (heads, new_heads):

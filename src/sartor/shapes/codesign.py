@@ -17,7 +17,7 @@ from sartor.model.workload import Phase, Workload
 from sartor.shapes.choose import NOISE, changes
 from sartor.shapes.evaluate import Evaluator, FloatArray
 from sartor.shapes.near import build_space, grain_of
-from sartor.shapes.quality import QualityGuard
+from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.space import Points, same_size
 
 
@@ -86,8 +86,10 @@ def codesign(
     free: Sequence[str] = (),
 ) -> CoDesign:
     """The shape of the same size with the least regret over every device and phase; alike ones go to fewer fields."""
+    guard = freed_guard(guard, free)
     main = workloads[max(weights, key=lambda phase: weights[phase])]
-    space = build_space(main, dims, guard, freeze, free, grain=grain_of(tuple(gpus)))
+    grain = grain_of(tuple(gpus))
+    space = build_space(main, dims, guard, freeze, free, grain=grain, tolerance=params_tolerance)
     points = same_size(space, dims, params_tolerance, guard)
     own = space.baseline
     base = int(np.flatnonzero(np.all([v == own[n] for n, v in points.fields().items()], axis=0))[0])

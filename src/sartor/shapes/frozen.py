@@ -17,6 +17,15 @@ from sartor.model.layer import (
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 
+EXPERT_FIELDS = (
+    "num_experts",
+    "experts_per_token",
+    "expert_ffn_hidden_size",
+    "num_shared_experts",
+    "shared_ffn_hidden_size",
+)
+"""Sizes of a mixture of experts; at equal total and active parameters none changes alone."""
+
 
 def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str, str]:
     """Field -> why a change of it would make a different model."""
@@ -62,6 +71,13 @@ def _sizes(layer: Layer) -> Iterator[tuple[str, Any]]:
             yield "num_experts", part.num_experts
             yield "experts_per_token", part.experts_per_token
             yield "expert_ffn_hidden_size", part.expert.ffn_hidden_size
+            if part.shared is not None:
+                counted = part.shared_counted
+                yield ("num_shared_experts", part.num_shared) if counted else _own_shared(part.shared)
+
+
+def _own_shared(shared: DenseFfn) -> tuple[str, Any]:
+    return "shared_ffn_hidden_size", shared.ffn_hidden_size
 
 
 def _latent(shape: TransformerShape) -> dict[str, str]:
@@ -74,7 +90,7 @@ def _latent(shape: TransformerShape) -> dict[str, str]:
 def _experts(shape: TransformerShape) -> dict[str, str]:
     if shape.moe_ffn is None:
         return {}
-    found = {"experts_per_token": "experts per token are not part of the shape"}
+    found: dict[str, str] = {}
     if shape.dense_ffn is not None:
         found["ffn_hidden_size"] = "the search varies the width of the experts"
     if isinstance(shape.moe_ffn, MoeFfn) and shape.moe_ffn.expert_hidden_size is not None:
@@ -117,7 +133,7 @@ def _given(shape: TransformerShape) -> dict[str, str]:
     if any(p.vectors for p in parts if isinstance(p, DenseFfn)):
         found["ffn_hidden_size"] = "the feed-forward part has vectors made for it"
     if any(_is_given(p) or p.expert.vectors for p in parts if isinstance(p, MoeFfn)):
-        found |= dict.fromkeys(("num_experts", "expert_ffn_hidden_size"), "experts have vectors made for it")
+        found |= dict.fromkeys(EXPERT_FIELDS, "experts have vectors made for it")
     return found
 
 

@@ -15,6 +15,7 @@ from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Workload
+from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.space import Axis, IntArray, Space, is_coupled
@@ -27,12 +28,22 @@ FlashAttention-2 supports all of them too."""
 UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
 """Multiples of 16 in published models; GEMMs take any."""
 
-KEPT = {"num_layers": "depth changes more than speed; --free num_layers searches it"}
+RANK = "a latent's rank bounds what attention can express; --free {} searches it, and no study says at what cost"
+KEPT = {
+    "num_layers": "depth changes more than speed; --free num_layers searches it",
+    **{rank: RANK.format(rank) for rank in ("q_lora_rank", "kv_lora_rank")},
+}
 """Fields that stay unless they are freed, with the reason."""
 
 KEEP_TP = (2, 4)
 """Tensor-parallel degrees that heads must still split over if the baseline's do: 43 heads would rule out two
 devices."""
+
+COARSER = (
+    "fewer, wider experts per token are left out: controlled studies found finer ones better; "
+    "--free experts_per_token searches both"
+)
+"""Said of a mixture of experts, unless its granularity is free both ways (``quality.QualityGuard.coarser``)."""
 
 MAX_VALUES = 256
 """Most values of one field; the step between them doubles until there are no more."""
@@ -59,33 +70,39 @@ def build_space(
     extra: dict[str, Sequence[int]] | None = None,
     keep_tp: Sequence[int] = KEEP_TP,
     grain: int = GRAIN,
+    tolerance: float = 0.01,
 ) -> Space:
     """The default grid around a workload's shape: hardware-friendly values within the guard, including the baseline's
     own. ``freeze`` names fields that stay, ``free`` those of ``KEPT`` that do not; ``extra`` adds values of single
     fields; heads still split over the degrees in ``keep_tp`` that the baseline's split over; widths are multiples of
-    ``grain`` (``grain_of``). Raises ``InputError`` for an unknown field in ``freeze`` and one in ``free`` that cannot
-    change.
+    ``grain`` (``grain_of``); mixtures of experts keep total and active parameters within ``tolerance``.
+    Raises ``InputError`` for an unknown field in ``freeze`` and one in ``free`` that cannot change.
     """
     guard = guard or QualityGuard()
     shape = workload.shape
     own = {name: int(value) for name, value in shape.fields().items()}
     structure, freed, asked = frozen_by_structure(shape, workload), list(free), _checked(freeze)
     _check_freed(freed, asked, own, structure)
-    kept = {name: why for name, why in KEPT.items() if name not in freed}
+    kept = {name: why for name, why in KEPT.items() if name in own and name not in freed}
     held = {**kept, **structure, **dict.fromkeys(asked, "")}
     near = _Near(
         own=own, guard=guard, dims=dims, free={*own} - {*held}, extra=extra or {}, keep_tp=tuple(keep_tp), grain=grain
     )
+    mixes = near.mixes(shape, tolerance)
+    widths = mixes.get("expert_ffn_hidden_size", np.zeros(0, dtype=np.int64))
     axes = [
         _axis(num_layers=near.layers()),
         _axis(hidden_size=near.hidden()),
         _attention_axis(near, shape, workload),
         _axis(vocab_size=near.vocab()),
-        _axis(**({"num_experts": near.experts()} if "num_experts" in own else {})),
-        _axis(**near.width()),
+        _axis(**_distinct({name: values for name, values in mixes.items() if name != "expert_ffn_hidden_size"})),
+        *(_axis(**{rank: near.rank(rank)}) for rank in ("q_lora_rank", "kv_lora_rank") if rank in own),
+        _axis(**near.width(widths)),
     ]
     notes = tuple(f"{field} is kept: {why}" for field, why in held.items() if why)
-    return Space(shape=shape, axes=tuple(axes), assumptions=notes)
+    if "num_experts" in own and not guard.coarser and "experts_per_token" in near.free:
+        notes = (*notes, COARSER)
+    return Space(shape=shape, axes=tuple(axes), mixes=mixes, assumptions=notes)
 
 
 def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int], structure: dict[str, str]) -> None:
@@ -153,14 +170,24 @@ class _Near:
         ]
         return self._values("vocab_size", [p for p in padded if p <= 1.05 * v])
 
-    def experts(self) -> IntArray:
-        e, share = self.own["num_experts"], min(self.guard.experts * self.guard.width, 0.9)
-        step = math.lcm(int(self.dims.ep), 1 if e < 32 else 8)
-        return self.around("num_experts", 1 - share, 1 + share, step)
+    def mixes(self, shape: TransformerShape, tolerance: float) -> dict[str, IntArray]:
+        """Mixtures of experts of equal total and active parameters."""
+        if "num_experts" not in self.own:
+            return {}
+        step = math.lcm(int(self.dims.ep), 1 if self.own["num_experts"] < 32 else 8)
+        finest = self.guard.experts**self.guard.width
+        grain = self.grain * self.tp
+        return equal_mixes(shape, self.free, step=step, grain=grain, finest=finest, tolerance=tolerance)
 
-    def width(self) -> dict[str, IntArray]:
+    def rank(self, field: str) -> IntArray:
+        """Ranks of a latent within 25%."""
+        share = min(self.guard.ranks * self.guard.width, 0.9)
+        return self.around(field, 1 - share, 1 + share, self.grain)
+
+    def width(self, others: IntArray) -> dict[str, IntArray]:
         """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
-        Multiples of the grain on every rank, coarser for very wide layers."""
+        Multiples of the grain on every rank, coarser for very wide layers; ``others`` beside those near the
+        baseline's."""
         field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
         if field not in self.own:
             return {}
@@ -168,7 +195,8 @@ class _Near:
         hidden = self.hidden()
         low = (1 - share) * hidden.min() / self.own["hidden_size"]
         high = (1 + share) * hidden.max() / self.own["hidden_size"]
-        return {field: self.around(field, low, high, self.grain * self.tp)}
+        near = self.around(field, low, high, self.grain * self.tp)
+        return {field: np.unique([*near, *others]) if field in self.free else near}
 
     def around(self, field: str, low: float, high: float, step: int, most: int = MAX_VALUES) -> IntArray:
         """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too
@@ -183,6 +211,14 @@ class _Near:
         """Sorted, with the baseline's own value and the extra ones; only the baseline's if the field is frozen."""
         chosen = {*values, *self.extra.get(field, ())} if field in self.free else set()
         return np.asarray(sorted({*chosen, self.own[field]}), dtype=np.int64)
+
+
+def _distinct(rows: dict[str, IntArray]) -> dict[str, IntArray]:
+    """Columns without repeated rows."""
+    if not rows:
+        return {}
+    columns = np.unique(np.stack(list(rows.values()), axis=1), axis=0).T
+    return dict(zip(rows, columns, strict=True))
 
 
 def _axis(**values: IntArray) -> Axis:

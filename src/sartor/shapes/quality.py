@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -46,14 +46,21 @@ class QualityGuard:
     """heads * head_dim / hidden size, up or down."""
     ffn: float = 0.25
     """Feed-forward width over hidden size, up or down."""
-    experts: float = 0.25
-    """Number of experts, up or down."""
-    active: float = 0.05
-    """Parameters used per token, up or down (mixtures of experts)."""
+    experts: float = 2.0
+    """Factor on the number and the width of experts, up or down."""
+    coarser: bool = False
+    """Whether experts may move away from the granularity that controlled studies found best."""
+    ranks: float = 0.25
+    """Ranks of latent attention, up or down."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.width) and 0 <= self.width <= 4):
             raise InputError("evidence", self.width, "the width of the quality guard must be from 0 to 4", "1")
+
+
+def freed_guard(guard: QualityGuard, free: Sequence[str]) -> QualityGuard:
+    """The guard where experts may be coarser if their number per token is free."""
+    return replace(guard, coarser=guard.coarser or "experts_per_token" in free)
 
 
 class Evidence(Enum):
@@ -78,6 +85,8 @@ class Criterion:
     """Least and greatest factor on the baseline's value."""
     published: tuple[float, float] | None = None
     """Range over published models; None if unknown."""
+    best: tuple[float, float] | None = None
+    """Range that controlled studies found best; a change away from it is no advice unless asked for. None: no such."""
     studied_params: float = 0.0
     """Parameters of the largest model in a controlled study; 0: there is none."""
     source: str
@@ -179,17 +188,63 @@ CRITERIA: tuple[Criterion, ...] = (
         name="expert_ffn_over_hidden",
         over=("expert_ffn_hidden_size",),
         under=("hidden_size",),
-        factors=lambda g: _around(g.ffn * g.width),
+        factors=lambda g: _factor(g.experts, g.width),
         published=(0.25, 3.5),
-        source="Krajewski et al. 2024 (arXiv 2402.07871): finer experts are better at equal compute; range: published "
-        "mixtures of experts from DeepSeek-V3 (0.29) to Mixtral (3.5)",
+        best=(1 / 6, 1 / 4),
+        studied_params=56e9,
+        source="Tian et al. 2025 (arXiv 2507.17702), over 300 mixtures up to 28B: best where 2 x hidden size / "
+        "expert width is 8 to 12; arXiv 2506.02890: finer experts than Mixtral's are better (up to 56B); Krajewski et "
+        "al. 2024 (arXiv 2402.07871): as wide as a dense layer is best at almost no budget; range: published mixtures "
+        "from Qwen3-Next to Mixtral",
     ),
     Criterion(
         name="num_experts",
         over=("num_experts",),
-        factors=lambda g: _around(g.experts * g.width),
+        factors=lambda g: _factor(g.experts, g.width),
         published=(8.0, 512.0),
-        source="Published mixtures of experts (Mixtral 8, Qwen3-Next 512); routing balance is not modelled",
+        studied_params=9e9,
+        source="Zhao et al. 2025 (arXiv 2509.23678): 446 mixtures, up to 3.4B parameters (checked to 9B) and 256 "
+        "experts; range: published mixtures (Mixtral 8, Qwen3-Next 512); routing balance is not modelled",
+    ),
+    Criterion(
+        name="experts_per_token",
+        over=("experts_per_token",),
+        factors=lambda g: _factor(g.experts, g.width),
+        published=(1.0, 16.0),
+        studied_params=9e9,
+        source="Zhao et al. 2025 (arXiv 2509.23678): 1 to 20 experts per token, up to 3.4B parameters (checked to 9B); "
+        "range: published mixtures (Switch 1, Qwen3-Next 10)",
+    ),
+    Criterion(
+        name="shared_experts_per_routed",
+        over=("num_shared_experts",),
+        under=("experts_per_token",),
+        factors=lambda g: _factor(4.0, g.width),
+        published=(1 / 8, 1.0),
+        studied_params=3.4e9,
+        source="Zhao et al. 2025 (arXiv 2509.23678): shared experts from 0 to 70% of a token's, up to 3.4B parameters; "
+        "DeepSeekMoE (arXiv 2401.06066): 1, 2 or 4 shared of 64 experts alike (2B); OLMoE (arXiv 2409.02060): none is "
+        "slightly better (7B); range: published mixtures (DeepSeek-V3 1/8, Qwen1.5-MoE 1)",
+    ),
+    Criterion(
+        name="shared_width_per_routed",
+        over=("shared_ffn_hidden_size",),
+        under=("experts_per_token", "expert_ffn_hidden_size"),
+        factors=lambda g: _factor(4.0, g.width),
+        published=(1 / 8, 1.0),
+        studied_params=3.4e9,
+        source="As shared_experts_per_routed: Zhao et al. 2025 (arXiv 2509.23678), up to 3.4B parameters",
+    ),
+    *(
+        Criterion(
+            name=rank,
+            over=(rank,),
+            factors=lambda g: _around(g.ranks * g.width),
+            published=range_,
+            source="No controlled study at fixed size; range: published latent attention (DeepSeek-V2, -V2-Lite, -V3, "
+            "Kimi-K2)",
+        )
+        for rank, range_ in (("q_lora_rank", (1536.0, 1536.0)), ("kv_lora_rank", (512.0, 512.0)))
     ),
 )
 
@@ -214,9 +269,10 @@ def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple
     own = float(criterion.quantity(baseline))
     least, most = criterion.factors(guard)
     low, high = own * least, own * most
-    if criterion.published is not None and guard.width <= 1:
-        low = max(low, min(criterion.published[0], own))
-        high = min(high, max(criterion.published[1], own))
+    if guard.width <= 1:
+        for range_ in (criterion.published, None if guard.coarser else criterion.best):
+            if range_ is not None:
+                low, high = max(low, min(range_[0], own)), min(high, max(range_[1], own))
     return low, high
 
 
@@ -233,6 +289,8 @@ class QualityCheck:
     studied_params: float
     evidence: Evidence
     within_evidence: bool
+    adverse: bool
+    """Whether it moves away from the range that controlled studies found best."""
     source: str
 
     @property
@@ -288,14 +346,21 @@ def _check(
         studied_params=criterion.studied_params,
         evidence=covered if within else Evidence.OUTSIDE,
         within_evidence=within,
+        adverse=criterion.best is not None and _away(criterion.best, value) > _away(criterion.best, own) + 1e-9,
         source=criterion.source,
     )
+
+
+def _away(range_: tuple[float, float], value: float) -> float:
+    """How far a value is outside a range, as the logarithm of a factor."""
+    return max(0.0, math.log(range_[0] / value), math.log(value / range_[1]))
 
 
 def _notes(moved: Sequence[QualityCheck], fields: Fields, baseline: Fields, num_params: float) -> tuple[str, ...]:
     if not moved:
         return ("only the vocabulary is padded: rows no token uses",)
-    notes = [_reach(check, num_params) for check in moved if num_params > check.studied_params]
+    notes = [f"{check.name} moves away from what controlled studies found best" for check in moved if check.adverse]
+    notes += [_reach(check, num_params) for check in moved if num_params > check.studied_params]
     if fields["num_layers"] < baseline["num_layers"] and num_params < 1e9:
         notes.append("fewer layers in a model below 1B parameters: MobileLLM (arXiv 2402.14905) found deeper better")
     if fields["num_layers"] != baseline["num_layers"]:

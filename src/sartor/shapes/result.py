@@ -9,6 +9,7 @@ from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
+from sartor.shapes.mixes import Mix
 from sartor.shapes.quality import Quality
 from sartor.shapes.stability import StabilityGrid, StabilityRange
 
@@ -93,6 +94,8 @@ class ShapeSearch:
     regret: float
     """That worst-case loss, as a share of the GPU's best time; 0 with one GPU."""
     best_per_gpu: Mapping[str, Candidate]
+    mixes: tuple[Mix, ...]
+    """Other mixtures of experts at equal total and active parameters, coarser ones too; empty without experts."""
     single_edits: tuple[SingleEdit, ...]
     stability: tuple[StabilityRange | StabilityGrid, ...]
     grid_size: int

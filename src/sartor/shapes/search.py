@@ -17,15 +17,15 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.editing import shares_width
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.pareto import is_pareto
 from sartor.shapes.choose import changes, shortlist, single_edits
 from sartor.shapes.evaluate import Evaluator
+from sartor.shapes.mixes import Mix, priced_mixes
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import Priced, fastest, price
-from sartor.shapes.quality import QualityGuard
+from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
 from sartor.shapes.space import Space, same_size
 from sartor.shapes.stability import stability
@@ -77,12 +77,12 @@ def search_shapes(
     started = time.perf_counter()
     if top < 1:
         raise InputError("top", top, "must be a positive integer", "10")
-    guard, dims = guard or QualityGuard(), dims or ParallelDims()
+    guard, dims = freed_guard(guard or QualityGuard(), free), dims or ParallelDims()
     objective = objective or workload.phase
     devices, phases = _distinct(gpus), _phases(workload, objective)
     asked = phases[objective]
     evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {})
-    space = space or build_space(asked, dims, guard, freeze, free, grain=grain_of(devices))
+    space = space or build_space(asked, dims, guard, freeze, free, grain=grain_of(devices), tolerance=params_tolerance)
     points = same_size(space, dims, params_tolerance, guard)
     if points.size == 1:
         _refuse_too_narrow(space, dims, params_tolerance, guard)
@@ -96,7 +96,8 @@ def search_shapes(
         guard=guard,
         baseline=evaluator.one(asked, devices[0]),
     )
-    return _answer(priced, top, started, (*space.assumptions, *_assumptions(phases, asked, devices)))
+    mixes = priced_mixes(space, phases, objective, devices[0], evaluator, guard)
+    return _answer(priced, mixes, top, started, (*space.assumptions, *_assumptions(phases, asked, devices)))
 
 
 def _distinct(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -134,7 +135,9 @@ def _refuse_too_narrow(space: Space, dims: ParallelDims, tolerance: float, guard
     raise InputError("params_tolerance", tolerance, must, f"{nearest:g}")
 
 
-def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ...]) -> ShapeSearch:
+def _answer(
+    priced: Priced, mixes: tuple[Mix, ...], top: int, started: float, assumptions: tuple[str, ...]
+) -> ShapeSearch:
     """The priced points to report."""
     prices, found = priced.prices, priced.found
     tried = shortlist(priced.points, found, prices.score, priced.size_change(), SHORTLIST)
@@ -159,6 +162,7 @@ def _answer(priced: Priced, top: int, started: float, assumptions: tuple[str, ..
         minimax=told[fair] if len(priced.gpus) > 1 else None,
         regret=float(prices.regret[fair]),
         best_per_gpu={name: told[i] for name, i in own_best.items()},
+        mixes=mixes,
         single_edits=tuple(priced.single_edit(name, i) for name, i in single.items()),
         stability=stability(
             priced.workload,
@@ -196,7 +200,6 @@ def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[
     notes = [f"{' and '.join(others)} times are for the same {asked.microbatch_size} sequences"] if others else []
     if len(gpus) > 1:
         notes.append(f"candidates are ranked for {gpus[0].name}, the first GPU; see per_gpu and minimax for the others")
-    if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared is not None:
-        follow = shares_width(asked.shape.moe_ffn)
-        notes.append("shared experts are as wide as routed ones" if follow else "shared experts keep their width")
+    if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared_counted:
+        notes.append("shared experts are as wide as routed ones")
     return tuple(notes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class Space:
 
     shape: TransformerShape
     axes: tuple[Axis, ...]
+    mixes: Mapping[str, IntArray] = field(default_factory=dict)
+    """Expert fields of the mixtures of the baseline's size (``experts.equal_mixes``), the baseline's first."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -120,7 +122,7 @@ def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: 
     for layers in _chunks(space):
         before = _before_width(space, guard, layers)
         index = _expand(before, *_widths_between(space, before, low, high))
-        parts.append(_checked_points(space, index, dims, guard))
+        parts.append(_checked_points(space, index, dims, guard, tolerance))
     return _joined(parts)
 
 
@@ -179,14 +181,16 @@ def _expand(before: tuple[IntArray, ...], first: IntArray, last: IntArray) -> tu
     return (*(np.repeat(i, many) for i in before), width)
 
 
-def _checked_points(space: Space, index: tuple[IntArray, ...], dims: ParallelDims, guard: QualityGuard) -> Points:
+def _checked_points(
+    space: Space, index: tuple[IntArray, ...], dims: ParallelDims, guard: QualityGuard, tolerance: float
+) -> Points:
     """The remaining conditions: the guard on the width, whole shards, and, for experts, parameters per token."""
     fields, own = space.at(index), space.baseline
     counts = _count(space, index)
     mask = allowed(guard, fields, own) & np.asarray(feasible(space.edited(fields), dims))
     active = count_params(space.shape).active
     if "num_experts" in own:
-        mask = mask & (np.abs(counts.active - active) <= max(guard.active * guard.width, 1e-12) * active)
+        mask = mask & (np.abs(counts.active - active) <= tolerance * active)
     is_baseline = np.all([fields[name] == own[name] for name in own], axis=0)
     chosen = np.flatnonzero(np.broadcast_to(mask | is_baseline, index[0].shape))
     total, used = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -52,8 +53,6 @@ def training_job(
     trainer = (
         framework if isinstance(framework, Trainer) else trainer_named(framework or default_trainer(gpus), gpus[0])
     )
-    if not routing_skew >= 1.0:
-        raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     padded = padded_shape(shape, trainer)
     job = TrainingJob(
         shape=padded,
@@ -63,7 +62,7 @@ def training_job(
         optimizer=_word(Optimizer, "optimizer", optimizer),
         attention_kernel=_word(AttentionKernel, "attention", attention),
         context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
-        routing_skew=float(routing_skew),
+        routing_skew=checked_skew(routing_skew),
         trainer=trainer,
     )
     return job, (
@@ -72,6 +71,13 @@ def training_job(
         *_padding(shape, padded, trainer),
         *_job_notes(job),
     )
+
+
+def checked_skew(routing_skew: float) -> float:
+    """The tokens of the busiest expert over the mean. Raises ``InputError`` below 1."""
+    if not 1.0 <= routing_skew < math.inf:
+        raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
+    return float(routing_skew)
 
 
 def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:

@@ -26,6 +26,7 @@ WORDS = (
     "ep",
     "dtype",
     "attention",
+    "routing_skew",
     "set",
     "calibration",
 )

@@ -43,9 +43,24 @@ DTYPE = word(
 ATTENTION = word(
     "attention", "Attention as one fused kernel, or as separate kernels.", default="flash", words=("flash", "unfused")
 )
+ROUTING_SKEW = number("routing_skew", "Tokens of the busiest expert relative to the mean.", default=1.0, least=1)
 SET = table("set", 'Shape fields to change, for example {"num_heads": 32}.', example={"num_heads": 32})
 ASKED = (MODEL, CONFIG, NAME)
-QUESTION = (*ASKED, GPU, GPU_TOML, PHASE, SEQ_LEN, MICROBATCH, CONTEXT_LEN, TP, DTYPE, ATTENTION, CALIBRATION, SET)
+QUESTION = (
+    *ASKED,
+    GPU,
+    GPU_TOML,
+    PHASE,
+    SEQ_LEN,
+    MICROBATCH,
+    CONTEXT_LEN,
+    TP,
+    DTYPE,
+    ATTENTION,
+    ROUTING_SKEW,
+    CALIBRATION,
+    SET,
+)
 SPREAD = (
     whole("num_devices", "Devices of the whole plan, in training; with `global_batch_size`.", least=1, example=64),
     whole("global_batch_size", "Sequences per step over all devices.", least=1, example=512),
@@ -100,7 +115,7 @@ PLAN = (
         default="ring",
         words=("ring", "all_to_all", "all_gather"),
     ),
-    number("routing_skew", "Tokens of the busiest expert relative to the mean.", default=1.0, least=1),
+    ROUTING_SKEW,
     Field(
         name="tokens",
         about="Token budget for the cost: a number, optionally with suffix k, M, B or T.",

@@ -41,6 +41,8 @@ NEAR = 0.2
 """Largest distance, as a share, for a nearby value; heads have few values and may double or halve."""
 REACH = 0.35
 """Range of the sweep on each side, as a share of the value."""
+FEW = ("num_heads", "num_kv_heads", "head_dim", "num_experts", "experts_per_token", "num_shared_experts")
+"""Fields with few values, which are told apart by factors."""
 WORTH = 0.005
 """Least saving at equal work to call another value better."""
 NEARLY = 0.8
@@ -188,7 +190,7 @@ def _values(asked: Question, field: str, around: Any) -> Integers:
 
 def _span(field: str, centre: int) -> tuple[int, int]:
     """The range of a sweep; wide for heads and experts, since they have few values."""
-    if field in ("num_heads", "num_kv_heads", "num_experts", "experts_per_token", "microbatch_size"):
+    if field in (*FEW, "microbatch_size") and field != "head_dim":
         return 1, max(2 * centre, 8)
     if field in ("head_dim", "num_layers"):
         return max(1, centre // 2), max(2 * centre, 8)
@@ -223,7 +225,7 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDic
     with np.errstate(invalid="ignore"):
         work = np.minimum(found.matmul_flops / found.matmul_flops[here], found.num_params / found.num_params[here])
         saving = 1 - time_s / time_s[here] / work
-    few = found.field in ("num_heads", "num_kv_heads", "head_dim", "num_experts", "experts_per_token")
+    few = found.field in FEW
     away = np.abs(np.log(found.values / found.asked))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
     sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)

@@ -347,6 +347,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         experts_per_token=top_k,
         expert=expert,
         shared=shared_expert(f, family, width),
+        shared_counted=e.shared_width == e.width if e.shared_width else bool(e.shared_count),
         shared_gate=e.shared_gate,
         router_bias=e.router_bias,
         vectors=(

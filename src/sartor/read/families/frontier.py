@@ -107,6 +107,7 @@ def _sink_experts(f: Fields, hidden: int, width: int) -> MoeFfn:
         experts_per_token=top_k,
         expert=DenseFfn(ffn_hidden_size=width),
         shared=DenseFfn(ffn_hidden_size=shared * width),
+        shared_counted=True,
         router=False,
         projections=(parts.plain("router", hidden, num + shared),),
         vectors=(Vectors(name="global_scale", fixed=1),),

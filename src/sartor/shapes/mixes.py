@@ -1,0 +1,112 @@
+"""Mixtures of experts of equal total and active parameters, each with its gain in training and in decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from sartor.cost.compare import Comparison, compare, work_kept
+from sartor.hardware.gpu import Gpu
+from sartor.model.counts import count_params
+from sartor.model.editing import edit
+from sartor.model.lower import feasible
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import Phase, Workload
+from sartor.shapes.evaluate import Evaluator, FloatArray
+from sartor.shapes.quality import Quality, QualityGuard, allowed, quality_of
+from sartor.shapes.space import IntArray, Space
+
+PHASES = (Phase.TRAIN, Phase.DECODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Another mixture of the model's size; all else stays. ``gains`` are by phase, at equal work."""
+
+    changed: Mapping[str, tuple[int, int]]
+    """Field -> (old, new)."""
+    params_change: float
+    active_change: float
+    gains: Mapping[str, Comparison]
+    quality: Quality
+
+    @property
+    def adverse(self) -> bool:
+        """Whether controlled studies found such a change worse."""
+        return any(check.adverse for check in self.quality.moved)
+
+
+def priced_mixes(
+    space: Space,
+    phases: Mapping[Phase, Workload],
+    objective: Phase,
+    gpu: Gpu,
+    evaluator: Evaluator,
+    guard: QualityGuard,
+) -> tuple[Mix, ...]:
+    """The space's mixes that the devices can split and that are near published ones, coarser ones too: most gain in the
+    objective's phase first."""
+    own = {name: int(value) for name, value in space.shape.fields().items()}
+    num_params = int(count_params(space.shape).total)
+    mixes = _possible(space, own, evaluator, replace(guard, coarser=True))
+    if not mixes or not next(iter(mixes.values())).size:
+        return ()
+    shape = edit(space.shape, **mixes)
+    total, active = _changes(space.shape, shape)
+    gains = {
+        phase: _gains(evaluator, workload, replace(workload, shape=shape), gpu)
+        for phase, workload in phases.items()
+        if phase in PHASES or phase is objective
+    }
+    rows = [{name: int(values[i]) for name, values in mixes.items()} for i in range(total.size)]
+    speedup = np.round(np.asarray(gains[objective].speedup), 6)
+    return tuple(
+        Mix(
+            changed={name: (own[name], new) for name, new in rows[i].items() if own[name] != new},
+            params_change=float(total[i]),
+            active_change=float(active[i]),
+            gains={phase.value: _at(found, i) for phase, found in gains.items()},
+            quality=quality_of(guard, own | rows[i], own, num_params),
+        )
+        for i in sorted(_nearest(rows, np.abs(total) + np.abs(active)), key=lambda i: -speedup[i])
+    )
+
+
+def _changes(before: TransformerShape, after: TransformerShape) -> tuple[FloatArray, FloatArray]:
+    """Changes of the total and of the active parameters, as shares [N]."""
+    counts, base = count_params(after), count_params(before)
+    return np.asarray(counts.total / base.total - 1), np.asarray(counts.active / base.active - 1)
+
+
+def _nearest(rows: Sequence[Mapping[str, int]], off: FloatArray) -> list[int]:
+    """Of the rows that differ in width alone, the one whose size changes least."""
+    least: dict[tuple[int, ...], int] = {}
+    for i in np.argsort(off, kind="stable").tolist():
+        least.setdefault(tuple(value for name, value in rows[i].items() if "ffn" not in name), i)
+    return list(least.values())
+
+
+def _possible(space: Space, own: Mapping[str, int], evaluator: Evaluator, guard: QualityGuard) -> dict[str, IntArray]:
+    mixes = {name: values[1:] for name, values in space.mixes.items()}  # the first is the baseline
+    mask = np.asarray(allowed(guard, {**own, **mixes}, own)) & np.asarray(
+        feasible(edit(space.shape, **mixes), evaluator.dims)
+    )
+    return {name: values[np.broadcast_to(mask, values.shape)] for name, values in mixes.items()}
+
+
+def _gains(evaluator: Evaluator, before: Workload, after: Workload, gpu: Gpu) -> Comparison:
+    base, priced = evaluator.one(before, gpu), evaluator.one(after, gpu)
+    total, active = _changes(before.shape, after.shape)
+    found = compare(base, priced, work_kept(1 + total, 1 + active, priced.matmul_flops / base.matmul_flops))
+    run = evaluator.runs.get(gpu.name)
+    if before.phase is not Phase.TRAIN or run is None:
+        return found
+    speedup, low, high = (run.whole.speedup(each) for each in (found.speedup, found.low, found.high))
+    return replace(found, speedup=speedup, low=low, high=high)
+
+
+def _at(found: Comparison, i: int) -> Comparison:
+    """The ``i``-th of many."""
+    return Comparison(**{each.name: float(np.asarray(getattr(found, each.name))[i]) for each in fields(found)})

@@ -1,0 +1,126 @@
+"""Mixtures of experts of equal size: both equations hold, and what is said of them is fair."""
+
+from __future__ import annotations
+
+import pytest
+
+from sartor import api
+from sartor.hardware.catalog import load_gpu
+from sartor.model.counts import count_params
+from sartor.model.editing import edit
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Phase, Workload
+from sartor.model.zoo import load_model
+from sartor.shapes.experts import equal_mixes
+from sartor.shapes.frozen import EXPERT_FIELDS
+from sartor.shapes.near import build_space
+from sartor.shapes.quality import QualityGuard
+from sartor.shapes.search import search_shapes
+from sartor.web.config_out import written_config
+
+FAMILIES = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")
+SETTINGS = {"step": 1, "grain": 64, "finest": 2.0, "tolerance": 0.01}
+
+
+def mixes_of(name: str, **changes: object) -> list[dict[str, int]]:
+    shape = load_model(name)
+    found = equal_mixes(shape, set(shape.fields()), **{**SETTINGS, **changes})  # type: ignore[arg-type]
+    return [dict(zip(found, map(int, row), strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("tolerance", [0.001, 0.01])
+def test_every_mix_keeps_total_and_active_parameters(name: str, tolerance: float) -> None:
+    shape, (own, *others) = load_model(name), mixes_of(name, tolerance=tolerance)
+    base = count_params(shape)
+    assert own == {field: shape.fields()[field] for field in own}
+    assert others
+    for mix in others:
+        counts = count_params(edit(shape, **mix))
+        assert counts.total == pytest.approx(base.total, rel=tolerance)
+        assert counts.active == pytest.approx(base.active, rel=tolerance)
+        assert mix["experts_per_token"] <= mix["num_experts"]
+
+
+@pytest.mark.parametrize("field", EXPERT_FIELDS[:3])
+def test_no_expert_field_changes_alone(field: str) -> None:
+    # Experts, top-k and width are bound by two equations, so a lone change is no mix of the same size.
+    own, *others = mixes_of("qwen3-30b-a3b")
+    assert all({name for name in own if mix[name] != own[name]} != {field} for mix in others)
+
+
+def test_a_field_that_is_frozen_stays_in_every_mix() -> None:
+    shape = load_model("deepseek-v3")
+    kept = set(shape.fields()) - {"experts_per_token"}
+    found = equal_mixes(shape, kept, **SETTINGS)  # type: ignore[arg-type]
+    assert set(found["experts_per_token"].tolist()) == {8}
+    assert len(set(found["num_shared_experts"].tolist())) > 1
+
+
+def test_experts_split_over_the_devices_that_share_them() -> None:
+    workload = Workload(shape=load_model("deepseek-v3"))
+    space = build_space(workload, ParallelDims(ep=48), QualityGuard())
+    assert all(count % 48 == 0 for count in space.mixes["num_experts"][1:].tolist())
+
+
+def test_shared_experts_are_traded_for_routed_ones_at_the_same_width() -> None:
+    # k - 1 routed and s + 1 shared of the same width: active parameters equal, total by one expert of 257.
+    traded = [mix for mix in mixes_of("deepseek-v3") if mix["expert_ffn_hidden_size"] == 2048]
+    assert {(mix["experts_per_token"], mix["num_shared_experts"]) for mix in traded} >= {(8, 1), (7, 2), (6, 3)}
+
+
+@pytest.mark.parametrize("phase", ["train", "decode"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_mix_shown_has_both_gains_evidence_and_a_config(name: str, phase: str) -> None:
+    found = api.advise(name, "h100_sxm", objective=phase).search
+    assert found.mixes
+    for mix in found.mixes:
+        assert set(mix.gains) >= {"train", "decode"}
+        assert all(gain.low <= gain.speedup <= gain.high for gain in mix.gains.values())
+        assert mix.quality.moved
+        assert all(check.source for check in mix.quality.moved)
+    sets = {field: new for field, (_, new) in found.mixes[0].changed.items()}
+    assert api.read(name, sets).shape.fields().items() >= sets.items()
+    assert written_config({"model": name, "set": sets, "config": None})
+
+
+def test_coarser_experts_are_advised_only_when_asked_for() -> None:
+    # Expert parallelism sends every token to fewer experts, so coarser ones surely gain; studies found them worse.
+    workload = Workload(shape=load_model("qwen3-30b-a3b"), phase=Phase.TRAIN)
+    kept, freed = (
+        search_shapes(workload, [load_gpu("h100_sxm")], ParallelDims(ep=8), free=free)
+        for free in ((), ("experts_per_token",))
+    )
+    assert any(mix.adverse and mix.gains["train"].low > 1 for mix in kept.mixes)
+    assert not any("experts_per_token" in each.changed for each in kept.candidates)
+    best = freed.candidates[0]
+    assert best.num_fields >= 3  # experts, top-k and width count each
+    assert best.fields["experts_per_token"] < 8
+    assert best.efficiency_low > 1
+    assert any(check.adverse for check in best.quality.moved)
+
+
+def test_ranks_of_latent_attention_change_only_when_asked_for() -> None:
+    workload = Workload(shape=load_model("deepseek-v2-lite"), phase=Phase.DECODE, context_len=32768)
+    kept = build_space(workload, ParallelDims())
+    freed = build_space(workload, ParallelDims(), free=("kv_lora_rank",))
+    assert kept.grid()["kv_lora_rank"].size == 1 < freed.grid()["kv_lora_rank"].size
+    assert any("kv_lora_rank is kept" in line for line in kept.assumptions)
+
+
+def test_a_rank_carries_its_norm() -> None:
+    shape = load_model("deepseek-v3")
+    narrow = edit(shape, kv_lora_rank=448, q_lora_rank=1472)
+    h, layers, heads = 7168, 61, 128
+    per_layer = 64 * (h + heads * 256 + 1) + 64 * (h + heads * 192 + 1)
+    assert count_params(shape).total - count_params(narrow).total == layers * per_layer
+
+
+@pytest.mark.parametrize("skew", [1.0, 2.0, 4.0])
+def test_advice_under_uneven_routing_is_of_the_same_estimate(skew: float) -> None:
+    asked = {"ep": 8, "routing_skew": skew}
+    advised = api.advise("qwen3-30b-a3b", "h100_sxm", **asked)  # type: ignore[arg-type]
+    estimated = api.estimate("qwen3-30b-a3b", "h100_sxm", **asked)
+    assert advised.base.time_s == estimated.time_s
+    even = api.estimate("qwen3-30b-a3b", "h100_sxm", ep=8)
+    assert estimated.time_s >= even.time_s
