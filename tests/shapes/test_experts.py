@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sartor import api
@@ -124,3 +126,22 @@ def test_advice_under_uneven_routing_is_of_the_same_estimate(skew: float) -> Non
     assert advised.base.time_s == estimated.time_s
     even = api.estimate("qwen3-30b-a3b", "h100_sxm", ep=8)
     assert estimated.time_s >= even.time_s
+
+
+def test_the_share_of_full_attention_changes_only_when_asked_for_and_can_be_written() -> None:
+    shape = load_model("gpt-oss-20b")
+    assert "num_full_layers" not in search_changes("gpt-oss-20b", ())
+    found = search_changes("gpt-oss-20b", ("num_full_layers",))
+    assert "num_full_layers" in found
+    fewer = edit(shape, num_full_layers=6)
+    assert [run.count for run in fewer.main.runs] == [18, 6]
+    assert fewer.main.runs[1].positions == (3, 7, 11, 15, 19, 23)
+    assert count_params(fewer).total == count_params(shape).total
+    written = json.loads(written_config({"model": "gpt-oss-20b", "set": {"num_full_layers": 6}, "config": None}))
+    assert written["layer_types"].count("full_attention") == 6
+
+
+def search_changes(name: str, free: tuple[str, ...]) -> set[str]:
+    workload = Workload(shape=load_model(name), phase=Phase.DECODE, context_len=32768, microbatch_size=32)
+    found = search_shapes(workload, [load_gpu("h100_sxm")], free=free)
+    return {field for each in found.candidates for field in each.changed}

@@ -38,6 +38,7 @@ EDITABLE = (
     "shared_ffn_hidden_size",
     "q_lora_rank",
     "kv_lora_rank",
+    "num_full_layers",
 )
 """Fields that ``edit`` (and so ``--set`` and the shape search) can change."""
 
@@ -81,6 +82,8 @@ def _edit_stack(stack: Stack, changes: dict[str, Ints]) -> Stack:
         linears = _follow(linears, width, wider)
     if "num_layers" in changes:
         runs = _rescale(runs, changes["num_layers"])
+    if "num_full_layers" in changes and stack.full_run is not None:
+        runs = _reach(runs, stack.full_run, changes["num_full_layers"])
     return replace(
         stack,
         runs=runs,
@@ -132,6 +135,9 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
     experts, chosen = after.get("num_experts"), after.get("experts_per_token")
     if experts and chosen and chosen > experts:
         raise InputError("experts_per_token", chosen, f"must be at most num_experts {experts}", str(experts))
+    full, depth = after.get("num_full_layers"), after.get("num_layers")
+    if "num_full_layers" in changes and full and depth and full >= depth:
+        raise InputError("num_full_layers", full, f"must be below the {depth} layers", str(depth - 1))
     layers, others = after.get("num_layers"), _layers_beside_the_largest_run(shape.main)
     if "num_layers" in changes and layers and layers <= others:
         must = f"must be more than the {others} layers that are unlike the rest"
@@ -270,3 +276,23 @@ def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
     return tuple(
         replace(run, count=num_layers - others, positions=()) if i == largest else run for i, run in enumerate(runs)
     )
+
+
+def _reach(runs: tuple[Run, ...], full: int, count: Ints) -> tuple[Run, ...]:
+    """So many layers with full attention, spread evenly, each the last of its group; the rest have the window."""
+    if _plain(runs[full].count) == _plain(count) is not None:
+        return runs
+    layers = sum((run.count for run in runs), 0)
+    places = _last_of_each(_plain(layers), _plain(count))
+    others = tuple(i for i in range(_plain(layers) or 0) if places and i not in places)
+    return tuple(
+        replace(run, count=count, positions=places)
+        if i == full
+        else replace(run, count=layers - count, positions=others)
+        for i, run in enumerate(runs)
+    )
+
+
+def _last_of_each(layers: int | None, groups: int | None) -> tuple[int, ...]:
+    """The last layer of each of so many even groups; empty for arrays of candidates."""
+    return () if not layers or not groups else tuple((i + 1) * layers // groups - 1 for i in range(groups))

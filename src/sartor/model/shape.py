@@ -8,10 +8,20 @@ integer or an array of candidates (``Ints``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, Linear, MoeFfn, Norm, Vectors
+from sartor.model.layer import (
+    AttentionMixer,
+    DenseFfn,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    Mixer,
+    MoeFfn,
+    Norm,
+    Vectors,
+)
 from sartor.model.numerics import Numerics
 from sartor.model.traced import TracedModel
 from sartor.units import Ints
@@ -49,6 +59,21 @@ class Stack:
     @property
     def num_layers(self) -> Ints:
         return sum((run.count for run in self.runs), 0)
+
+    @property
+    def full_run(self) -> int | None:
+        """The run with full attention, where all other layers differ from its own by a window alone; else None."""
+        if len(self.runs) != 2:
+            return None
+        windows = [[getattr(mixer, "window", None) for mixer in run.layer.mixers] for run in self.runs]
+        bare = {repr(replace(run.layer, mixers=tuple(map(_unwindowed, run.layer.mixers)))) for run in self.runs}
+        if len(bare) > 1 or sorted(map(bool, (each[0] for each in windows if len(each) == 1))) != [False, True]:
+            return None
+        return windows.index([0])
+
+
+def _unwindowed(mixer: Mixer) -> Mixer:
+    return replace(mixer, window=0) if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)) else mixer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +179,8 @@ class TransformerShape:
             out |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
         if isinstance(self.attention, LatentAttentionMixer):
             out |= self.attention.ranks
+        if self.main.full_run is not None:
+            out["num_full_layers"] = self.main.runs[self.main.full_run].count
         if self.dense_ffn is not None:
             out["ffn_hidden_size"] = self.dense_ffn.ffn_hidden_size
         if self.moe_ffn is not None:

@@ -49,6 +49,7 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     ),
     "q_lora_rank": ("q_lora_rank",),
     "kv_lora_rank": ("kv_lora_rank",),
+    "num_full_layers": ("layer_types",),
 }
 """Keys of a field in published config.json files, the most specific first; a derived size by the keys it is derived
 from (a head dimension by the heads)."""

@@ -91,6 +91,7 @@ _SHORT = {
     "shared_ffn_hidden_size": "shared ffn",
     "q_lora_rank": "query rank",
     "kv_lora_rank": "kv rank",
+    "num_full_layers": "full-attention layers",
 }
 
 

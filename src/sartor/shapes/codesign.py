@@ -9,7 +9,6 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.cost.compare import work_kept
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
@@ -17,6 +16,7 @@ from sartor.model.workload import Phase, Workload
 from sartor.shapes.choose import NOISE, changes
 from sartor.shapes.evaluate import Evaluator, FloatArray
 from sartor.shapes.near import build_space, grain_of
+from sartor.shapes.pricing import work_of
 from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.space import Points, same_size
 
@@ -125,8 +125,7 @@ def _scores(
     points: Points, workload: Workload, gpus: tuple[Gpu, ...], evaluator: Evaluator, base: int
 ) -> list[FloatArray]:
     """Time at equal work relative to the baseline's, by device."""
-    counts = (points.num_params, points.num_active_params, evaluator.flops(points, workload))
-    work = np.asarray(work_kept(*(count / count[base] for count in counts)))
+    work = work_of(points, workload, evaluator, base)
     equal = [times / work for times in evaluator.times(points, workload, gpus)]
     runs = evaluator.runs if workload.phase is Phase.TRAIN else {}
     ratios = [times / times[base] for times in equal]

@@ -31,6 +31,7 @@ UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
 RANK = "a latent's rank bounds what attention can express; --free {} searches it, and no study says at what cost"
 KEPT = {
     "num_layers": "depth changes more than speed; --free num_layers searches it",
+    "num_full_layers": "it is attention's reach, a matter of quality; --free num_full_layers searches it",
     **{rank: RANK.format(rank) for rank in ("q_lora_rank", "kv_lora_rank")},
 }
 """Fields that stay unless they are freed, with the reason."""
@@ -97,9 +98,12 @@ def build_space(
         _axis(vocab_size=near.vocab()),
         _axis(**_distinct({name: values for name, values in mixes.items() if name != "expert_ffn_hidden_size"})),
         *(_axis(**{rank: near.rank(rank)}) for rank in ("q_lora_rank", "kv_lora_rank") if rank in own),
+        *(_axis(**{field: near.around(field, 0.5, 2.0, 1)}) for field in ("num_full_layers",) if field in own),
         _axis(**near.width(widths)),
     ]
     notes = tuple(f"{field} is kept: {why}" for field, why in held.items() if why)
+    if "num_full_layers" in freed:
+        notes = (*notes, "FLOPs that a shorter reach of attention spares count as gained: num_full_layers is free")
     if "num_experts" in own and not guard.coarser and "experts_per_token" in near.free:
         notes = (*notes, COARSER)
     return Space(shape=shape, axes=tuple(axes), mixes=mixes, assumptions=notes)

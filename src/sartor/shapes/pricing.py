@@ -64,8 +64,7 @@ def price(
     own = points.space.baseline
     is_own = np.all([values == own[name] for name, values in points.fields().items()], axis=0)
     baseline = int(np.flatnonzero(is_own)[0])
-    counts = (points.num_params, points.num_active_params, evaluator.flops(points, phases[objective]))
-    work = np.asarray(work_kept(*(count / count[baseline] for count in counts)))
+    work = work_of(points, phases[objective], evaluator, baseline)
     equal = tuple(times / work for times in by_phase[objective])
     if objective is Phase.TRAIN:
         equal = _of_steps(equal, baseline, gpus, evaluator.runs)
@@ -78,6 +77,14 @@ def price(
         work=work,
         equal_by_gpu=equal,
     )
+
+
+def work_of(points: Points, workload: Workload, evaluator: Evaluator, baseline: int) -> FloatArray:
+    """Share of the baseline's work that each point still does. A shorter reach of attention, which comes only where it
+    is asked for, is no less work: FLOPs are counted with the baseline's."""
+    flops = evaluator.flops(points.with_own("num_full_layers"), workload)
+    counts = (points.num_params, points.num_active_params, flops)
+    return np.asarray(work_kept(*(count / count[baseline] for count in counts)))
 
 
 def _of_steps(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,16 @@ class Points:
 
     def fields(self) -> dict[str, IntArray]:
         return self.space.at(self.index)
+
+    def with_own(self, field: str) -> Points:
+        """The same points with the baseline's value of a field."""
+        own = [
+            np.full_like(i, int(np.flatnonzero(axis.values[field] == self.space.baseline[field])[0]))
+            if field in axis.values
+            else i
+            for axis, i in zip(self.space.axes, self.index, strict=True)
+        ]
+        return replace(self, index=tuple(own))
 
     def take(self, chosen: Any) -> Points:
         return Points(

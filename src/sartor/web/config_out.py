@@ -13,7 +13,7 @@ from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
 from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
-from sartor.web.zoo_config import zoo_config
+from sartor.web.zoo_config import kinds_of, zoo_config
 
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Sections with the text model's sizes in files that also have towers."""
@@ -43,6 +43,8 @@ def _changed(config: JsonMap, old: TransformerShape, new: TransformerShape) -> J
     changed = [field for field in after if before[field] != after[field]]
     for field in changed:
         _write(section, field, int(after[field]))
+    if "num_full_layers" in changed:
+        section["layer_types"] = kinds_of(new)
     for field in changed:  # what the file leaves to its defaults is named only where it has to be
         if not _reads_as(out, {field: after[field]}):
             _name(out, section, field, int(after[field]))

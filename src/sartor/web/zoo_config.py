@@ -83,15 +83,26 @@ def _latent(shape: TransformerShape) -> JsonDict:
 
 def _windows(shape: TransformerShape) -> JsonDict:
     """Sliding windows: the kind of every layer."""
-    spans: dict[int, int] = {}
-    for run in shape.main.runs:
-        spans |= dict.fromkeys(run.positions, int(getattr(run.layer.mixers[0], "window", 0)))
-    kinds = ["sliding_attention" if spans.get(i) else "full_attention" for i in range(int(shape.num_layers))]
+    spans = _spans(shape)
     return {
         "head_dim": int(shape.head_dim),
         "sliding_window": max(spans.values(), default=0) or None,
-        "layer_types": kinds,
+        "layer_types": kinds_of(shape),
     }
+
+
+def _spans(shape: TransformerShape) -> dict[int, int]:
+    """The window of every layer that has a position."""
+    spans: dict[int, int] = {}
+    for run in shape.main.runs:
+        spans |= dict.fromkeys(run.positions, int(getattr(run.layer.mixers[0], "window", 0)))
+    return spans
+
+
+def kinds_of(shape: TransformerShape) -> list[str]:
+    """``layer_types``: the kind of attention of every layer."""
+    spans = _spans(shape)
+    return ["sliding_attention" if spans.get(i) else "full_attention" for i in range(int(shape.num_layers))]
 
 
 def _neo(shape: TransformerShape) -> JsonDict:

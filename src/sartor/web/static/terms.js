@@ -14,6 +14,7 @@ export const TERMS = {
   num_shared_experts: ["Shared experts", "Experts that every token passes, beside those it is routed to.", "FLOPs ∝ experts per token + shared experts"],
   shared_ffn_hidden_size: ["Shared width", "Inner width of the expert that every token passes.", "FLOPs = 2 · b·s · h · width per GEMM"],
   q_lora_rank: ["Query rank", "Width of the latent that queries are projected from.", "q_up: k = rank"],
+  num_full_layers: ["Full-attention layers", "Layers whose queries see the whole context; the others see a window.", "KV cache grows with s in these alone"],
   kv_lora_rank: ["Key/value rank", "Width of the latent that keys and values share; the KV cache holds it.", "KV cache = L · (rank + rope) · s · bytes"],
   seq_len: ["Sequence length s", "Tokens in one sequence.", "attention FLOPs ∝ s²"],
   microbatch_size: ["Microbatch b", "Sequences that pass through the model at once.", "m = b · s"],
