@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
     from sartor.hardware.cluster import Cluster
+    from sartor.model.flop_conventions import FlopConvention
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob
+    from sartor.plans.explain import Explanation
     from sartor.plans.next import NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import HeldPlan
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
+    from sartor.step.measured import MeasuredRun
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
     from sartor.step.stage_table import StageRow
@@ -267,6 +271,53 @@ class LaunchAnswer:
     search: PlanSearch | None = None
     source: Source = Source.ANALYTIC
     """What the predicted times rest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDiagnosis:
+    """A run by its log, held against the prediction for its plan: what differs, and which fact would explain it."""
+
+    path: str
+    trainer: str
+    run: int
+    """Which of the log's ``num_runs`` runs this is, from 1."""
+    num_runs: int
+    measured: MeasuredRun
+    job: TrainingJob
+    cluster: Cluster
+    explanations: tuple[Explanation, ...]
+    """The plan as it was said, then with single facts changed, the nearest first."""
+    conventions: tuple[FlopConvention, ...]
+    """How the trainer counts FLOPs: the nearest, and those that cannot be told from it; empty where it prints no rate
+    or none comes near."""
+    said: Mapping[str, int | str]
+    """Facts of plan and job that the log, a launch file or an option gave."""
+    units: tuple[str, ...]
+    """What the trainer's numbers mean."""
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    source: Source
+
+    @property
+    def predicted(self) -> PricedPlan:
+        """The plan as it was said."""
+        return self.explanations[0].priced
+
+    @property
+    def mfu(self) -> float:
+        """Of the run: the prediction's FLOPs in the measured time."""
+        return float(self.predicted.step.mfu) * self.predicted.step_s / self.measured.step_s
+
+    @property
+    def deviation(self) -> float:
+        """ln(measured / predicted) of the step, in standard deviations of the prediction."""
+        ratio = math.log(self.measured.step_s / self.predicted.step_s)
+        return ratio / max(float(self.predicted.step.log_sigma), 1e-3)
+
+    @property
+    def inside(self) -> bool:
+        """The measured step lies in the predicted 80% interval."""
+        return self.predicted.low_s <= self.measured.step_s <= self.predicted.high_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

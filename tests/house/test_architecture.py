@@ -27,6 +27,7 @@ EDGE = {
     "read": set(),
     "launch": {"read"},
     "records": set(),
+    "traces": set(),
     "calibrate": {"records"},
     "bench": {"records", "calibrate"},
     "validate": {"records"},
@@ -67,8 +68,8 @@ def may_import(room: str) -> set[str]:
     if room in EDGE:
         return {*CORE, *EDGE[room], room, "__version__"}
     if room == "api":
-        # The journeys start at a file that a user names (read, launch); a long one runs on workers (engine).
-        return {*CORE, "api", "read", "launch", "engine", "__version__"}
+        # The journeys start at a file that a user names (read, launch, traces); a long one runs on workers (engine).
+        return {*CORE, "api", "read", "launch", "traces", "engine", "__version__"}
     return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
 
 

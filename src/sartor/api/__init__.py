@@ -9,6 +9,7 @@
 from sartor.api.collectives import collective
 from sartor.api.designs import design
 from sartor.api.instances import place, schedule
+from sartor.api.logs import diagnose_log
 from sartor.api.models import Model, read
 from sartor.api.plans import launch, lint_launch, plan
 from sartor.api.questions import ask
@@ -24,6 +25,7 @@ __all__ = [
     "ask",
     "collective",
     "design",
+    "diagnose_log",
     "estimate",
     "gemm",
     "launch",

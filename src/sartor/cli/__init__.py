@@ -38,6 +38,7 @@ GROUPS = {
     "predict": ("estimate", "gemm", "collective"),
     "solve": ("place",),
     "schedule": ("schedule",),
+    "diagnose": ("diagnose",),
     "validate": ("validate",),
     "calibrate": ("calibrate",),
     "measure": ("measure",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -61,9 +62,11 @@ Chakra = Annotated[
     Path | None,
     typer.Option("--chakra", metavar="DIR", help="Write one step as Chakra traces, a file per rank, for ASTRA-sim."),
 ]
+LAUNCH = partial(typer.Option, "--launch", metavar="FILE")
 Launch = Annotated[
+    Path | None, LAUNCH(help="Price and lint an existing launch instead: Megatron script, torchtitan TOML.")
+]
+LaunchOfRun = Annotated[
     Path | None,
-    typer.Option(
-        "--launch", metavar="FILE", help="Price and lint an existing launch instead: Megatron script, torchtitan TOML."
-    ),
+    LAUNCH(help="Launch file of the run, where it does not say its plan: Megatron script, torchtitan TOML."),
 ]

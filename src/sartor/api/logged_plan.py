@@ -1,0 +1,250 @@
+"""The job and plan that a log is of: by its own dump of arguments, a launch file, or its facts and the caller's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
+from sartor.errors import NOT_GIVEN, InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.defaults import usual_seq_len
+from sartor.model.flop_conventions import LENGTHS, SAME, counted
+from sartor.model.training import Recompute
+
+if TYPE_CHECKING:
+    from sartor.launch.plan import LaunchReading
+    from sartor.model.flop_conventions import FlopConvention
+    from sartor.model.reading import ModelReading
+    from sartor.model.shape import TransformerShape
+    from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.traces.logs.run_log import RunLog
+
+_OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
+"""Releases of Megatron, and its fork, that differ from what its arguments say of themselves."""
+DEGREES = ("tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedPlan:
+    """A job and its plan, which facts were said, and what was assumed."""
+
+    job: TrainingJob
+    plan: TrainingPlan
+    said: Mapping[str, int | str]
+    whole: bool
+    """Nothing is open: a launch says everything."""
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPlan:
+    """A run and all that is said of its plan."""
+
+    run: RunLog
+    path: str
+    reading: ModelReading | None
+    cluster: Cluster
+    fix: Mapping[str, int | str]
+    framework: str | None
+    launch: str | Path | None
+
+    @property
+    def shape(self) -> TransformerShape | None:
+        return None if self.reading is None else self.reading.shape
+
+    @property
+    def has_launch(self) -> bool:
+        from sartor.launch.megatron_dump import whole_dump
+
+        return self.launch is not None or whole_dump(self.run.arguments)
+
+    def launched(self) -> LoggedPlan:
+        """The plan of a launch file, or of the log's own dump of arguments."""
+        from sartor.launch.files import read_launch
+        from sartor.launch.megatron_dump import read_dump
+
+        if self.fix:
+            words = ",".join(f"{name}={value}" for name, value in self.fix.items())
+            where = "the launch file" if self.launch is not None else "the log's dump of arguments"
+            raise InputError("fix", words, f"{where} says the plan; leave it out")
+        devices = self.run.number("num_devices") or 0
+        if self.launch is None:
+            reading = read_dump(self.run.arguments, devices)
+        else:
+            reading = read_launch(self.launch, num_devices=devices, shape=self.shape)
+        _check_model(self.shape, reading, self.path)
+        job = self._trained(reading)
+        notes = () if self.reading is None else (*self.reading.assumptions, *self.reading.notes)
+        said: dict[str, int | str] = {**self.run.facts, "framework": job.trainer.name}
+        return LoggedPlan(job=job, plan=reading.plan, said=said, whole=True, assumptions=(*notes, *reading.assumptions))
+
+    def _trained(self, reading: LaunchReading) -> TrainingJob:
+        """The launch's job under the release of its trainer that the log shows."""
+        from sartor.step.trainers import trainer_named
+
+        seq_len = self.run.facts.get("seq_len")
+        job = reading.job(self.shape, seq_len if isinstance(seq_len, int) else None)
+        name = self.framework or self.run.trainer
+        if self.framework is None and (self.launch is not None or not _OLD.search(name)):
+            return job
+        trainer = trainer_named(name, self.cluster.gpu)
+        overlaps = replace(trainer, dp_overlap=job.trainer.dp_overlap, tp_overlap=job.trainer.tp_overlap)
+        return replace(job, trainer=overlaps)
+
+    def assembled(self) -> LoggedPlan:
+        """The plan from the log's facts and the caller's, and a usual run's where nobody says."""
+        from sartor.plans.fixed import named_values
+        from sartor.step.question import training_job
+
+        if self.reading is None:
+            raise InputError(
+                "model", NOT_GIVEN, f"{self.path} does not say the model's sizes; name the model", "llama-3-8b"
+            )
+        _check_sizes(self.reading.shape, self.run.arguments, self.path)
+        facts: dict[str, int | str] = {**self.run.facts, **self.fix}
+        fixed = named_values({name: value for name, value in facts.items() if name in PLANNED})
+        devices = self._devices()
+        seq_len, conventions = self._seq_len()
+        run = self.run.knowing(seq_len=seq_len, num_devices=devices)
+        batch = self._batch(run, seq_len, devices)
+        word = facts.get("dtype")
+        job, notes = training_job(
+            self.reading.shape,
+            self.cluster.gpus,
+            global_batch_size=batch,
+            seq_len=seq_len,
+            dtype=None if word is None else str(word),
+            framework=self.framework or self.run.trainer,
+        )
+        job, plan, more = _plan(job, self.cluster, devices, fixed, str(facts.get("recompute", "")))
+        return LoggedPlan(
+            job=job,
+            plan=plan,
+            said={**facts, "num_devices": devices, "global_batch_size": batch, **conventions},
+            whole=False,
+            assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *more),
+        )
+
+    def _devices(self) -> int:
+        said = self.run.number("num_devices") or self.cluster.total_devices
+        if not said:
+            raise InputError(
+                "num_devices", NOT_GIVEN, "the log does not say how many GPUs the job had; give the number", "64"
+            )
+        return said
+
+    def _seq_len(self) -> tuple[int, dict[str, int | str]]:
+        """As said; else the length at which the trainer's own TFLOP/s come out; else the usual."""
+        shape = self.reading.shape if self.reading else None
+        assert shape is not None
+        said = self.run.facts.get("seq_len")
+        if isinstance(said, int):
+            return said, {}
+        found = conventions_of(self.run, shape, None, self.run.number("num_devices"))
+        return (found[0].seq_len, {"seq_len": found[0].seq_len}) if found else (usual_seq_len(shape), {})
+
+    def _batch(self, run: RunLog, seq_len: int, devices: int) -> int:
+        said = run.facts.get("global_batch_size")
+        if isinstance(said, int):
+            return said
+        tokens = run.tokens_per_step
+        if tokens is None and run.device_tokens_per_step is not None:
+            tokens = run.device_tokens_per_step * devices
+        if tokens is None:
+            raise InputError(
+                "global_batch_size",
+                NOT_GIVEN,
+                "the log does not say how many sequences a step has; give the number",
+                "256",
+            )
+        return max(round(tokens / seq_len), 1)
+
+
+PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
+           "recompute_layers", "optimizer_offload")  # fmt: skip
+"""Axes of a plan that a log or ``fix`` may say."""
+
+
+def _plan(
+    job: TrainingJob, cluster: Cluster, devices: int, fixed: Mapping[str, int], recompute: str
+) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
+    """The plan with what was said, and a usual run's values for the rest."""
+    from sartor.plans.space import plan_at
+
+    spread = Spread(
+        **{name: fixed.get(name, 1) for name in DEGREES},
+        num_devices=devices,
+        global_batch_size=job.global_batch_size,
+        microbatch_size=fixed.get("microbatch_size"),
+        zero_stage=fixed.get("zero_stage"),
+        virtual_stages=fixed.get("virtual_stages"),
+        recompute=Recompute(fixed["recompute"]).word if "recompute" in fixed else None,
+    )
+    devices, _, microbatch = devices_and_batch(spread, job.seq_len)
+    held = held_plan(spread, job, cluster.reached(devices), devices, microbatch)
+    axes = {**held.axes, **{name: value for name, value in fixed.items() if name not in (*DEGREES, "microbatch_size")}}
+    plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
+    notes = tuple(f"{name}=1 (the log does not say)" for name in ("tp", "pp", "cp") if name not in fixed)
+    if recompute == "selective" and job.trainer.shards_fully:  # torchtitan's default: by operator
+        layers = int(job.shape.num_layers) // int(plan.dims.pp)
+        job = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
+        plan = replace(plan, recompute=Recompute.FULL, recompute_layers=max(layers // 2, 1))
+        notes = (*notes, "selective activation checkpointing is taken as torchtitan's default, by operator")
+    return job, plan, (*notes, *notes_of(spread, held))
+
+
+def conventions_of(
+    run: RunLog, shape: TransformerShape, seq_len: int | None, devices: int | None
+) -> tuple[FlopConvention, ...]:
+    """How the log's TFLOP/s are counted; where the length is not said, at the model's usual and its longest first."""
+    lengths = list(_lengths(shape, LENGTHS)) if seq_len is None else [seq_len]
+    measured = run.measured
+    if not measured.flops_per_s > 0:
+        return ()
+    best: tuple[FlopConvention, ...] = ()
+    for length in lengths:
+        known = run.knowing(seq_len=length, num_devices=devices)
+        rate = known.measured.tokens_per_s / devices if devices else float("nan")
+        per_device = known.steady(known.device_tokens_per_s)
+        rate = float(per_device.mean()) if per_device.size else rate
+        if not rate > 0:
+            return ()
+        found = counted(shape, measured.flops_per_s / rate, length)
+        if found and (not best or abs(found[0].rel_error) < abs(best[0].rel_error) - SAME):
+            best = found
+    return best
+
+
+def _lengths(shape: TransformerShape, lengths: tuple[int, ...]) -> Iterator[int]:
+    longest = int(shape.max_positions or lengths[-1])
+    usual = usual_seq_len(shape)
+    yield from dict.fromkeys((usual, min(longest, 2 * usual), *(n for n in lengths if n <= longest)))
+
+
+def _check_model(shape: TransformerShape | None, reading: LaunchReading, path: str) -> None:
+    """The model given is the one that was launched. Raises ``InputError``."""
+    if shape is None or reading.shape is None:
+        return
+    said = {"num_layers": int(reading.shape.num_layers), "hidden_size": int(reading.shape.hidden_size)}
+    _compare(shape, said, path)
+
+
+def _check_sizes(shape: TransformerShape, arguments: Mapping[str, str], path: str) -> None:
+    """The same with an excerpt of a dump."""
+    said = {name: arguments[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size") if name in arguments}
+    _compare(shape, {name: int(value) for name, value in said.items() if value.isdigit() and len(value) < 12}, path)
+
+
+def _compare(shape: TransformerShape, said: Mapping[str, int], path: str) -> None:
+    fields = shape.fields()
+    for name, value in said.items():
+        given = fields.get(name)
+        if isinstance(given, int) and given != value:
+            must = f"{path} was trained with {name}={value}, and this model has {given}; must be the model of the log"
+            raise InputError("model", shape.name or "as given", must, f"--set {name}={value}")

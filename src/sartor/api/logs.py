@@ -1,0 +1,141 @@
+"""Training logs: a run held against the prediction for its plan, as far as log, launch file and caller say the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sartor.answers import LogDiagnosis
+from sartor.api.logged_plan import AskedPlan, LoggedPlan, conventions_of
+from sartor.api.models import Model, read
+from sartor.api.words import ClusterLike, GpuLike, device_counts, device_of, own_calibration_of
+from sartor.errors import NOT_GIVEN, InputError
+from sartor.hardware.catalog import gpu_names
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.step.results import step_source
+
+if TYPE_CHECKING:
+    from sartor.traces.logs.run_log import RunLog
+
+
+def diagnose_log(
+    log: str | Path,
+    *,
+    model: Model | None = None,
+    cluster: ClusterLike | None = None,
+    gpu: GpuLike | None = None,
+    launch: str | Path | None = None,
+    run: int | None = None,
+    num_devices: int | None = None,
+    global_batch_size: int | None = None,
+    seq_len: int | None = None,
+    dtype: str | None = None,
+    framework: str | None = None,
+    fix: Mapping[str, int | str] | None = None,
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
+) -> LogDiagnosis:
+    """Hold a training log against the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
+    which single fact of the plan, if it were otherwise, would bring the prediction nearest.
+
+    What the log does not say comes from ``launch`` (a launch file) or from the other arguments; ``fix`` names axes of
+    the plan (``{"tp": 8, "recompute": "full"}``); ``run`` is which run of a log that holds several, from 1 (the last
+    where it is not given). Raises ``InputError``.
+    """
+    from sartor.traces.logs.read import read_log
+
+    runs = read_log(log)
+    chosen = _chosen(runs, run).knowing(
+        num_devices=num_devices, global_batch_size=global_batch_size, seq_len=seq_len, dtype=dtype
+    )
+    where, warnings = _where(chosen, cluster, gpu)
+    asked = AskedPlan(
+        run=chosen,
+        path=str(log),
+        reading=None if model is None else read(model, set),
+        cluster=where,
+        fix=dict(fix or {}),
+        framework=framework,
+        launch=launch,
+    )
+    found = asked.launched() if asked.has_launch else asked.assembled()
+    return _held_against(found, asked, warnings, calibration)
+
+
+def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
+    if number is None:
+        return runs[-1]
+    if not 1 <= number <= len(runs):
+        raise InputError(
+            "run", number, f"the log holds {len(runs)} runs; must be from 1 to {len(runs)}", str(len(runs))
+        )
+    return runs[number - 1]
+
+
+def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster, list[str]]:
+    """The cluster asked for, else the usual one of the GPU that is named here or in the log."""
+    named = run.facts.get("gpu")
+    if cluster is not None:
+        found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    elif gpu is not None:
+        found = usual_cluster(device_of(gpu))
+    elif named in gpu_names():
+        found = usual_cluster(device_of(str(named)))
+    else:
+        said = f"the log's {named} is not in the catalogue" if named else "the log does not name its GPU"
+        raise InputError("cluster", NOT_GIVEN, f"{said}; name a cluster or a GPU", "dgx-h100")
+    family = str(named or "").split("_")[0]
+    names = [each.name for each in found.gpus]
+    other = family and not any(name.startswith(family) for name in names)
+    return found, [f"the log says {family.upper()}, the cluster has {', '.join(names)}"] if other else []
+
+
+def _held_against(
+    found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None
+) -> LogDiagnosis:
+    from sartor.plans.explain import explanations
+    from sartor.step.recipes import check_recipe
+
+    job, devices = found.job, int(found.plan.num_devices)
+    device_counts(devices, asked.cluster)
+    where = asked.cluster.reached(devices)
+    for each in where.gpus:
+        check_recipe(job.recipe, each)
+    run = asked.run.knowing(num_devices=devices, seq_len=job.seq_len, global_batch_size=job.global_batch_size)
+    measured = run.measured
+    if not measured.step_s > 0:
+        raise InputError("LOG", asked.path, "has no step time, and none follows from its rates; must say one")
+    own = own_calibration_of(calibration, where)
+    said = set(found.said) | (_SAID_BY_LAUNCH if found.whole else frozenset())
+    return LogDiagnosis(
+        path=asked.path,
+        trainer=run.title,
+        run=run.index + 1,
+        num_runs=run.num_runs,
+        measured=measured,
+        job=job,
+        cluster=where,
+        explanations=explanations(job, found.plan, where, measured, said=said, calibration=own),
+        conventions=conventions_of(run, job.shape, job.seq_len, devices),
+        said=found.said,
+        units=run.units,
+        warnings=(*warnings, *_several(run)),
+        assumptions=found.assumptions,
+        source=step_source(where, job.recipe.dtype, own),
+    )
+
+
+_SAID_BY_LAUNCH = frozenset(
+    {"tp", "pp", "cp", "dtype", "microbatch_size", "virtual_stages", "schedule", "zero_stage", "optimizer_offload"}
+    | {"recompute", "recompute_layers", "sequence_parallel", "dp_overlap", "tp_overlap", "fused_loss"}
+)
+"""What a launch that is whole leaves no doubt of."""
+
+
+def _several(run: RunLog) -> list[str]:
+    few = [f"only {run.measured.num_steps} steady steps"] if run.measured.num_steps < 3 else []
+    if run.num_runs == 1:
+        return few
+    return [*few, f"the log holds {run.num_runs} runs; this is number {run.index + 1} (--run chooses)"]

@@ -1,0 +1,85 @@
+"""``sartor diagnose``: where the time of a real run went, held against the prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.cli import options as o
+from sartor.cli.plan import parse_fix
+from sartor.cli.plan_options import Fix, LaunchOfRun
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(diagnose)
+
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LOG", help="Training log: Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf."
+    ),
+]
+ModelOfRun = Annotated[str | None, o.MODEL(help="Model that was trained, where the run does not say its sizes.")]
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "--run", metavar="N", parser=o.whole_number, help="Which run of a log with several. [default: the last]"
+    ),
+]
+DevicesOfRun = Annotated[
+    int | None, o.NUM_DEVICES(metavar="N", parser=o.whole_number, help="GPUs of the job, where the run does not say.")
+]
+
+
+def diagnose(
+    log: Run,
+    model: ModelOfRun = None,
+    cluster: o.ClusterOrGpu = None,
+    gpu: o.GpuOfCluster = None,
+    launch: LaunchOfRun = None,
+    run: Number = None,
+    num_devices: DevicesOfRun = None,
+    global_batch_size: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    dtype: o.DType = None,
+    framework: o.Framework = None,
+    fix: Fix = None,
+    set_: o.SetField = None,
+    calibration: o.Calibration = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """Hold a real run against the prediction for its plan: step time, memory, how its TFLOP/s are counted, and which
+    fact of the plan would explain the difference.
+
+    Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100`
+
+    Example: `sartor diagnose train.log --cluster dgx-h100 --launch train.sh`
+    """
+    from sartor import api
+    from sartor.report.log_view import log_body, log_view
+
+    found = api.diagnose_log(
+        log,
+        model=model,
+        cluster=cluster,
+        gpu=gpu,
+        launch=launch,
+        run=run,
+        num_devices=num_devices,
+        global_batch_size=global_batch_size,
+        seq_len=seq_len,
+        dtype=dtype,
+        framework=framework,
+        fix=parse_fix(fix) or None,
+        set=c.parse_sets(set_),
+        calibration=calibration,
+    )
+    c.answer("diagnose", log_body(found), as_json=json, out=out)
+    if not json:
+        c.show(log_view(found))

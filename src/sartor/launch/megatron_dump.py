@@ -1,0 +1,66 @@
+"""Megatron-LM's dump of its arguments at the head of a log, as the launch that it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from sartor.errors import InputError
+from sartor.launch.megatron_arguments import argument_names
+from sartor.launch.megatron_read import read_megatron
+from sartor.launch.plan import LaunchReading
+from sartor.launch.script import Command
+
+NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "global_batch_size")
+"""Without these a dump is an excerpt, and no launch can be read from it."""
+FLAGS = {
+    "fp8": "--fp8-format",
+    "fp4": "--fp4-format",
+    "add_bias_linear": "--disable-bias-linear",
+    "add_position_embedding": "--no-position-embedding",
+}
+"""Arguments whose flag has another name."""
+OLD = {
+    "checkpoint_activations": ("--recompute-granularity", "full", "--recompute-method", "uniform"),
+    "fp32_allreduce": ("--accumulate-allreduce-grads-in-fp32",),
+}
+"""Arguments of before 2022 in today's words."""
+
+
+def whole_dump(arguments: Mapping[str, str]) -> bool:
+    """Whether a dump has all that a launch needs."""
+    return all(name in arguments for name in NEEDED)
+
+
+def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReading:
+    """The launch that printed a dump of arguments. Raises `InputError` where the dump contradicts itself."""
+    said = num_devices or _devices(arguments)
+    words = [word for name, value in arguments.items() for word in _words(name, value)]
+    if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
+        words += ["--attention-backend", "unfused"]
+    return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=said))
+
+
+def _devices(arguments: Mapping[str, str]) -> int:
+    text = arguments.get("world_size", "")
+    if not re.fullmatch(r"\d{1,7}", text):
+        raise InputError(
+            "world_size", text or "not given", "must be in the log's dump of arguments", "--num-devices 64"
+        )
+    return int(text)
+
+
+def _words(name: str, value: str) -> Iterator[str]:
+    """One line of the dump as the words of a command line; nothing for what is at its default."""
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    switched_off = flag if name.startswith("add_") else f"--no-{name.replace('_', '-')}"
+    if name in OLD and value == "True":
+        yield from OLD[name]
+    elif value in ("None", ""):
+        return
+    elif value == "False":
+        yield from (switched_off,) if switched_off in argument_names() else ()
+    elif value == "True":
+        yield from (flag,) if flag in argument_names() and name not in FLAGS else ()
+    elif flag in argument_names():
+        yield from (flag, *re.sub(r"[\[\]',]", " ", value).split())

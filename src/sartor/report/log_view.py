@@ -1,0 +1,282 @@
+"""A training log held against its prediction, for the terminal and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sartor.json_types import JsonDict
+from sartor.plans.explain import Explanation, nearest
+from sartor.report.contract import plain
+from sartor.report.plan_body import TIME, cluster_body, degrees, priced_body
+from sartor.report.plan_words import PART_WORDS, devices_text, plan_words
+from sartor.report.table_estimate import notes, plain_table, section_title
+from sartor.report.words import count_text, interval_text, printable, signed_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import LogDiagnosis
+    from sartor.model.flop_conventions import FlopConvention
+
+SHOWN = 5
+"""Changes that the terminal lists."""
+AGREES = 4.0
+"""Misfit up to which a prediction agrees with a run: two standard deviations, of step and memory together."""
+
+
+def log_body(answer: LogDiagnosis) -> JsonDict:
+    """``diagnose`` of a log: measured and predicted, parts that add up to the measured step, and what would explain
+    the rest."""
+    run, predicted = answer.measured, answer.predicted
+    best = nearest(answer.explanations)
+    rest = run.step_s - (best[0].priced.step_s if best else predicted.step_s)
+    return {
+        "status": "inside" if answer.inside else "outside",
+        "log": {
+            "path": answer.path,
+            "trainer": answer.trainer,
+            "run": answer.run,
+            "num_runs": answer.num_runs,
+            "units": list(answer.units),
+            "said": dict(answer.said),
+        },
+        "measured": {
+            "step_s": run.step_s,
+            "mfu": answer.mfu,
+            "tokens_per_s": _number(run.tokens_per_s),
+            "spread": run.spread,
+            "num_steps": run.num_steps,
+            "warm_up": run.warm_up,
+            "flops_per_s": _number(run.flops_per_s),
+            "allocated_bytes": _number(run.allocated_bytes),
+            "reserved_bytes": _number(run.reserved_bytes),
+        },
+        "predicted": {
+            "step_s": predicted.step_s,
+            "low_s": predicted.low_s,
+            "high_s": predicted.high_s,
+            "source": answer.source.value,
+            "mfu": plain(predicted.step.mfu),
+            "tokens_per_s": answer.job.tokens_per_step / predicted.step_s,
+            "allocated_bytes": plain(predicted.footprint.allocated_bytes),
+            "reserved_bytes": plain(predicted.footprint.reserved_bytes),
+        },
+        "deviation": answer.deviation,
+        "cluster": cluster_body(answer.cluster, int(predicted.plan.num_devices)),
+        "plan": priced_body(predicted, answer.source.value),
+        "parts": _parts(answer, best[0] if best else None, rest),
+        "assigned_share": 1 - abs(rest) / run.step_s,
+        "unexplained_share": rest / run.step_s,
+        "flop_conventions": [_convention_body(each) for each in answer.conventions],
+        "explanations": [_explanation_body(each) for each in best],
+        "tried": [_explanation_body(each) for each in answer.explanations[1:]],
+        "warnings": list(answer.warnings),
+        "assumptions": list(answer.assumptions),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[JsonDict]:
+    """Parts of the predicted step, what the nearest change adds, and what is left; the seconds sum to the measured
+    step, the points to what MFU lacks of 100%."""
+    run, step = answer.measured, answer.predicted.step
+    ideal = answer.mfu * run.step_s
+    parts = [_part(answer, name.removesuffix("_s"), float(getattr(step, name))) for name in TIME]
+    parts[0]["points_of_mfu"] = 100 * (parts[0]["seconds"] - ideal) / run.step_s
+    if best is not None:
+        gained = best.priced.step_s - answer.predicted.step_s
+        change = f"{best.field}={best.value}"
+        parts.append(_part(answer, "plan", gained, evidence=[f"{change} instead of what was assumed"], fix=change))
+    return [*(part for part in parts if part["seconds"]), _part(answer, "unexplained", rest)]
+
+
+def _part(
+    answer: LogDiagnosis, kind: str, seconds: float, *, evidence: list[str] | None = None, fix: str = ""
+) -> JsonDict:
+    share = seconds / answer.measured.step_s
+    return {
+        "kind": kind,
+        "seconds": seconds,
+        "share": share,
+        "points_of_mfu": 100 * share,
+        "evidence": evidence or [],
+        "fix": fix or None,
+        "gain_s": max(seconds, 0.0) if fix else None,
+    }
+
+
+def _explanation_body(each: Explanation) -> JsonDict:
+    return {
+        "field": each.field,
+        "value": each.value,
+        "step_s": each.priced.step_s,
+        "low_s": each.priced.low_s,
+        "high_s": each.priced.high_s,
+        "allocated_bytes": plain(each.priced.footprint.allocated_bytes),
+        "reserved_bytes": plain(each.priced.footprint.reserved_bytes),
+        "misfit": each.misfit,
+        "plan": degrees(each.priced.plan),
+    }
+
+
+def _convention_body(each: FlopConvention) -> JsonDict:
+    return {
+        "attention": each.attention,
+        "recompute": each.recompute,
+        "embedding": each.embedding,
+        "head": each.head,
+        "seq_len": each.seq_len,
+        "flops_per_token": each.flops_per_token,
+        "rel_error": each.rel_error,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- terminal
+
+
+def log_view(answer: LogDiagnosis) -> RenderableType:
+    """The answer first: how fast, how fast predicted, how sure; then memory, the TFLOP/s, and what would explain it."""
+    parts: list[RenderableType] = [
+        Text(_heading(answer), style="bold"),
+        Text(_headline(answer)),
+        Text(_certainty(answer)),
+    ]
+    parts += [Text(line) for line in (*_memory(answer), *_rate(answer))]
+    parts += [section_title("Measured and predicted"), _table(answer)]
+    parts += _explained(answer)
+    parts += notes("Warnings", answer.warnings)
+    parts += notes("Units", answer.units)
+    return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
+
+
+def _heading(answer: LogDiagnosis) -> str:
+    job, plan = answer.job, answer.predicted.plan
+    run = f", run {answer.run} of {answer.num_runs}" if answer.num_runs > 1 else ""
+    return (
+        f"{printable(answer.path)}{run}: {answer.trainer} on {devices_text(answer.cluster, int(plan.num_devices))} "
+        f"({printable(answer.cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
+        f"{job.recipe.value}"
+    )
+
+
+def _headline(answer: LogDiagnosis) -> str:
+    run, predicted = answer.measured, answer.predicted
+    steps = count_text(run.num_steps, "steady step")
+    left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
+    told = interval_text(predicted.step_s, predicted.low_s, predicted.high_s)
+    return (
+        f"You reach {format_share(answer.mfu)} MFU; {format_share(float(predicted.step.mfu))} is predicted for this "
+        f"plan. A training step takes {format_seconds(run.step_s)} (median of {steps}, spread "
+        f"{format_share(run.spread)}{left}); predicted {told}."
+    )
+
+
+def _certainty(answer: LogDiagnosis) -> str:
+    run, predicted = answer.measured, answer.predicted
+    ratio = run.step_s / predicted.step_s - 1
+    faster = "slower" if ratio > 0 else "faster"
+    text = f"The run is {format_share(abs(ratio))} {faster} than predicted, "
+    if answer.inside and answer.explanations[0].misfit <= AGREES:
+        return f"{text}inside the 80% interval: step and memory agree with the plan."
+    if answer.inside:
+        return f"{text}inside the 80% interval, but the memory is that of another plan."
+    chance = math.erfc(abs(answer.deviation) / math.sqrt(2))
+    rare = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "less than 1 in a million"
+    return (
+        f"{text}{abs(answer.deviation):.1f} standard deviations outside: {rare} runs of exactly this plan would be as "
+        "far. Either the run loses time or a fact of the plan is another."
+    )
+
+
+def _memory(answer: LogDiagnosis) -> list[str]:
+    held = answer.predicted.footprint
+    pairs = (
+        ("allocated", answer.measured.allocated_bytes, float(held.allocated_bytes)),
+        ("reserved", answer.measured.reserved_bytes, float(held.reserved_bytes)),
+    )
+    said = [
+        f"{format_bytes(seen)} {word} ({format_bytes(told)} predicted, {signed_share(seen / told - 1)})"
+        for word, seen, told in pairs
+        if math.isfinite(seen)
+    ]
+    return [f"Peak memory: {', '.join(said)}."] if said else ["The log does not say its memory."]
+
+
+def _rate(answer: LogDiagnosis) -> list[str]:
+    run = answer.measured
+    if not math.isfinite(run.flops_per_s):
+        return []
+    printed = f"The {run.flops_per_s / 1e12:.3g} TFLOP/s per GPU that {answer.trainer} prints"
+    if not answer.conventions:
+        return [f"{printed} follow no convention that is known: they are not this model's FLOPs at this length."]
+    first, *others = answer.conventions
+    own = float(answer.predicted.step.model_flops) / answer.job.tokens_per_step
+    factor = first.factor(own)
+    also = f" (or: {'; '.join(each.words for each in others[:2])})" if others else ""
+    return [
+        f"{printed} count {first.words}{also}. Counted as sartor does (masked attention, no recomputation) they are "
+        f"{run.flops_per_s / factor / 1e12:.3g} TFLOP/s."
+    ]
+
+
+def _table(answer: LogDiagnosis) -> Table:
+    run, predicted = answer.measured, answer.predicted
+    table = plain_table("", "measured", "predicted", "difference")
+    rows: list[tuple[str, float, float, Callable[[float], str]]] = [
+        ("step", run.step_s, predicted.step_s, format_seconds)
+    ]
+    rows += [("tokens/s", run.tokens_per_s, answer.job.tokens_per_step / predicted.step_s, format_count)]
+    rows += [("MFU", answer.mfu, float(predicted.step.mfu), format_share)]
+    for name, seen, told, words in rows:
+        if math.isfinite(seen):
+            table.add_row(name, words(seen), words(told), signed_share(seen / told - 1))
+    for name in TIME:
+        seconds = float(getattr(predicted.step, name))
+        if seconds > 0.005 * predicted.step_s:
+            table.add_row(f"  of it {PART_WORDS.get(name, name)}", "", format_seconds(seconds), "")
+    return table
+
+
+def _explained(answer: LogDiagnosis) -> list[RenderableType]:
+    best, tried = nearest(answer.explanations), answer.explanations[1:]
+    parts: list[RenderableType] = [section_title("What would explain the rest"), Text(_verdict(answer, best))]
+    if not tried:
+        return parts
+    table = plain_table("if it were", "step", "allocated", "reserved", "misfit")
+    for each in (answer.explanations[0], *tried[:SHOWN]):
+        held = each.priced.footprint
+        table.add_row(
+            f"{each.field} {each.value}" if each.field else "as said",
+            format_seconds(each.priced.step_s),
+            format_bytes(float(held.allocated_bytes)),
+            format_bytes(float(held.reserved_bytes)),
+            f"{each.misfit:.1f}",
+        )
+    return [*parts, table]
+
+
+def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
+    tried = len(answer.explanations) - 1
+    if not best and answer.explanations[0].misfit <= AGREES:
+        return f"Nothing has to be: this is the plan {plan_words(answer.predicted.plan)}."
+    if not best:
+        return (
+            f"None of {tried} single changes of facts that nobody said does; what remains is not a matter of the plan."
+        )
+    first, *others = best
+    sentence = (
+        f"{first.field}={first.value} brings the prediction nearest: {format_seconds(first.priced.step_s)} and "
+        f"{format_bytes(float(first.priced.footprint.reserved_bytes))} reserved"
+    )
+    if others:
+        sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
+    still = "" if first.misfit < AGREES else " It is the nearest of single changes, but still far from the run."
+    return f"{sentence}.{still} Say it with --fix or --launch if it is so."

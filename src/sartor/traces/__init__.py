@@ -1,0 +1,1 @@
+"""What a run left behind: profiler traces and training logs."""

@@ -1,0 +1,118 @@
+"""Facts of the plan that a log says beside its steps: argument dumps, device meshes, names of configurations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+DUMPED = re.compile(r"^[^\n]{0,40}?\b([a-zA-Z]\w{1,60}) \.{3,60} ([^\n]{1,400})$", re.MULTILINE)
+"""A line of Megatron's dump of arguments: ``  hidden_size .......... 4096``."""
+
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "num_devices": (
+        r"using world size:\s{0,3}(\d{1,7})",
+        r"^NGPU=(\d{1,7})",
+        r"world_size\s{0,3}[=:]\s{0,3}(\d{1,7})",
+        r"starting with (\d{1,7}) processes",
+    ),
+    "tp": (r"tensor-model-parallel size:\s{0,3}(\d{1,6})",),
+    "pp": (r"pipeline-model-parallel size:\s{0,3}(\d{1,6})",),
+    "cp": (r"context-parallel size:\s{0,3}(\d{1,6})",),
+    "seq_len": (
+        r"sequence length\s{0,3}:?\s{0,3}(\d{1,9})",
+        r'"key": "(?:max_sequence_length|seq_length)", "value": (\d{1,9})',
+        r"--training\.seq_len[= ](\d{1,9})",
+    ),
+    "global_batch_size": (
+        r"global batch size (\d{1,9})",
+        r'"key": "global_batch_size", "value": (\d{1,9})',
+        r"train_batch_size\s{0,3}[.:=]{1,60}\s{0,3}(\d{1,9})",
+    ),
+    "microbatch_size": (
+        r"local batch size (\d{1,6})",
+        r"train_micro_batch_size_per_gpu\s{0,3}[.:=]{1,60}\s{0,3}(\d{1,6})",
+        r"--training\.(?:local_)?batch_size[= ](\d{1,6})",
+    ),
+    "zero_stage": (r"zero_optimization_stage\s{0,3}[.:=]{1,60}\s{0,3}([0-3])",),
+}
+WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "dtype": (
+        (r'recipe_name="?rowwise|[Ff]loat8 training active with rowwise', "fp8_rowwise"),
+        (r'converters="?float8"?|[Ff]loat8 (?:tensorwise )?(?:scaled )?training active', "fp8_current"),
+        (r"\bbf16_|precision: bf16|\bbfloat16 enabled", "bf16"),
+    ),
+    "recompute": (
+        (r"Applied full activation checkpointing", "full"),
+        (r"Applied selective activation checkpointing", "selective"),
+    ),
+}
+"""Words that stand for a choice; the first that is found."""
+GPUS: Mapping[str, str] = {
+    r"Tesla V100|\bV100-SXM2": "v100",
+    r"\bA100-SXM4-80GB|\bA100-SXM-80GB": "a100_sxm",
+    r"\bA100\b": "a100",
+    r"\bH100\b": "h100_sxm",
+    r"\bH200\b": "h200_sxm",
+    r"\bH800\b": "h800_sxm",
+    r"\bGB200\b": "gb200",
+    r"\bB200\b": "b200",
+    r"\bMI300X\b": "mi300x",
+}
+NAMED = {"pp": "pp", "tp": "tp", "cp": "cp", "ep": "ep", "mbs": "microbatch_size", "gbs": "global_batch_size"}
+_NAMED = re.compile(r"(?<![a-zA-Z0-9])(pp|tp|cp|ep|mbs|gbs|seq)(\d{1,9})(?![0-9])")
+_NODES = re.compile(r"(?<![a-zA-Z0-9])(\d{1,5})n(\d{1,3})g(?![a-zA-Z0-9])")
+LEAST_NAMED = 3
+"""Parts in the name of a configuration that make it one: ``pp4-cp1-ep8-mbs1``."""
+_MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([^\]]{1,200})\]")
+
+
+def arguments_in(text: str) -> dict[str, str]:
+    """The dump of Megatron's arguments."""
+    return {name: value.strip() for name, value in DUMPED.findall(text)}
+
+
+def facts_in(text: str) -> dict[str, int | str]:
+    """What the lines before the first step say of plan and job."""
+    found: dict[str, int | str] = {}
+    for line in text.splitlines():
+        found |= _configuration_name(line)
+    found |= _mesh(text)
+    for name, patterns in FACTS.items():
+        for pattern in patterns:
+            if match := re.search(pattern, text, re.MULTILINE):
+                found[name] = int(match[1])
+                break
+    for choices in (WORDS, {"gpu": tuple(GPUS.items())}):
+        for name, words in choices.items():
+            said = next((word for pattern, word in words if re.search(pattern, text)), None)
+            if said:
+                found[name] = said
+    return found
+
+
+def _configuration_name(line: str) -> dict[str, int | str]:
+    """``8n8g-h100/pp4-cp1-ep8-mbs1-gbs1024-seq4096``."""
+    parts = dict(_NAMED.findall(line))
+    if len(parts) < LEAST_NAMED:
+        return {}
+    found: dict[str, int | str] = {NAMED.get(name, "seq_len"): int(value) for name, value in parts.items()}
+    if nodes := _NODES.search(line):
+        found["num_devices"] = int(nodes[1]) * int(nodes[2])
+    return found
+
+
+def _mesh(text: str) -> dict[str, int | str]:
+    """torchtitan's device mesh: ``Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]``."""
+    match = _MESH.search(text)
+    if not match:
+        return {}
+    names = re.findall(r"\w{1,20}", match[1])
+    sizes = [int(size) for size in re.findall(r"\d{1,7}", match[2])]
+    mesh = dict(zip(names, sizes, strict=False))
+    found: dict[str, int | str] = {name: mesh[name] for name in ("tp", "pp", "cp", "ep") if name in mesh}
+    if all(name in ("dp_shard", "dp_replicate", "dp", "tp", "pp", "cp") for name in names):
+        total = 1
+        for size in sizes:
+            total *= size
+        found["num_devices"] = total
+    return found

@@ -1,0 +1,183 @@
+"""What the trainers print: one table of patterns each, with the unit of every number.
+
+Sources (2026-11-23): megatron/training/training.py ``training_log`` and ``report_memory``; torchtitan
+components/metrics.py; deepspeed/utils/timer.py ``ThroughputTimer`` and runtime/pipe/engine.py; litgpt/pretrain.py;
+nanotron trainer.py ``train_step_logs``; NeMo lightning/pytorch/callbacks/progress_printer.py; MLPerf's mlperf_logging;
+published logs in issues (huggingface/nanotron 23, 390; NVIDIA-NeMo/Speech 14850; deepspeedai/DeepSpeed 2629).
+The trainers' sources are recalled, the published lines were read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from sartor.units import GIB
+
+NUMBER = r"([0-9][0-9,]{0,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?)"
+HUMAN = NUMBER + r"([KMGTB]?)"
+"""A number with the suffix of thousands that nanotron prints."""
+MEGABYTES = 2.0**20
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One number of a line: the quantity it is of, where it stands, and its unit in SI."""
+
+    of: str
+    """``step_s``, ``tokens_per_s``, ``device_tokens_per_s``, ``samples_per_s``, ``flops_per_s``, ``allocated_bytes``,
+    ``reserved_bytes``, or a fact of whole numbers (``global_batch_size``)."""
+    where: re.Pattern[str]
+    unit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFormat:
+    """How one trainer prints its steps."""
+
+    trainer: str
+    title: str
+    marks: tuple[str, ...]
+    """Words that every line of a step holds."""
+    iteration: re.Pattern[str]
+    readings: tuple[Reading, ...]
+    beside: tuple[Reading, ...] = ()
+    """On lines of their own, said of the step before."""
+    counts_samples: bool = False
+    """The iteration is a number of samples."""
+    clock: re.Pattern[str] | None = None
+    """The time at which a line was printed, where that alone tells how long steps take."""
+    units: tuple[str, ...] = field(default_factory=tuple)
+
+
+def reading(of: str, before: str, unit: float = 1.0, after: str = "", number: str = NUMBER) -> Reading:
+    return Reading(of=of, where=re.compile(before + r"\s{0,12}" + number + after), unit=unit)
+
+
+_CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{3,6})")
+
+MEGATRON = LogFormat(
+    trainer="megatron",
+    title="Megatron-LM",
+    marks=("elapsed time per iteration (ms)",),
+    iteration=re.compile(r"iteration\s{1,12}(\d{1,12})\s{0,3}/"),
+    readings=(
+        reading("step_s", r"elapsed time per iteration \(ms\):", 1e-3),
+        reading("flops_per_s", r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|TFLOPS per GPU):", TERA),
+        reading("samples_per_s", r"samples per second:"),
+        reading("device_tokens_per_s", r"tokens per gpu per second \(tgs\):"),
+        reading("global_batch_size", r"global batch size:"),
+        reading("reserved_bytes", r"mem usages:", GIB),
+    ),
+    beside=(
+        reading("allocated_bytes", r"memory \(MB\).{0,80}max allocated:", MEGABYTES),
+        reading("reserved_bytes", r"memory \(MB\).{0,140}max reserved:", MEGABYTES),
+        reading("flops_per_s", r"GPU utilization:", TERA, after=r"\s{0,2}MODEL_TFLOP/s/GPU"),
+    ),
+    units=("step time: mean of the steps since the line before", "memory: MB of 2^20 bytes, rank that prints"),
+)
+TORCHTITAN = LogFormat(
+    trainer="torchtitan",
+    title="torchtitan",
+    marks=("step:", "tps:"),
+    iteration=re.compile(r"step:\s{1,8}(\d{1,12})"),
+    readings=(
+        reading("device_tokens_per_s", r"tps:"),
+        reading("flops_per_s", r"tflops:", TERA),
+        reading("reserved_bytes", r"memory:", GIB, after=r"GiB"),
+    ),
+    clock=_CLOCK,
+    units=("tps: tokens per second and GPU, mean since the line before", "memory: peak reserved by the allocator"),
+)
+DEEPSPEED = LogFormat(
+    trainer="deepspeed",
+    title="DeepSpeed",
+    marks=("SamplesPerSec=", "MemAllocated="),
+    iteration=re.compile(r"(?:global_step=|\] \d{1,9}/)(\d{1,12})"),
+    readings=(
+        reading("samples_per_s", r"(?:CurrSamplesPerSec|[^g]SamplesPerSec)="),
+        reading("allocated_bytes", r"MaxMemAllocated=", GIB),
+    ),
+    units=("samples/s: of the whole job, of the last step", "memory: peak allocated, GB of 2^30 bytes"),
+)
+DEEPSPEED_PIPELINE = LogFormat(
+    trainer="deepspeed",
+    title="DeepSpeed (pipeline engine)",
+    marks=("iter time (s):", "samples/sec:"),
+    iteration=re.compile(r"steps?:\s{0,8}(\d{1,12})"),
+    readings=(reading("step_s", r"iter time \(s\):"), reading("samples_per_s", r"samples/sec:")),
+    units=("step time: mean of the steps since the line before",),
+)
+LITGPT = LogFormat(
+    trainer="fsdp",
+    title="litgpt",
+    marks=("iter time:", " ms"),
+    iteration=re.compile(r"\bstep\s{1,8}(\d{1,12})"),
+    readings=(reading("step_s", r"iter time:", 1e-3, after=r"\s?ms"),),
+    beside=(reading("allocated_bytes", r"Memory used:", 1e9, after=r" GB"),),
+    units=(
+        "iter time: of the iteration that is printed, which ends with the host waiting for the GPU; taken for the "
+        "step's time, as earlier microbatches are queued without waiting",
+    ),
+)
+NANOTRON = LogFormat(
+    trainer="megatron",
+    title="nanotron",
+    marks=("elapsed_time_per_iteration_ms:",),
+    iteration=re.compile(r"iteration:\s{0,8}(\d{1,12})\s{0,3}/"),
+    readings=(
+        reading("step_s", r"elapsed_time_per_iteration_ms:", 1e-3, number=HUMAN),
+        reading("tokens_per_s", r"tokens_per_sec:", number=HUMAN),
+        reading("device_tokens_per_s", r"tokens_per_sec_per_gpu:", number=HUMAN),
+        reading("flops_per_s", r"hardware_tflops_per_gpu:", TERA, number=HUMAN),
+        reading("global_batch_size", r"global_batch_size:", number=HUMAN),
+        reading("reserved_bytes", r"cuda_max_memory_reserved:", number=HUMAN),
+    ),
+    units=("three digits are printed, so no step is known to better than 0.5%", "TFLOP/s: hardware_tflops_per_gpu"),
+)
+NEMO = LogFormat(
+    trainer="nemo",
+    title="NeMo",
+    marks=("train_step_timing in s",),
+    iteration=re.compile(r"(?:iteration |global_step[=:]\s?)(\d{1,12})"),
+    readings=(
+        reading("step_s", r"train_step_timing in s[=:]"),
+        reading("flops_per_s", r"TFLOPS_per_GPU[=:]", TERA),
+        reading("global_batch_size", r"global_batch_size[=:]"),
+        reading("reserved_bytes", r"max_memory_reserved[=:]"),
+        reading("allocated_bytes", r"max_memory_allocated[=:]"),
+    ),
+    units=("step time: of the last step",),
+)
+MLPERF = LogFormat(
+    trainer="nemo",
+    title="MLPerf (:::MLLOG)",
+    marks=(":::MLLOG", "samples_count"),
+    iteration=re.compile(
+        r'"key": "(?:tracked_stats|train_loss|reduced_train_loss)".{0,400}?"samples_count": (\d{1,12})'
+    ),
+    readings=(
+        reading("step_s", r'"(?:train_step_time|train_step_timing)":'),
+        reading("samples_per_s", r'"throughput":'),
+    ),
+    counts_samples=True,
+    clock=re.compile(r'"time_ms": (\d{10,16})'),
+    units=("step time: train_step_time, or samples over throughput",),
+)
+PITH = LogFormat(
+    trainer="torchtitan",
+    title="pith-train",
+    marks=("step-time", "tokens-per-second"),
+    iteration=re.compile(r"step (\d{1,12})/"),
+    readings=(
+        reading("step_s", r"step-time", after=r" sec"),
+        reading("tokens_per_s", r"tokens-per-second"),
+        reading("allocated_bytes", r"peak-gpu-memory", 1e9, after=r" GB"),
+    ),
+    units=("tokens/s: of the whole job", "memory: GB of 1e9 bytes; whether allocated or reserved is not said"),
+)
+FORMATS = (MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, PITH)
+
+RANK = re.compile(r"^\s{0,4}(?:\[(?:default|rank)?(\d{1,6})\]:|(\d{1,6}): )")
+"""The rank that a launcher puts before each line; lines of the first one count."""

@@ -1,0 +1,241 @@
+"""A training log as the runs it holds: the trainer is found by its lines, none is assumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from sartor.bounded import read_bytes
+from sartor.errors import InputError
+from sartor.traces.logs.facts import arguments_in, facts_in
+from sartor.traces.logs.formats import FORMATS, MEGATRON, RANK, LogFormat, Reading
+from sartor.traces.logs.run_log import RunLog
+from sartor.units import FloatArray, IntArray
+
+MAX_LOG_BYTES = 200_000_000
+"""Largest log that is read."""
+LONGEST_LINE = 4000
+"""Characters of a line that are looked at."""
+MOST_HEADER = 2_000_000
+"""Characters before the first step of a run in which facts are looked for."""
+LARGEST = 1e30
+"""Any number above is not one that a trainer prints."""
+MUST = "must be a training log: Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron or MLPerf (:::MLLOG)"
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,12}m")
+_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
+    """Every run of a log, in order; a run ends where the iteration goes back. Raises `InputError`."""
+    data = read_bytes(Path(path), field, "must be a training log", most=MAX_LOG_BYTES)
+    return parse_log(_COLOURS.sub("", data.decode(errors="replace")), str(path), field)
+
+
+def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
+    """The runs of a log's text. Raises `InputError` where it holds no step of any known trainer."""
+    lines = text.splitlines()
+    form = _format_of(lines)
+    if form is None:
+        raise InputError(field, name, f"holds no line of a training step that is known; {MUST}")
+    made = [_run(form, part) for part in _parts(form, lines)]
+    known = [run for run in made if any(np.isfinite(rate).any() for rate in _rates(run))]
+    if not known:
+        raise InputError(field, name, f"has {form.title} lines but no step time in them; must hold at least one step")
+    return tuple(replace(run, index=index, num_runs=len(known)) for index, run in enumerate(known))
+
+
+def _rates(run: RunLog) -> tuple[FloatArray, ...]:
+    """Any of these tells how fast it ran."""
+    return run.step_s, run.tokens_per_s, run.device_tokens_per_s, run.samples_per_s
+
+
+def is_log(text: str) -> bool:
+    """Whether a text has lines of steps of a known trainer."""
+    return _format_of(text.splitlines()) is not None
+
+
+@dataclass(slots=True)
+class _Part:
+    """One run's lines: the text before its first step, and its steps."""
+
+    header: list[str] = field(default_factory=list)
+    steps: list[tuple[int, str]] = field(default_factory=list)
+    beside: dict[int, list[str]] = field(default_factory=dict)
+
+
+def _format_of(lines: Sequence[str]) -> LogFormat | None:
+    """The format whose step lines are the most."""
+    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in FORMATS]
+    best, form = max(counts, key=lambda each: each[0])
+    return form if best else None
+
+
+def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_Part]:
+    part, rank, before = _Part(), None, -1
+    waiting: list[str] = []
+    for line in lines:
+        step = all(mark in line for mark in form.marks)
+        if not step:
+            waiting.append(line[:LONGEST_LINE])
+            continue
+        line = line[:LONGEST_LINE]
+        found = form.iteration.search(line)
+        said = RANK.match(line)
+        rank = rank if rank is not None or said is None else said[0]
+        if found is None or (said is not None and said[0] != rank):
+            continue
+        iteration = int(found[1])
+        if part.steps and iteration < before:
+            yield part
+            part, waiting = _Part(header=waiting), []
+        elif part.steps:
+            part.beside.setdefault(before, []).extend(waiting)
+        else:
+            part.header += waiting
+        waiting, before = [], iteration
+        part.steps.append((iteration, line))
+    if part.steps:
+        part.beside.setdefault(before, []).extend(waiting)
+        yield part
+
+
+def _run(form: LogFormat, part: _Part) -> RunLog:
+    iterations = sorted({iteration for iteration, _ in part.steps})
+    row = {iteration: i for i, iteration in enumerate(iterations)}
+    columns: dict[str, FloatArray] = {}
+
+    def put(readings: Sequence[Reading], iteration: int, line: str) -> None:
+        for each in readings:
+            value = _value(each, line)
+            column = columns.setdefault(each.of, np.full(len(iterations), np.nan))
+            if value is not None and np.isnan(column[row[iteration]]):
+                column[row[iteration]] = value
+
+    for iteration, line in part.steps:
+        put(form.readings, iteration, line)
+    for line in part.header:
+        put(form.beside, iterations[0], line)
+    for iteration, after in part.beside.items():
+        for line in after:
+            put(form.beside, iteration, line)
+    header = "\n".join(part.header)[:MOST_HEADER]
+    facts = facts_in(header)
+    batch = columns.pop("global_batch_size", None)
+    if batch is not None and np.isfinite(batch).any():
+        facts["global_batch_size"] = int(batch[np.isfinite(batch)][-1])
+    return _derived(
+        form, np.array(iterations), columns, _clock(form, part, row), facts, arguments_in(header), _year(part)
+    )
+
+
+def _value(each: Reading, line: str) -> float | None:
+    found = each.where.search(line)
+    if found is None:
+        return None
+    scale = _SUFFIX[found[2]] if each.where.groups > 1 else 1.0
+    value = float(found[1].replace(",", "")) * scale * each.unit
+    return value if 0 < value < LARGEST else None
+
+
+def _clock(form: LogFormat, part: _Part, row: dict[int, int]) -> FloatArray:
+    """When each step's line was printed, in seconds."""
+    times = np.full(len(row), np.nan)
+    for iteration, line in part.steps if form.clock else ():
+        found = form.clock.search(line) if form.clock else None
+        if found and np.isnan(times[row[iteration]]):
+            times[row[iteration]] = _seconds(found[1])
+    return times
+
+
+def _seconds(text: str) -> float:
+    if text.isdigit():
+        return int(text) / 1e3
+    try:
+        return datetime.fromisoformat(text.replace(",", ".")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float("nan")
+
+
+def _derived(
+    form: LogFormat,
+    iteration: IntArray,
+    columns: dict[str, FloatArray],
+    clock: FloatArray,
+    facts: dict[str, int | str],
+    arguments: dict[str, str],
+    year: str,
+) -> RunLog:
+    """The run, with what follows from what its lines say: seconds from samples, tokens or, last, the clock."""
+    empty = np.full(iteration.size, np.nan)
+    facts = {**_from_arguments(arguments), **facts}
+    batch = facts.get("global_batch_size")
+    if form.counts_samples and isinstance(batch, int) and batch > 0:
+        iteration = iteration // batch
+    run = RunLog(
+        trainer=_trainer(form, arguments, year),
+        title="Megatron-DeepSpeed" if arguments.get("deepspeed") == "True" else form.title,
+        iteration=iteration,
+        step_s=columns.get("step_s", empty),
+        tokens_per_s=columns.get("tokens_per_s", empty),
+        device_tokens_per_s=columns.get("device_tokens_per_s", empty),
+        samples_per_s=columns.get("samples_per_s", empty),
+        flops_per_s=columns.get("flops_per_s", empty),
+        allocated_bytes=columns.get("allocated_bytes", empty),
+        reserved_bytes=columns.get("reserved_bytes", empty),
+        facts=facts,
+        arguments=arguments,
+        units=form.units,
+    ).knowing()
+    return replace(run, step_s=_between(clock, iteration)).knowing() if np.isnan(run.step_s).all() else run
+
+
+def _between(clock: FloatArray, iteration: IntArray) -> FloatArray:
+    """Seconds per step from the times at which lines were printed."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        passed = np.diff(clock, prepend=np.nan) / np.diff(iteration, prepend=iteration[0])
+    found: FloatArray = np.where((passed > 0) & np.isfinite(passed), passed, np.nan)
+    return found
+
+
+ARGUMENTS = {
+    "num_devices": "world_size",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "microbatch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "seq_len": "seq_length",
+}
+"""Facts by the names of Megatron's arguments."""
+
+
+def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
+    said = {name: arguments.get(of, "") for name, of in ARGUMENTS.items()}
+    found: dict[str, int | str] = {name: int(value) for name, value in said.items() if re.fullmatch(r"\d{1,12}", value)}
+    return found
+
+
+def _trainer(form: LogFormat, arguments: dict[str, str], year: str) -> str:
+    """As ``--framework`` calls it, with the year as its release; Megatron's forks are told by their arguments, as are
+    its releases before 2022."""
+    if form is MEGATRON and ("checkpoint_activations" in arguments or "DDP_impl" in arguments):
+        year = year or "2021"
+    fork = form is MEGATRON and arguments.get("deepspeed") == "True"
+    name = "megatron-deepspeed" if fork else form.trainer
+    return f"{name}@{year}" if year else name
+
+
+_YEAR = re.compile(r"(?<!\d)(20[12]\d)-\d\d-\d\d[ T]")
+
+
+def _year(part: _Part) -> str:
+    """The year in which the first step was printed."""
+    found = _YEAR.search(part.steps[0][1])
+    return found[1] if found else ""

@@ -1,0 +1,105 @@
+"""Logs as each trainer prints them, of runs made up here: six steps, the first one slow."""
+
+from __future__ import annotations
+
+TIMES = (9.0, 2.02, 2.0, 1.98, 2.01, 1.99)
+DUMP = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 11008,
+    "num_attention_heads": 32,
+    "seq_length": 4096,
+    "max_position_embeddings": 4096,
+    "micro_batch_size": 1,
+    "global_batch_size": 64,
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 2,
+    "world_size": 16,
+    "bf16": True,
+    "fp8": None,
+    "swiglu": True,
+    "use_distributed_optimizer": True,
+    "sequence_parallel": True,
+    "overlap_grad_reduce": True,
+    "add_bias_linear": False,
+    "use_rotary_position_embeddings": True,
+    "position_embedding_type": "rope",
+    "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True,
+    "vocab_size": 32000,
+    "recompute_granularity": "selective",
+}
+
+
+def dump(**changed: object) -> str:
+    lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in {**DUMP, **changed}.items()]
+    return "\n".join(["---- arguments ----", *lines, "---- end of arguments ----", ""])
+
+
+def megatron(times: tuple[float, ...] = TIMES, batch: int = 64, memory_mb: float = 40000.0) -> str:
+    lines = [
+        f" [2025-03-01 10:00:{i:02d}] iteration {i:8d}/     100 | consumed samples: {i * batch:12d} | elapsed time per "
+        f"iteration (ms): {1e3 * t:.1f} | throughput per GPU (TFLOP/s/GPU): {400 / max(t, 1):.1f} | lr: 1e-6 | "
+        f"global batch size: {batch:5d} | lm loss: 2.0E+00 | grad norm: 6.9 | number of nan iterations:   0 |"
+        for i, t in enumerate(times, start=1)
+    ]
+    report = (
+        f"[Rank 0] (after 1 iterations) memory (MB) | allocated: 30000.0 | max allocated: {memory_mb} | "
+        f"reserved: 45000.0 | max reserved: {memory_mb + 5000}"
+    )
+    return "\n".join([lines[0], report, *lines[1:], ""])
+
+
+def torchtitan(times: tuple[float, ...] = TIMES, coloured: bool = False) -> str:
+    at, lines = 0.0, []
+    for i, t in enumerate(times):
+        at += 10 * t
+        clock = f"2025-06-04 11:{int(at // 60):02d}:{at % 60:06.3f}".replace(".", ",")
+        text = f"step: {1 + 10 * i:2d}  loss: 10.4260  memory: 30.89GiB(32.51%)  tps: {8192 / t:,.0f}  tflops: 367.39"
+        colour = "\x1b[31m" if coloured else ""
+        lines.append(
+            f"[rank0]:[titan] {clock} - root - INFO - {colour}{text}  mfu: 37.15%{colour and chr(27) + '[39m'}"
+        )
+        lines.append(f"[rank1]:[titan] {clock} - root - INFO - {text}  mfu: 37.15%")
+    head = "[rank0]:[titan] 2025-06-04 11:00:00,000 - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]\n"
+    return head + "\n".join(lines) + "\n"
+
+
+LOGS = {
+    "megatron": megatron(),
+    "torchtitan": torchtitan(),
+    "deepspeed": "train_batch_size ............................. 64\n"
+    + "".join(
+        f"[2023-12-20 08:26:2{i},101] [INFO] [timer.py:260:stop] epoch=0/micro_step={i}/global_step={i}, "
+        f"RunningAvgSamplesPerSec=9.9, CurrSamplesPerSec={64 / t}, MemAllocated=1.75GB, MaxMemAllocated=22.6GB\n"
+        for i, t in enumerate(TIMES, start=1)
+    ),
+    "deepspeed pipeline": "".join(
+        f"steps: {i} loss: 5.9 iter time (s): {t} samples/sec: {64 / t}\n" for i, t in enumerate(TIMES, start=1)
+    ),
+    "litgpt": "".join(
+        f"Epoch 1 | iter {16 * i} step {i} | loss train: 8.515, val: n/a | iter time: {1e3 * t:.2f} ms (step) "
+        "remaining time: 909 days, 3:20:37\n"
+        for i, t in enumerate(TIMES, start=1)
+    ),
+    "nanotron": "".join(
+        f"10/17/2025 16:31:5{i} [INFO|DP=0|PP=0|TP=0]: iteration: {i} / 100 | consumed_tokens: 85.8G | "
+        f"elapsed_time_per_iteration_ms: {t:.3g}K | tokens_per_sec: {131.072 / t:.3g}K | tokens_per_sec_per_gpu: "
+        f"{16.384 / t:.3g}K | global_batch_size: 64 | lm_loss: 2.38 | model_tflops_per_gpu: 38.3 | "
+        "hardware_tflops_per_gpu: 38.3 | grad_norm: 1.25 | cuda_max_memory_reserved: 30G\n"
+        for i, t in enumerate(TIMES, start=1)
+    ),
+    "nemo": "".join(
+        f" 0: Training epoch 0, iteration {i}/29 | lr: 5.389e-06 | global_batch_size: 64 | global_step: {i} | "
+        f"max_memory_reserved: 57466159104 | max_memory_allocated: 53930270720 | train_step_timing in s: {t} | "
+        "TFLOPS_per_GPU: 48.58\n"
+        for i, t in enumerate(TIMES, start=1)
+    ),
+    "mlperf": ':::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "POINT_IN_TIME", '
+    '"key": "global_batch_size", "value": 64, "metadata": {"lineno": 1}}\n'
+    + "".join(
+        f':::MLLOG {{"namespace": "", "time_ms": {1700000000000 + 9000 * i}, "event_type": "POINT_IN_TIME", '
+        f'"key": "tracked_stats", "value": {{"train_step_time": {t}}}, "metadata": {{"samples_count": {64 * i}}}}}\n'
+        for i, t in enumerate(TIMES, start=1)
+    ),
+}

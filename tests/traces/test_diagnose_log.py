@@ -1,0 +1,157 @@
+"""``sartor diagnose`` of a log: measured beside predicted, the convention of its TFLOP/s, the fact that explains it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.conftest import Ran
+from sartor import api
+from sartor.answers import LogDiagnosis
+from sartor.errors import InputError
+from sartor.model.flop_conventions import counted, flop_conventions
+from sartor.model.training import Recompute
+from sartor.plans.explain import explanations, nearest
+from sartor.step.measured import MeasuredRun
+from traces.logs_made import dump, megatron, torchtitan
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text(dump() + megatron())
+    return path
+
+
+def diagnosed(path: Path, **asked: Any) -> LogDiagnosis:
+    return api.diagnose_log(path, **{"gpu": "h100", **asked})
+
+
+def test_the_prediction_is_that_of_the_launch_that_the_dump_describes(log: Path, tmp_path: Path) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(
+        "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+        "--ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
+        "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+        "--bf16 --swiglu --use-distributed-optimizer --sequence-parallel --overlap-grad-reduce --disable-bias-linear "
+        "--position-embedding-type rope --normalization RMSNorm --untie-embeddings-and-output-weights "
+        "--vocab-size 32000 --recompute-granularity selective"
+    )
+    linted = api.lint_launch(launch, "dgx-h100", search=False)
+    found = diagnosed(log)
+    assert found.predicted.step_s == linted.priced.step_s
+    assert found.predicted.plan == linted.priced.plan
+    assert diagnosed(log, launch=launch).predicted.step_s == linted.priced.step_s
+
+
+def test_seconds_of_the_parts_sum_to_the_measured_step(log: Path, sartor: Callable[..., Ran]) -> None:
+    done = sartor("diagnose", log, "--gpu", "h100", "--json")
+    body = json.loads(done.out)
+    assert done.code == 0
+    assert body["schema"] == "sartor/diagnose/1"
+    assert sum(part["seconds"] for part in body["parts"]) == pytest.approx(body["measured"]["step_s"])
+    points = sum(part["points_of_mfu"] for part in body["parts"])
+    assert points == pytest.approx(100 * (1 - body["measured"]["mfu"]))
+    assert body["predicted"]["low_s"] < body["predicted"]["step_s"] < body["predicted"]["high_s"]
+
+
+def test_the_terminal_says_the_answer_first(log: Path, sartor: Callable[..., Ran]) -> None:
+    done = sartor("diagnose", log, "--gpu", "h100")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert any(line.startswith("You reach ") for line in lines[1:4])
+
+
+@pytest.mark.parametrize("field", ["recompute", "microbatch_size", "zero_stage"])
+def test_a_changed_fact_is_the_change_that_explains_it(field: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(torchtitan())
+    found = diagnosed(path, model="llama-3.1-8b", seq_len=8192, global_batch_size=16)
+    base = found.explanations[0]
+    other = {
+        "recompute": replace(base.priced.plan, recompute=Recompute.FULL),
+        "microbatch_size": replace(base.priced.plan, microbatch_size=2, num_microbatches=1),
+        "zero_stage": replace(base.priced.plan, zero_stage=1),
+    }[field]
+    truth = explanations(base.job, other, found.cluster, MeasuredRun(step_s=1.0))[0].priced
+    run = MeasuredRun(step_s=truth.step_s, reserved_bytes=float(truth.footprint.reserved_bytes))
+    assert nearest(explanations(base.job, base.priced.plan, found.cluster, run))[0].field == field
+
+
+def test_a_run_as_predicted_needs_no_explanation(log: Path) -> None:
+    found = diagnosed(log)
+    as_said = found.predicted
+    run = MeasuredRun(step_s=as_said.step_s, reserved_bytes=float(as_said.footprint.reserved_bytes))
+    assert nearest(explanations(found.job, as_said.plan, found.cluster, run)) == ()
+
+
+def test_every_convention_finds_itself() -> None:
+    shape = api.read("llama-3.1-8b").shape
+    for each in flop_conventions(shape, 8192):
+        found = counted(shape, each.flops_per_token, 8192)
+        assert any(abs(other.flops_per_token / each.flops_per_token - 1) < 1e-12 for other in found)
+        assert abs(found[0].rel_error) < 1e-12
+
+
+def test_the_length_follows_from_the_rate_that_is_printed(tmp_path: Path) -> None:
+    shape = api.read("llama-3.1-8b").shape
+    full = next(each for each in flop_conventions(shape, 8192) if each.attention == "full")
+    path = tmp_path / "train.log"
+    text = torchtitan((9.0, *(2.0,) * 5))
+    path.write_text(text.replace("tflops: 367.39", f"tflops: {full.flops_per_token * 4096 / 1e12:.2f}"))
+    found = diagnosed(path, model="llama-3.1-8b")
+    assert found.job.seq_len == 8192
+    assert found.conventions[0].words == "full attention, recomputation not counted, embedding not counted"
+
+
+def test_the_convention_of_deepspeed_s_count_includes_recomputation() -> None:
+    """Narayanan et al. 2021 (arXiv 2104.04473, eq. 3): 96 B s l h^2 (1 + s/6h + v/16lh), four forward passes."""
+    shape = api.read("gpt3-175b").shape
+    s, h, layers, v = 2048, 12288, 96, int(shape.vocab_size)
+    flops = 96 * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    found = counted(shape, flops, s)
+    assert found[0].recompute
+    assert found[0].attention == "full"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a model that was not trained": ({"model": "llama-3.1-70b"}, "was trained with num_layers=32"),
+    "a run that is not there": ({"run": 2}, "the log holds 1 runs"),
+    "a plan beside the dump": ({"fix": {"tp": 4}}, "dump of arguments says the plan"),
+    "a cluster of other size": ({"num_devices": 6}, "must be a multiple of tp x pp x cp = 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_contradicts_the_log_is_one_sentence(case: str, log: Path) -> None:
+    asked, sentence = REFUSED[case]
+    with pytest.raises(InputError, match=sentence) as caught:
+        diagnosed(log, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_of_another_kind_is_exit_code_2(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    path = tmp_path / "other.log"
+    path.write_text("epoch 1 loss 3.0\n" * 20)
+    done = sartor("diagnose", path, "--gpu", "h100", "--json")
+    assert done.code == 2
+    assert "training log" in json.loads(done.out)["error"]["must"]
+
+
+def test_without_a_model_or_sizes_the_missing_model_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(torchtitan())
+    with pytest.raises(InputError, match="does not say the model's sizes"):
+        diagnosed(path)
+
+
+def test_times_that_are_no_times_do_not_reach_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(dump() + megatron((9.0, 2.0, 0.0, 2.0, 2.0)))
+    assert np.isfinite(diagnosed(path).measured.step_s)
