@@ -10,6 +10,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.read.schedule_json import read_schedule_problem, schedule_problem
+from sartor.schedules import solve
 
 GOOD: dict[str, Any] = {
     "name": "two",
@@ -31,6 +32,17 @@ def test_an_instance_is_read() -> None:
         (0, "TC", 8, 5),
         ("b", "Nop", 0, 0),
     ]
+
+
+def test_what_all_operators_share_bounds_the_schedule_and_is_free_where_it_is_not_named() -> None:
+    shared = schedule_problem(GOOD | {"shared": {"links": 3, "hbm": 11}})
+    assert (schedule_problem(GOOD).shared, shared.shared) == ((), (("hbm", 11), ("links", 3)))
+    assert [(r.makespan, r.lower_bound, r.held_by) for r in map(solve, (schedule_problem(GOOD), shared))] == [
+        (5, 5, ""),
+        (11, 11, "hbm"),
+    ]
+    with pytest.raises(InputError, match=r"shared\.hbm=-1: must be a whole number"):
+        schedule_problem(GOOD | {"shared": {"hbm": -1}})
 
 
 def test_every_reference_instance_is_read(shared_dir: Path) -> None:

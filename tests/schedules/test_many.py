@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from accelerators import accelerators
+from accelerators import TPU, accelerators
 from sartor.cost.chip.area import published_grid
+from sartor.cost.chip.operator_latency import Fused
+from sartor.cost.collective.ring import link_time_s
 from sartor.designs.space import taken
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.edit import edit_fields
@@ -16,9 +20,12 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
-from sartor.schedules.from_graph import UNIT_S, schedule_problem, schedule_problems
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator, OperatorGraph
+from sartor.schedules.check import violations
+from sartor.schedules.from_graph import UNIT_S, fuse_graph, schedule_problem, schedule_problems
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.schedules.solve import solve
+from sartor.units import Floats
 from strategies import shapes
 
 
@@ -35,6 +42,29 @@ def test_floor_bound_optimum_and_running_in_turn_stand_in_this_order(
     assert bounds.lower[0] <= found.makespan <= bounds.upper[0]
 
 
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(shapes(), accelerators(), st.booleans(), st.sampled_from((1, 2)), st.sampled_from((1, 8)))
+def test_no_block_moves_bytes_faster_than_memory_buffer_and_links(
+    shape: TransformerShape, accelerator: Accelerator, backward: bool, tp: int, microbatch: int
+) -> None:
+    layer = lower_layer(Workload(shape=shape, seq_len=256, microbatch_size=microbatch), ParallelDims(tp=tp))
+    graph = layer.backward if backward else layer.forward
+    found = solve(schedule_problem(graph, accelerator), 0)
+    for what, seconds in compulsory_s(graph, accelerator).items():
+        assert found.makespan * UNIT_S >= seconds * (1 - 1e-9), what
+
+
+def test_a_schedule_waits_for_memory_where_operators_side_by_side_would_not() -> None:
+    graph = lower_layer(Workload(shape=_gpt(), seq_len=512), ParallelDims(tp=2)).backward
+    slow = replace(TPU, num_stacks=1, stack_bytes_per_s=17e9)
+    problem = schedule_problem(graph, slow)
+    waits, free = solve(problem, 0), solve(replace(problem, shared=()), 0)
+    assert free.makespan < waits.makespan == waits.lower_bound == problem.shared_time
+    assert (waits.held_by, free.held_by) == ("hbm", "")
+    assert "hbm needs" in violations(problem, free.operators, free.makespan)[0]
+    assert makespan_bounds(graph, slow).lower[0] == waits.makespan
+
+
 def test_every_candidate_is_bounded_as_if_it_were_alone() -> None:
     graph = lower_layer(Workload(shape=_gpt(), seq_len=512), ParallelDims(tp=2)).backward
     index = np.random.default_rng(3).choice(29_360, 12, replace=False)
@@ -45,6 +75,32 @@ def test_every_candidate_is_bounded_as_if_it_were_alone() -> None:
         alone = makespan_bounds(graph, taken(some, i))
         assert (alone.lower[0], alone.upper[0]) == (together.lower[i], together.upper[i])
         assert together.upper[i] == sum(min(op.latency, op.intra_latency) for op in problem.operators)
+
+
+def compulsory_s(graph: OperatorGraph, a: Accelerator) -> dict[str, Floats]:
+    """Seconds at peak rate for what a block must move, by the operators' own counts: nothing moved twice."""
+    hbm: Floats = 0.0
+    buffer: Floats = 0.0
+    links: Floats = 0.0
+    for op in fuse_graph(graph).operators:
+        if isinstance(op, Collective):
+            links += link_time_s(op, a)
+            continue
+        product = op.product if isinstance(op, Fused) else op
+        hbm += op_bytes(op) / a.hbm_bytes_per_s
+        if isinstance(product, Gemm | GroupedGemm):  # what gradients were is added in memory, not in the buffer
+            product = replace(product, out_dtype=None, accumulates=False)
+        if not isinstance(product, Attention):  # what attention keeps in the global buffer depends on its tiles
+            buffer += product.bytes_moved / a.global_buffer_bytes_per_s
+    return {"hbm": hbm, "buffer": buffer, "links": links}
+
+
+def op_bytes(op: Operator | Fused) -> Floats:
+    """Bytes through memory; a fused operator does not read back what its GEMM wrote."""
+    if not isinstance(op, Fused):
+        return op.bytes_moved
+    read_back = op.epilogue.dtype.bytes * op.product.batch * op.product.m * op.product.n
+    return op.product.bytes_moved + np.maximum(op.epilogue.bytes_moved - read_back, 0.0)
 
 
 def _gpt() -> TransformerShape:

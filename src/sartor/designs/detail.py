@@ -200,7 +200,7 @@ def layer_schedule(question: DesignQuestion, point: Point, outcome: ModelOutcome
 
 
 def _solved(a: Accelerator, limit_s: float, graph: OperatorGraph) -> ScheduleResult:
-    return solve(schedule_problem(graph, a), limit_s)
+    return solve(schedule_problem(graph, a), limit_s, by_work=True)
 
 
 def plan_fields(detail: ModelDetail) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Operator-scheduling instances as files.
 
 The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` with ``id``, ``type``, ``latency``,
-``intra_latency`` (and ``traffic``: time at full rate by the name of what operators share), and ``edges`` of ids. Other
-keys (``name``, ``note``) are let through.
+``intra_latency`` (and ``traffic``: time at full rate by the name of what operators share), and ``edges`` of ids;
+``shared`` is such a time for all operators together. Other keys (``name``, ``note``) are let through.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def schedule_problem(instance: JsonMap) -> ScheduleProblem:
         operators=tuple(_operator(k, row) for k, row in enumerate(rows)),
         edges=tuple(tuple(edge) if isinstance(edge, list) else edge for edge in edges),
         name=name if isinstance(name, str) else "",
+        shared=_shared(instance.get("shared", {}), "shared"),
     )
 
 
@@ -43,13 +44,15 @@ def _operator(position: int, row: object) -> ScheduledOperator:
     if not isinstance(row, dict):
         raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
     fields = {key: _field(row, key, where) for key in OPERATOR_KEYS}
-    return ScheduledOperator(core_type=fields.pop("type"), traffic=_traffic(row.get("traffic", {}), where), **fields)
+    return ScheduledOperator(
+        core_type=fields.pop("type"), traffic=_shared(row.get("traffic", {}), f"{where}.traffic"), **fields
+    )
 
 
-def _traffic(value: object, where: str) -> tuple[tuple[str, Any], ...]:
-    """What an operator shares with others; an instance that names nothing leaves it free."""
+def _shared(value: object, where: str) -> tuple[tuple[str, Any], ...]:
+    """What operators share; an instance that names nothing leaves it free."""
     if not isinstance(value, dict):
-        raise InputError(f"{where}.traffic", value, 'must be an object of times by resource, like {"hbm": 120}')
+        raise InputError(where, value, 'must be an object of times by resource, like {"hbm": 120}')
     return tuple((printable(str(name)), time) for name, time in sorted(value.items()))
 
 

@@ -21,6 +21,7 @@ from sartor.report.design_words import (
     plan_text,
 )
 from sartor.report.die_points import floor_plan
+from sartor.report.gantt import SHARED
 from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
@@ -117,8 +118,12 @@ def core_bars(result: ScheduleResult, what: str) -> CoreBars:
                 (name, "all cores, alone" if mode is Mode.INTRA_OP else "one core", start, end)
                 for name, mode, start, end in same
             ]
+    if name := SHARED.get(result.held_by, result.held_by):
+        work[name] = [("bytes of all operators at full rate", "shared", 0.0, result.makespan * UNIT_S)]
     flat = [(line, *bar) for line, bars in work.items() for bar in bars]
     gap = f", within {100 * result.gap:.2g}% of the best possible" if result.gap else ", proved optimal"
+    if name:
+        gap += f", as long as {name} takes for the bytes"
     return CoreBars(
         title=f"{what}: {format_seconds(result.makespan * UNIT_S)}{gap}",
         lines=tuple(work),

@@ -91,6 +91,9 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
     alt, theme = altair(), frame.theme
     end = float(points.end_s.max()) if len(points.end_s) else 1.0
     unit, scale = time_unit(end)
+    tones = {"all cores, alone": theme.orange, "one core": theme.sky}
+    if "shared" in points.mode:
+        tones["shared"] = theme.grey
     rows: list[JsonDict] = [
         {"line": line, "operator": op, "mode": mode, "start": a * scale, "end": b * scale, "took": (b - a) * scale,
          "middle": (a + b) / 2 * scale}
@@ -107,7 +110,7 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
             x=x,
             x2="end:Q",
             y=y,
-            color=colour(alt, "mode", ["all cores, alone", "one core"], [theme.orange, theme.sky]),
+            color=colour(alt, "mode", list(tones), list(tones.values())),
             tooltip=hover(
                 alt,
                 "operator:N",

@@ -33,6 +33,7 @@ COLUMNS = 84
 MAX_LINES = 16
 """Cores drawn of each kind; the others are only counted."""
 FILLS = {Mode.SINGLE: "=", Mode.INTRA_OP: "#"}
+SHARED = {"hbm": "HBM", "buffer": "the global buffer", "links": "the links"}
 WORDS = {Mode.SINGLE: "on one core", Mode.INTRA_OP: "split over all cores, alone"}
 FORMATS = (".svg", ".png", ".html")
 STYLES = ("cyan", "green", "magenta", "blue")
@@ -72,6 +73,8 @@ def gantt(result: ScheduleResult) -> Gantt:
         if core < shown and row.end > row.start
     )
     proved = "proved optimal" if not result.gap else f"within {100 * result.gap:.3g}% of the best possible"
+    if result.held_by:
+        proved += f": {SHARED.get(result.held_by, result.held_by)} must move all bytes"
     return Gantt(
         title=f"{len(result.operators)} operators in {result.makespan:,}, {proved}",
         cores=(*(f"TC {core}" for core in range(num_tc)), *(f"VC {core}" for core in range(num_vc))),

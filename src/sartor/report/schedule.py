@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.json_types import JsonDict
-from sartor.report.gantt import gantt, gantt_text, label
+from sartor.report.gantt import SHARED, gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
 from sartor.schedules.result import Mode, ScheduleResult
 from sartor.units import format_share
@@ -80,6 +80,8 @@ def _headline(result: ScheduleResult) -> Text:
         proved = f"no schedule is shorter than {result.lower_bound:,}: gap {100 * result.gap:.3g}%"
     else:
         proved = "proved optimal"
+    if result.held_by:
+        proved += f"; the operators end before, {SHARED.get(result.held_by, result.held_by)} must move all bytes"
     text.append(f"  {proved}", style="not bold")
     text.append(f"  ({result.solver.value}, {result.solve_s:.2f} s, checked)", style="dim")
     if result.interrupted:

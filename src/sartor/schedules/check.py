@@ -24,8 +24,11 @@ def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan:
     found += _alone(times)
     found += _cores(problem, known, times)
     found += _shared(known, times, makespan)
+    found += (
+        f"{name} needs {time}, longer than the makespan {makespan}" for name, time in problem.shared if time > makespan
+    )
     last = max((row.end for row in times), default=0)
-    if last != makespan:
+    if max(last, problem.shared_time) != makespan:
         found.append(f"the last operator ends at {last}, not at the stated makespan {makespan}")
     return tuple(found)
 

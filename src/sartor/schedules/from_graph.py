@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from sartor.cost.chip.operator_floor import OperatorFloor, operator_floor
 from sartor.cost.chip.operator_latency import Fused, operator_latencies
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
@@ -40,8 +42,9 @@ def schedule_problem(
     """The problem of scheduling ``graph`` on one accelerator, times in units of ``unit_s``, rounded up.
 
     GEMMs need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective runs
-    on the links, which the problem does not model, so it is a vector-core operator with two equal latencies, as in the
-    published instances: it holds one vector core that real hardware would leave free. A graph without edges is a chain.
+    on the links, so it is a vector-core operator with two equal latencies, as in the published instances: it holds one
+    vector core that real hardware would leave free. Memory, global buffer and links bound the schedule as a whole: it
+    is never shorter than they take for what all operators must move. A graph without edges is a chain.
     """
     if accelerator.shape:
         raise InputError("accelerator", accelerator.shape, "must be one accelerator; schedule_problems takes many")
@@ -55,6 +58,7 @@ def schedule_problems(
     fused = fuse_graph(graph) if fuse else FusedGraph(operators=graph.operators, edges=_edges(graph))
     count = max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
     single, split = whole_latencies(fused, accelerator, unit_s)
+    shared = shared_times(fused, accelerator, unit_s)
     tensor = np.broadcast_to(accelerator.num_tensor_cores, accelerator.shape).reshape(-1)
     vector = np.broadcast_to(accelerator.num_vector_cores, accelerator.shape).reshape(-1)
     types = [core_type(op) for op in fused.operators]
@@ -74,6 +78,7 @@ def schedule_problems(
             ),
             edges=tuple((names[a], names[b]) for a, b in fused.edges),
             name=name,
+            shared=tuple((what, int(times[i])) for what, times in shared.items() if times[i]),
         )
 
 
@@ -83,6 +88,21 @@ def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float =
     rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
     one, together = operator_latencies(fused.operators, accelerator)
     return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
+
+
+def shared_times(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
+    """For how long memory, global buffer and links, at full rate, move what the operators must: whole units
+    [candidates] of each."""
+    floors = [operator_floor(op, accelerator) for op in fused.operators]
+    return {name: _units(time_s.reshape(-1), unit_s) for name, time_s in shared_s(floors, accelerator.shape).items()}
+
+
+def shared_s(floors: Iterable[OperatorFloor], shape: tuple[int, ...]) -> dict[str, npt.NDArray[np.float64]]:
+    """The same in seconds [candidates]."""
+    return {
+        name: np.asarray(sum((getattr(floor, field) for floor in floors), np.zeros(shape)))
+        for name, field in (("hbm", "memory_s"), ("buffer", "buffer_s"), ("links", "link_s"))
+    }
 
 
 def core_type(op: Operator | Fused) -> CoreType:

@@ -17,7 +17,15 @@ import numpy.typing as npt
 from sartor.cost.chip.operator_floor import operator_floor
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedules.from_graph import UNIT_S, FusedGraph, core_type, fuse_graph, whole_latencies
+from sartor.schedules.from_graph import (
+    UNIT_S,
+    FusedGraph,
+    core_type,
+    fuse_graph,
+    shared_s,
+    shared_times,
+    whole_latencies,
+)
 from sartor.schedules.problem import CoreType
 from sartor.schedules.split import OpBlock, bits, part, series
 from sartor.units import Floats
@@ -56,12 +64,13 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
     for positions, block in _parts(fused):
         rows = list(positions)
         lower += part_bound(block, single[rows], split[rows], tensor, vector)
+    lower = np.maximum.reduce([lower, *shared_times(fused, accelerator, unit_s).values()])
     return Makespans(lower=lower, upper=upper)
 
 
 def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
     """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
-    each part of the series."""
+    each part of the series; or what all operators share."""
     fused = fuse_graph(graph)
     floors = [operator_floor(op, accelerator) for op in fused.operators]
     total: Floats = np.zeros(accelerator.shape)
@@ -78,7 +87,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
         longest = np.maximum.reduce(np.broadcast_arrays(*ahead))
         work = np.maximum(sum(floor.tensor_s for floor in mine), sum(floor.vector_s for floor in mine))
         total = total + np.maximum(longest, work)
-    return np.asarray(total)
+    return np.asarray(np.maximum.reduce([np.asarray(total), *shared_s(floors, accelerator.shape).values()]))
 
 
 def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:

@@ -73,6 +73,9 @@ class ScheduledOperator:
 class ScheduleProblem:
     """Operators with precedence ``edges`` (a before b, by id) on ``num_tc`` tensor and ``num_vc`` vector cores.
 
+    ``shared``: for how long all operators together need what they share (memory, buffer, links) at its full rate. No
+    schedule is shorter. Unlike the ``traffic`` of operators it says nothing of a part of the schedule.
+
     Raises `InputError` on ids given twice or unknown, cycles, wrong numbers, and operators whose cores do not exist.
     """
 
@@ -81,6 +84,7 @@ class ScheduleProblem:
     operators: tuple[ScheduledOperator, ...]
     edges: tuple[tuple[OperatorId, OperatorId], ...] = ()
     name: str = ""
+    shared: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("num_tc", "num_vc"):
@@ -93,9 +97,16 @@ class ScheduleProblem:
         _check_cores(self)
         _check_edges(self.edges, known)
         topological_order(self)
+        for name, time in self.shared:
+            _check_whole(f"shared.{name}", time, least=0)
         total = sum(op.latency + op.intra_latency for op in self.operators if op.takes_time)
         if total > MAX_TOTAL_LATENCY:
             raise InputError("ops", total, f"latencies must sum to at most {MAX_TOTAL_LATENCY}; use a coarser unit")
+
+    @property
+    def shared_time(self) -> int:
+        """The longest of the times of what operators share."""
+        return max((time for _, time in self.shared), default=0)
 
 
 def topological_order(problem: ScheduleProblem) -> tuple[OperatorId, ...]:

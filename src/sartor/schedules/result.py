@@ -63,6 +63,13 @@ class ScheduleResult:
         return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
 
     @property
+    def held_by(self) -> str:
+        """What operators share that needs longer for all they move than their schedule takes; none as a rule."""
+        end = max((row.end for row in self.operators), default=0)
+        time, name = max(((time, name) for name, time in self.problem.shared), default=(0, ""))
+        return name if time > end else ""
+
+    @property
     def busy(self) -> dict[str, int]:
         """Busy core time by kind: sum over operators of time times cores."""
         return {

@@ -55,9 +55,10 @@ def solve(
     blocks = [part(block, positions) for positions in pieces]
     work = time_limit_s if by_work and solver is Solver.CP_SAT else None
     answers = _answers(blocks, begin + time_limit_s, solver, cache or ScheduleCache(), work)
-    chosen, makespan = _in_series(blocks, answers, ids)
+    chosen, end = _in_series(blocks, answers, ids)
     operators = _operator_times(problem, chosen)
-    lower_bound = sum(answer.lower_bound for answer in answers)
+    lower_bound = max(sum(answer.lower_bound for answer in answers), problem.shared_time)
+    makespan = max(end, problem.shared_time)
     wrong = violations(problem, operators, makespan)
     if wrong or lower_bound > makespan:
         raise AssertionError(f"{solver} returned an invalid schedule: {'; '.join(wrong[:3]) or 'bound above value'}")

@@ -23,11 +23,15 @@ from sartor.units import Floats, ceil_div
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFloor:
     """Seconds of one execution. ``tensor_s`` and ``vector_s``: of all tensor and vector cores together, however the
-    operator is split; ``least_s``: of the operator, on one core or on all."""
+    operator is split; ``memory_s``, ``buffer_s`` and ``link_s``: of what operators share, at full rate; ``least_s``: of
+    the operator, on one core or on all."""
 
     least_s: Floats
     tensor_s: Floats = 0.0
     vector_s: Floats = 0.0
+    memory_s: Floats = 0.0
+    buffer_s: Floats = 0.0
+    link_s: Floats = 0.0
 
 
 def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:
@@ -45,19 +49,23 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
         alone = sum((np.maximum(*each) for each in pairs), np.asarray(0.0))
         each_pair = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
         vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
-        return _floor(tensor, vector, alone, op.bytes_moved / np.asarray(a.hbm_bytes_per_s))
+        through = sum((each[1] for each in pairs), np.asarray(0.0))
+        return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.hbm_bytes_per_s), alone)
     if isinstance(op, MemoryBound):
         work = vector_work(op)
         cycles = 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
         through = op.bytes_moved / (np.asarray(a.num_vector_cores) * a.vector_port_bytes_per_s)
-        rate = np.minimum(a.global_buffer_bytes_per_s, a.hbm_bytes_per_s)
-        return _floor(0.0, np.maximum(_lanes(cycles, a), through), op.bytes_moved / rate, 0.0)
-    return OperatorFloor(least_s=link_time_s(op, a))
+        buffer, memory = (op.bytes_moved / np.asarray(r) for r in (a.global_buffer_bytes_per_s, a.hbm_bytes_per_s))
+        return _floor(0.0, np.maximum(_lanes(cycles, a), through), buffer, memory)
+    time_s = link_time_s(op, a)
+    return OperatorFloor(least_s=time_s, link_s=time_s)
 
 
-def _floor(tensor_s: Floats, vector_s: Floats, buffer_s: Floats, memory_s: Floats) -> OperatorFloor:
-    least = np.maximum(np.maximum(tensor_s, vector_s), np.maximum(buffer_s, memory_s))
-    return OperatorFloor(least_s=least, tensor_s=tensor_s, vector_s=vector_s)
+def _floor(
+    tensor_s: Floats, vector_s: Floats, buffer_s: Floats, memory_s: Floats, least_s: Floats = 0.0
+) -> OperatorFloor:
+    least = np.maximum.reduce(np.broadcast_arrays(tensor_s, vector_s, buffer_s, memory_s, least_s))
+    return OperatorFloor(least_s=least, tensor_s=tensor_s, vector_s=vector_s, memory_s=memory_s, buffer_s=buffer_s)
 
 
 def _lanes(cycles: Floats, a: Accelerator) -> Floats:

@@ -103,13 +103,12 @@ def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
     if op.dtype.bytes > accelerator.dtype.bytes:
         must = f"is wider than the {accelerator.dtype.value} that {accelerator.name or 'the accelerator'} multiplies"
         raise InputError("dtype", op.dtype.value, must, accelerator.dtype.value)
-    out = max(op.dtype.bytes, 2.0)
+    out = (op.out_dtype.bytes if op.out_dtype else max(op.dtype.bytes, 2.0)) * (2 if op.accumulates else 1)
     if isinstance(op, GroupedGemm):
         rows = np.maximum(np.ceil(np.asarray(op.rows * op.skew, dtype=np.float64) / op.groups), 1)
         if op.pass_ is Pass.WGRAD:
             return Product(m=op.n, n=op.k, k=rows, batch=op.groups, operand_bytes=op.dtype.bytes, output_bytes=out)
         return Product(m=rows, n=op.n, k=op.k, batch=op.groups, operand_bytes=op.dtype.bytes, output_bytes=out)
-    out = (op.out_dtype.bytes if op.out_dtype else out) * (2 if op.accumulates else 1)
     return Product(m=op.m, n=op.n, k=op.k, batch=op.batch, operand_bytes=op.dtype.bytes, output_bytes=out)
 
 
