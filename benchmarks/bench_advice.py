@@ -90,6 +90,9 @@ def main(models: Iterable[str]) -> int:
         few = sum(each.smallest_fields <= 2 for each in paying) / len(paying)
         fields = dict(sorted(Counter(each.smallest_fields for each in paying).items()))
         print(f"smallest edit of at most two fields: {few:.1%} (by number: {fields})")
+        more = {each.model for each in paying if each.smallest_fields > 2}
+        models = {each.model for each in paying}
+        print(f"on every device of {len(models - more)} of {len(models)} models ({1 - len(more) / len(models):.1%})")
     for each in paying:
         if each.smallest_fields > 2:
             print(f"{each.model} on {each.device}: {each.smallest_fields} fields gain {each.gain:.3f}x")
