@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sartor.cost.correction.calibration import Calibration
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
     from sartor.step.measured import MeasuredRun
+    from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
     from sartor.step.stage_table import StageRow
@@ -318,6 +319,37 @@ class LogDiagnosis:
     def inside(self) -> bool:
         """The measured step lies in the predicted 80% interval."""
         return self.predicted.low_s <= self.measured.step_s <= self.predicted.high_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What changed from run A to run B, and whether it is more than the noise of their steps."""
+
+    kind: str
+    """``log`` or ``trace``."""
+    a: str
+    b: str
+    threshold: float
+    total: RunChange
+    """Seconds of a step; per token where the two runs' steps hold different numbers of tokens."""
+    parts: tuple[RunChange, ...] = ()
+    """Seconds per step of operators, the largest change first."""
+    memory: tuple[RunChange, ...] = ()
+    """Bytes: one number per run, so any difference is one."""
+    facts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Facts of plan and job that differ: in A, in B."""
+    per_token: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> tuple[RunChange, ...]:
+        """What fails a gate: a step that is slower, or memory that is larger, by more than noise and threshold."""
+        return tuple(each for each in (self.total, *self.memory) if each.worse(self.threshold))
+
+    @property
+    def changed(self) -> bool:
+        """Step or memory differ beyond noise and threshold, either way."""
+        return any(each.beyond(self.threshold) for each in (self.total, *self.memory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@
 """
 
 from sartor.api.collectives import collective
+from sartor.api.comparisons import compare
 from sartor.api.designs import design
 from sartor.api.instances import place, schedule
 from sartor.api.logs import diagnose_log
@@ -24,6 +25,7 @@ __all__ = [
     "answer_question",
     "ask",
     "collective",
+    "compare",
     "design",
     "diagnose_log",
     "estimate",

@@ -39,6 +39,7 @@ GROUPS = {
     "solve": ("place",),
     "schedule": ("schedule",),
     "diagnose": ("diagnose",),
+    "compare": ("compare",),
     "validate": ("validate",),
     "calibrate": ("calibrate",),
     "measure": ("measure",),

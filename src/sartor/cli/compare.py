@@ -1,0 +1,41 @@
+"""``sartor compare``: what changed between two runs; a performance gate for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.cli import options as o
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(compare)
+
+
+First = Annotated[Path, typer.Argument(metavar="A", help="Log of the run to compare with.")]
+Second = Annotated[Path, typer.Argument(metavar="B", help="Log of the run that is judged.")]
+Threshold = Annotated[
+    float, typer.Option("--threshold", metavar="SHARE", help="Smallest relative change that fails the comparison.")
+]
+
+
+def compare(a: First, b: Second, threshold: Threshold = 0.02, json: o.AsJson = False, out: o.OutFile = None) -> None:
+    """Say what changed from run A to run B, and whether it is more than the noise of their steps.
+
+    Exits with 1 where B's step is slower, or its memory larger, by more than noise and threshold: a gate for CI.
+
+    Example: `sartor compare baseline.log today.log --threshold 0.03`
+    """
+    from sartor import api
+    from sartor.report.compare_view import compare_body, compare_view
+
+    found = api.compare(a, b, threshold=threshold)
+    c.answer("compare", compare_body(found), as_json=json, out=out)
+    if not json:
+        c.show(compare_view(found))
+    if found.worse:
+        raise c.Exit(1)

@@ -1,0 +1,96 @@
+"""Two runs side by side, for the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sartor.json_types import JsonDict
+from sartor.report.table_estimate import notes, plain_table
+from sartor.report.words import printable, signed_share
+from sartor.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import RunComparison
+    from sartor.step.run_change import RunChange
+
+SHOWN = 15
+"""Operators that the terminal lists."""
+
+
+def compare_body(answer: RunComparison) -> JsonDict:
+    """``compare``: the whole step, then its parts, each with the interval of its ratio."""
+    return {
+        "kind": answer.kind,
+        "a": answer.a,
+        "b": answer.b,
+        "threshold": answer.threshold,
+        "changed": answer.changed,
+        "worse": [each.name for each in answer.worse],
+        "per_token": answer.per_token,
+        "total": {"a_s": answer.total.a, "b_s": answer.total.b, **_ratio(answer.total, answer.threshold)},
+        "parts": [
+            {"name": each.name, "a_s": each.a, "b_s": each.b, **_ratio(each, answer.threshold)} for each in answer.parts
+        ],
+        "memory": [
+            {"name": each.name, "a_bytes": each.a, "b_bytes": each.b, **_ratio(each, answer.threshold)}
+            for each in answer.memory
+        ],
+        "facts": {name: list(both) for name, both in answer.facts.items()},
+        "warnings": list(answer.warnings),
+    }
+
+
+def _ratio(each: RunChange, threshold: float) -> JsonDict:
+    return {
+        "ratio": each.ratio if each.a else None,
+        "low": each.low,
+        "high": each.high,
+        "significant": each.significant,
+        "beyond_threshold": each.beyond(threshold),
+    }
+
+
+def compare_view(answer: RunComparison) -> RenderableType:
+    """The verdict, then what changed."""
+    parts: list[RenderableType] = [Text(_verdict(answer), style="bold"), _table(answer)]
+    changed = [f"{name}: {old} in A, {new} in B" for name, (old, new) in answer.facts.items()]
+    return Group(*parts, *notes("Facts that differ", changed), *notes("Warnings", answer.warnings))
+
+
+def _verdict(answer: RunComparison) -> str:
+    total, limit = answer.total, format_share(answer.threshold)
+    what = "token" if answer.per_token else "step"
+    said = f"A {what} takes {format_seconds(total.a)} in A and {format_seconds(total.b)} in B"
+    interval = f"{signed_share(total.ratio - 1)} ({signed_share(total.low - 1)} to {signed_share(total.high - 1)})"
+    if not total.significant:
+        return f"{said}: {interval}. No change beyond noise."
+    faster = "slower" if total.ratio > 1 else "faster"
+    beyond = (
+        f"beyond the threshold of {limit}" if total.beyond(answer.threshold) else f"within the threshold of {limit}"
+    )
+    return f"{said}: {interval}. B is {faster}, more than noise, {beyond}."
+
+
+def _table(answer: RunComparison) -> Table:
+    table = plain_table("", "A", "B", "change", "99% interval", "")
+    rows: list[tuple[RunChange, Callable[[float], str]]] = [
+        (each, format_seconds) for each in (answer.total, *answer.parts[:SHOWN])
+    ]
+    rows += [(each, format_bytes) for each in answer.memory]
+    for each, words in rows:
+        mark = (
+            "beyond the threshold"
+            if each.beyond(answer.threshold)
+            else ""
+            if each.significant or each.low == each.high
+            else "noise"
+        )
+        interval = f"{signed_share(each.low - 1)} to {signed_share(each.high - 1)}" if each.low < each.high else ""
+        name = printable(each.name.replace("_bytes", " memory"))
+        table.add_row(name, words(each.a), words(each.b), signed_share(each.ratio - 1), interval, mark)
+    return table

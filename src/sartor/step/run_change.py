@@ -1,0 +1,102 @@
+"""Whether a quantity of two runs differs beyond the noise of their steps.
+
+Steps of one run repeat one measurement; the logarithms of their seconds are taken as normal, outliers (a checkpoint, a
+garbage collection) pulled to three robust standard deviations, and neighbours that resemble each other counted as
+fewer. The interval of the ratio is Welch's. It knows nothing of what differs between two launches of the same run
+(other nodes, other clocks): launch twice to see that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from sartor.units import FloatArray
+
+LEVEL = 0.99
+"""Confidence of the interval that must exclude no change."""
+LEAST_STEPS = 3
+"""Steady steps of each run; fewer tell nothing of noise."""
+OUTLIER = 3.0
+"""Robust standard deviations at which a step is cut."""
+LEAST_NOISE = 1e-4
+"""Relative standard deviation that every clock has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChange:
+    """One quantity of run B beside that of run A, with the interval of their ratio."""
+
+    name: str
+    a: float
+    b: float
+    low: float
+    high: float
+    """Of B over A, at ``LEVEL`` for all parts of a comparison together."""
+
+    @property
+    def ratio(self) -> float:
+        return self.b / self.a if self.a else float("inf") if self.b else 1.0
+
+    @property
+    def significant(self) -> bool:
+        """No change lies outside the interval."""
+        return not self.low <= 1.0 <= self.high
+
+    def beyond(self, threshold: float) -> bool:
+        """Larger than noise and than the threshold, either way."""
+        return self.significant and abs(self.ratio - 1.0) > threshold
+
+    def worse(self, threshold: float) -> bool:
+        """B takes more than A, beyond noise and threshold."""
+        return self.beyond(threshold) and self.ratio > 1.0
+
+
+def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> RunChange:
+    """The change of a quantity from its steps in A to those in B; ``tests`` is how many are asked at once, by which the
+    chance of a false one is divided. Both need ``LEAST_STEPS`` positive values."""
+    assert min(a.size, b.size) >= LEAST_STEPS, "too few steps to tell noise from change"
+    (mean_a, square_a, free_a), (mean_b, square_b, free_b) = _log_mean(a), _log_mean(b)
+    error = float(np.sqrt(square_a + square_b))
+    free = (square_a + square_b) ** 2 / (square_a**2 / free_a + square_b**2 / free_b)
+    half = _student(1 - (1 - LEVEL) / tests / 2, free) * error
+    middle = mean_b - mean_a
+    low, high = np.exp(middle - half), np.exp(middle + half)
+    return RunChange(name=name, a=float(np.exp(mean_a)), b=float(np.exp(mean_b)), low=float(low), high=float(high))
+
+
+def _log_mean(values: FloatArray) -> tuple[float, float, float]:
+    """Mean of the logarithms, its squared error, and degrees of freedom."""
+    logs = np.log(values)
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    if spread > 0 and logs.size > LEAST_STEPS:
+        logs = np.clip(logs, middle - OUTLIER * spread, middle + OUTLIER * spread)
+    count = _independent(logs)
+    variance = max(float(np.var(logs, ddof=1)), LEAST_NOISE**2)
+    return float(np.mean(logs)), variance / count, max(count - 1, 1.0)
+
+
+def _independent(logs: FloatArray) -> float:
+    """How many of a series of steps are independent, by the correlation of neighbours."""
+    if logs.size < 10 or not np.var(logs):
+        return float(logs.size)
+    centred = logs - np.mean(logs)
+    next_to = float(np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2))
+    alike = min(next_to, 0.9) if next_to > 2 / np.sqrt(logs.size) else 0.0  # less is chance
+    return max(float(logs.size) * (1 - alike) / (1 + alike), float(LEAST_STEPS))
+
+
+def _student(probability: float, free: float) -> float:
+    """Quantile of Student's t by the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), within 1%
+    for three degrees of freedom and 0.1% for ten."""
+    z = NormalDist().inv_cdf(min(probability, 1 - 1e-12))
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / free**power for power, term in enumerate(terms, start=1))

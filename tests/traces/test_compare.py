@@ -1,0 +1,124 @@
+"""``sartor compare``: a change beyond noise is found, noise is no change, and the exit code is a gate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.conftest import Ran
+from sartor import api
+from sartor.errors import InputError
+from sartor.step.run_change import _student, run_change
+from traces.logs_made import dump, megatron
+
+NOISE, STEPS, PAIRS = 0.01, 10, 100
+
+
+def pair(seed: int, change: float) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    rng = np.random.default_rng(seed)
+    a, b = (2.0 * np.exp(rng.normal(0, NOISE, STEPS)) for _ in range(2))
+    return a, b * (1 + change)
+
+
+def test_a_change_of_3_percent_at_1_percent_noise_is_found_in_95_of_100_pairs() -> None:
+    found = [run_change("step", *pair(seed, 0.03)).worse(0.02) for seed in range(PAIRS)]
+    assert sum(found) >= 95
+
+
+def test_equal_runs_raise_no_alarm_in_95_of_100_pairs() -> None:
+    alarms = [run_change("step", *pair(seed, 0.0)) for seed in range(PAIRS)]
+    assert sum(each.beyond(0.02) for each in alarms) <= 5
+    assert sum(each.significant for each in alarms) <= 5
+
+
+def test_one_slow_checkpoint_is_no_change() -> None:
+    a, b = pair(1, 0.0)
+    b[4] *= 3
+    assert not run_change("step", a, b).beyond(0.02)
+
+
+@given(st.integers(0, 2**16), st.floats(0.5, 2.0), st.floats(1e-6, 1e3))
+def test_the_comparison_is_of_ratios(seed: int, change: float, unit: float) -> None:
+    a, b = pair(seed, change - 1)
+    one, other = run_change("step", a, b), run_change("step", unit * a, unit * b)
+    assert (one.ratio, one.low, one.high) == pytest.approx((other.ratio, other.low, other.high))
+    back = run_change("step", b, a)
+    assert (back.ratio, back.low, back.high) == pytest.approx((1 / one.ratio, 1 / one.high, 1 / one.low))
+    assert one.low <= one.ratio <= one.high
+
+
+def test_more_questions_at_once_widen_the_interval() -> None:
+    a, b = pair(3, 0.02)
+    one, many = run_change("step", a, b), run_change("step", a, b, tests=100)
+    assert many.low < one.low
+    assert one.high < many.high
+
+
+@pytest.mark.parametrize(("free", "true"), [(3, 5.841), (5, 4.032), (10, 3.169), (30, 2.750)])
+def test_student_s_quantiles_are_the_tables_(free: int, true: float) -> None:
+    assert _student(0.995, free) == pytest.approx(true, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def log(path: Path, times: list[float], memory_mb: float = 40000.0, **arguments: object) -> Path:
+    path.write_text(dump(**arguments) + megatron((9.0, *times), memory_mb=memory_mb))
+    return path
+
+
+def test_a_slower_run_is_exit_code_1_and_a_faster_one_is_not(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    a, b = pair(5, 0.05)
+    one, other = log(tmp_path / "a.log", list(a)), log(tmp_path / "b.log", list(b))
+    slower, faster = sartor("compare", one, other, "--json"), sartor("compare", other, one, "--json")
+    assert (slower.code, faster.code) == (1, 0)
+    assert slower.body["schema"] == "sartor/compare/1"
+    assert slower.body["worse"] == ["step"]
+    assert (slower.body["changed"], faster.body["changed"]) == (True, True)
+    assert slower.body["total"]["low"] < slower.body["total"]["ratio"] < slower.body["total"]["high"]
+    assert sartor("compare", one, other, "--threshold", "0.1").code == 0
+
+
+def test_more_memory_fails_too(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    a, b = pair(6, 0.0)
+    one, other = log(tmp_path / "a.log", list(a)), log(tmp_path / "b.log", list(b), memory_mb=50000.0)
+    assert sartor("compare", one, other).code == 1
+    assert "reserved memory" in sartor("compare", one, other).out
+
+
+def test_facts_that_differ_are_named(tmp_path: Path) -> None:
+    a, b = pair(7, 0.0)
+    one = log(tmp_path / "a.log", list(a))
+    other = log(tmp_path / "b.log", list(b), recompute_granularity="full", seed=7)
+    assert api.compare(one, other).facts == {"recompute_granularity": ("selective", "full")}
+
+
+def test_steps_of_other_sizes_are_compared_per_token(tmp_path: Path) -> None:
+    one = log(tmp_path / "a.log", [2.0, 2.01, 1.99, 2.0])
+    other = tmp_path / "b.log"
+    times = (9.0, 4.0, 4.02, 3.98, 4.0)
+    other.write_text(dump(global_batch_size=128) + megatron(times, batch=128))
+    found = api.compare(one, other)
+    assert found.per_token
+    assert found.total.ratio == pytest.approx(1.0, abs=0.01)
+
+
+def test_too_few_steps_are_refused_in_one_sentence(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    one, other = log(tmp_path / "a.log", [2.0, 2.0, 2.0, 2.0]), log(tmp_path / "b.log", [2.0])
+    assert "at least 3 are needed" in sartor("compare", one, other, "--json").refusal()
+    with pytest.raises(InputError, match="threshold=-1"):
+        api.compare(one, one, threshold=-1)
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    a, b = pair(8, 0.02)
+    one, other = log(tmp_path / "a.log", list(a)), log(tmp_path / "b.log", list(b))
+    first = sartor("compare", one, other, "--json").out
+    assert sartor("compare", one, other, "--json").out == first
+    assert json.loads(first)["kind"] == "log"
