@@ -64,6 +64,8 @@ class Question:
     held: HeldPlan | None = None
     """Of training: the job and the plan that the device takes part in."""
     eager: bool = False
+    headroom: float = 0.0
+    """Of inference: the share of the memory that stays free; a plan has its own."""
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question of another model of the same kind."""
@@ -105,7 +107,7 @@ class ModelEstimate:
     def usable_bytes(self) -> float:
         """What may be filled of a device's memory."""
         held = self.question.held
-        return usable_of(self.question.gpu) if held is None else held.limit_bytes
+        return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.limit_bytes
 
     @property
     def fits(self) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-import sartor
+from sartor import api
+from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.parallel import ParallelDims
@@ -73,7 +74,7 @@ def test_most_sequences_is_the_last_that_fits() -> None:
 
 
 def test_a_decode_that_needs_1280_gib_of_cache_per_device_is_said_not_to_fit_first() -> None:
-    found = sartor.estimate("llama3-70b", "h100", phase="decode", microbatch_size=256, context_len=131072, tp=8)
+    found = api.estimate("llama3-70b", "h100", phase="decode", microbatch_size=256, context_len=131072, tp=8)
     assert found.serving is not None
     assert found.serving.memory.kv_cache_bytes == pytest.approx(1280 * 2**30, rel=1e-4)
     assert not found.fits
@@ -83,7 +84,7 @@ def test_a_decode_that_needs_1280_gib_of_cache_per_device_is_said_not_to_fit_fir
 def test_decode_answers_in_words_of_serving() -> None:
     from sartor.report.contract import totals_body
 
-    found = sartor.estimate("llama-3-8b", "h100", phase="decode")
+    found = api.estimate("llama-3-8b", "h100", phase="decode")
     body = totals_body(found)
     assert body["time_per_output_token_s"] == body["step_s"] == found.time_s
     assert body["tokens_per_s_per_device"] == pytest.approx(8 / found.time_s)
@@ -96,19 +97,38 @@ def test_decode_answers_in_words_of_serving() -> None:
 def test_two_devices_give_each_half_the_tokens() -> None:
     from sartor.report.contract import totals_body
 
-    body = totals_body(sartor.estimate("llama-3-8b", "h100", phase="decode", tp=2))
+    body = totals_body(api.estimate("llama-3-8b", "h100", phase="decode", tp=2))
     assert body["tokens_per_s_per_device"] == pytest.approx(body["tokens_per_s"] / 2)
 
 
 def test_training_that_does_not_fit_says_what_would() -> None:
     asked = {"num_devices": 64, "global_batch_size": 256, "tp": 8}
-    found = sartor.estimate("llama3-70b", "h100", **asked)  # type: ignore[arg-type]
+    found = api.estimate("llama3-70b", "h100", **asked)  # type: ignore[arg-type]
     assert not found.fits
     assert found.would_fit
-    then = sartor.estimate("llama3-70b", "h100", **asked, **found.would_fit[0])  # type: ignore[arg-type]
+    then = api.estimate("llama3-70b", "h100", **asked, **found.would_fit[0])  # type: ignore[arg-type]
     assert then.fits
 
 
 def test_a_product_larger_than_the_memory_is_said_not_to_fit() -> None:
     assert not sartor.gemm(200_000, 200_000, 200_000).fits
     assert sartor.gemm(4096, 4096, 4096).fits
+
+
+@pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
+def test_headroom_means_the_same_wherever_it_is_asked(phase: str) -> None:
+    asked = {"phase": phase, "headroom": 0.4}
+    estimated = api.estimate("llama-3.1-8b", "h100_sxm", **asked)  # type: ignore[arg-type]
+    linted = api.lint("llama-3.1-8b", "h100_sxm", **asked)  # type: ignore[arg-type]
+    full = api.estimate("llama-3.1-8b", "h100_sxm", phase=phase, headroom=0.0)
+    assert estimated.usable_bytes == pytest.approx(0.6 * full.usable_bytes)
+    assert linted.base.usable_bytes == estimated.usable_bytes
+    assert estimated.time_s == full.time_s
+    if estimated.serving and full.serving:
+        assert estimated.serving.most_sequences < full.serving.most_sequences
+
+
+@pytest.mark.parametrize("headroom", [-0.1, 1.0, float("nan")])
+def test_a_headroom_that_is_no_share_is_refused(headroom: float) -> None:
+    with pytest.raises(InputError, match=r"headroom.*0\.05"):
+        api.estimate("llama-3.1-8b", "h100_sxm", phase="decode", headroom=headroom)

@@ -41,6 +41,7 @@ class Spread:
     zero_stage: int | None = None
     virtual_stages: int | None = None
     recompute: str | None = None
+    headroom: float | None = None
 
     @property
     def assumed(self) -> bool:
@@ -119,7 +120,9 @@ def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, 
         "optimizer_offload": 0,
         "recompute": int(_recompute(spread.recompute)),
     }
-    return HeldPlan(job=job, cluster=cluster, num_devices=devices, axes=axes, assumed=spread.assumed)
+    return HeldPlan(
+        job=job, cluster=cluster, num_devices=devices, axes=axes, assumed=spread.assumed, kept_free=spread.headroom
+    )
 
 
 def _recompute(word: str | None) -> Recompute:

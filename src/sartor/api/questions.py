@@ -32,6 +32,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
+from sartor.plans.search import checked_headroom
 from sartor.step.question import checked_skew, training_job
 from sartor.step.recipes import workload_of
 from sartor.step.trainers import default_trainer, trainer_named
@@ -79,6 +80,7 @@ def ask(
     zero_stage: int | None = None,
     virtual_stages: int | None = None,
     recompute: str | None = None,
+    headroom: float | None = None,
     cluster: ClusterLike | None = None,
     framework: str | None = None,
     eager: bool = False,
@@ -90,6 +92,7 @@ def ask(
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
     where neither it nor ``cluster`` says);
     ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over the mean;
+    ``headroom`` the share of memory that stays free (0.05 in training on GPUs, else 0);
     ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share
     of a plan: of ``num_devices`` with ``global_batch_size``, or of a usual run (``sartor.api.held``) where they are not
     given. Raises ``InputError``.
@@ -119,6 +122,7 @@ def ask(
         zero_stage=zero_stage,
         virtual_stages=virtual_stages,
         recompute=recompute,
+        headroom=None if headroom is None else checked_headroom(headroom),
     )
     own = own_calibration(calibration, device)
     if asked.phase is Phase.TRAIN:
@@ -274,6 +278,7 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
         gpu=asked.gpu,
         calibration=own,
         eager=eager,
+        headroom=spread.headroom or 0.0,
         assumptions=(
             *asked.reading.assumptions,
             *asked.reading.notes,

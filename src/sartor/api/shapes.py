@@ -70,7 +70,7 @@ def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
     factor = question.reading.interval_factor
     found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
-    served = serving(found, question.workload, question.dims, question.calibration)
+    served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
     return ModelEstimate(
         question=question,
         graph=graph,
@@ -163,6 +163,7 @@ def lint(
     dtype: str | None = None,
     attention: str = "flash",
     routing_skew: float = 1.0,
+    headroom: float | None = None,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Lint:
@@ -184,6 +185,7 @@ def lint(
         dtype=dtype,
         attention=attention,
         routing_skew=routing_skew,
+        headroom=headroom,
         set=set,
         calibration=calibration,
     )
@@ -239,6 +241,7 @@ def advise(
     dtype: str | None = None,
     attention: str = "flash",
     routing_skew: float = 1.0,
+    headroom: float | None = None,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Advice:
@@ -271,6 +274,7 @@ def advise(
         dtype=dtype,
         attention=attention,
         routing_skew=routing_skew,
+        headroom=headroom,
         set=set,
         calibration=calibration,
     )

@@ -46,6 +46,7 @@ def advise(
     dtype: o.DType = None,
     attention: o.Attention = "flash",
     routing_skew: o.RoutingSkew = 1.0,
+    headroom: o.Headroom = None,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     html: o.HtmlFile = None,
@@ -78,6 +79,7 @@ def advise(
         dtype=dtype,
         attention=attention,
         routing_skew=routing_skew,
+        headroom=headroom,
         set=c.parse_sets(set_),
         calibration=calibration,
     )
@@ -126,6 +128,7 @@ def lint(
     dtype: o.DType = None,
     attention: o.Attention = "flash",
     routing_skew: o.RoutingSkew = 1.0,
+    headroom: o.Headroom = None,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     json: o.AsJson = False,
@@ -158,6 +161,7 @@ def lint(
         "dtype": dtype,
         "attention": attention,
         "routing_skew": routing_skew,
+        "headroom": headroom,
         "set": c.parse_sets(set_),
         "calibration": calibration,
     }

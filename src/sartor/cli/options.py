@@ -73,6 +73,15 @@ Model = Annotated[
 RoutingSkew = Annotated[
     float, typer.Option("--routing-skew", help="Tokens of the busiest expert relative to the mean.")
 ]
+Headroom = Annotated[
+    float | None,
+    typer.Option(
+        "--headroom",
+        metavar="SHARE",
+        help="Share of memory that stays free.",
+        show_default="0.05 in training on GPUs, else 0",
+    ),
+]
 SetField = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),

@@ -34,7 +34,7 @@ def plan(
     dtype: o.DType = None,
     microbatch_size: o.HeldMicrobatchSize = None,
     fix: p.Fix = None,
-    headroom: p.Headroom = None,
+    headroom: o.Headroom = None,
     simple: p.Simple = False,
     why_not: p.WhyNot = None,
     framework: o.Framework = None,

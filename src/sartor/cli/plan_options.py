@@ -18,12 +18,6 @@ Fix = Annotated[
     list[str] | None,
     typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),
 ]
-Headroom = Annotated[
-    float | None,
-    typer.Option(
-        "--headroom", metavar="SHARE", help="Share of memory that stays free.", show_default="0.05 on GPUs, 0 on chips"
-    ),
-]
 WhyNot = Annotated[
     list[str] | None,
     typer.Option(

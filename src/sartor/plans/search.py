@@ -150,11 +150,12 @@ class HeldPlan:
     axes: Mapping[str, int]
     assumed: bool = False
     """Nobody said how many devices: they are those of a usual run."""
+    kept_free: float | None = None
+    """Share of the memory that stays free; None: as much as in a search that is not told otherwise."""
 
     @property
     def headroom(self) -> float:
-        """As much of the memory stays free as in a search that is not told otherwise."""
-        return usual_headroom(self.cluster)
+        return usual_headroom(self.cluster) if self.kept_free is None else checked_headroom(self.kept_free)
 
     def price(self, calibration: Calibration | None = None) -> PricedPlan:
         """The plan's step and memory, whether it fits or not, as `search_plans` prices it with all of ``axes`` fixed:
@@ -163,7 +164,7 @@ class HeldPlan:
         Raises ``InputError`` for a plan that cannot be, with the condition it breaks.
         """
         check(self.job.shape, ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"]))
-        pricer = make_pricer(self.job, self.cluster, calibration)
+        pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
         if not kept.evaluated:
             said = ",".join(f"{name}={value}" for name, value in self.axes.items() if name in STRUCTURE and value != 1)
@@ -178,7 +179,7 @@ class HeldPlan:
 
     def would_fit(self, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
         """Of a plan that does not fit, changes after which it would: without more devices a replica, and with."""
-        pricer = make_pricer(self.job, self.cluster, calibration)
+        pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         found = [next((c for c in changes if self._fits_with(pricer, c)), None) for changes in (LEANER, WIDER)]
         some = [{n: v for n, v in c.items() if v != self.axes[n]} for c in found if c is not None]
         apart = some[:1] + [c for c in some[1:] if not some[0].items() <= c.items()]
@@ -234,7 +235,7 @@ def make_pricer(
         footprints=footprints or memory.footprint,
         calibration=known,
         blocks_known=priced_once,
-        headroom=usual_headroom(cluster) if headroom is None else _checked(headroom),
+        headroom=usual_headroom(cluster) if headroom is None else checked_headroom(headroom),
     )
 
 
@@ -243,7 +244,8 @@ def usual_headroom(cluster: Cluster) -> float:
     return HEADROOM if cluster.gpu.accelerator is None else 0.0
 
 
-def _checked(headroom: float) -> float:
+def checked_headroom(headroom: float) -> float:
+    """A share of memory. Raises ``InputError`` for any other number."""
     if 0 <= headroom < 1:
         return headroom
     raise InputError("headroom", headroom, "must be a share of memory, from 0 to below 1", "0.05")

@@ -46,8 +46,9 @@ def does_not_fit(answer: ModelEstimate) -> str:
 
 
 def _kept(answer: ModelEstimate) -> str:
-    held = answer.question.held
-    return f" ({100 * held.headroom:g}% is kept free)" if held is not None and held.headroom else ""
+    question = answer.question
+    share = question.headroom if question.held is None else question.held.headroom
+    return f" ({100 * share:g}% is kept free)" if share else ""
 
 
 def _would_fit(changes: tuple[Mapping[str, int | str], ...]) -> str:

@@ -76,21 +76,23 @@ class Serving:
     """Of decoding: sequences from which GEMMs are bound by compute."""
 
 
-def serving(estimate: Estimate, workload: Workload, dims: ParallelDims, calibration: Calibration | None) -> Serving:
-    """Of a priced pass of inference."""
+def serving(
+    estimate: Estimate, workload: Workload, dims: ParallelDims, calibration: Calibration | None, headroom: float = 0.0
+) -> Serving:
+    """Of a priced pass of inference; ``headroom`` is the share of the memory that stays free."""
     gpu = estimate.device
-    memory = inference_memory(workload, dims, gpu, estimate.graph)
+    memory = inference_memory(workload, dims, gpu, estimate.graph, headroom)
     return Serving(
         memory=memory,
-        would_fit=() if memory.fits else would_fit(workload, dims, gpu),
-        most_sequences=most_sequences(workload, dims, gpu),
+        would_fit=() if memory.fits else would_fit(workload, dims, gpu, headroom),
+        most_sequences=most_sequences(workload, dims, gpu, headroom),
         bandwidth_utilization=bandwidth_utilization(estimate),
         knee=knee_sequences(workload, dims, gpu, calibration),
     )
 
 
 def inference_memory(
-    workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None
+    workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None, headroom: float = 0.0
 ) -> InferenceMemory:
     """Of one pass of inference; ``graph`` is that pass's, where it is known already."""
     graph = lower(workload, dims) if graph is None else graph
@@ -102,7 +104,7 @@ def inference_memory(
         workspace_bytes=_workspace(workload, graph, element),
         context_bytes=float(context_bytes(TrainingPlan(dims=dims), gpu)),
         kv_cache_bytes_per_sequence=each,
-        usable_bytes=usable_of(gpu),
+        usable_bytes=(1 - headroom) * usable_of(gpu),
     )
 
 
@@ -154,38 +156,40 @@ def _wide(dtype: DType) -> DType:
 # -- what would fit ------------------------------------------------------------------------------------------------
 
 
-def most_sequences(workload: Workload, dims: ParallelDims, gpu: Gpu) -> int:
+def most_sequences(workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: float = 0.0) -> int:
     """Sequences of this length that fit at once; 0 where not even one does."""
     low, high = 0, 1
-    while high < MANY and _fits(workload, dims, gpu, high):
+    while high < MANY and _fits(workload, dims, gpu, high, headroom):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _fits(workload, dims, gpu, middle) else (low, middle)
+        low, high = (middle, high) if _fits(workload, dims, gpu, middle, headroom) else (low, middle)
     return low
 
 
-def would_fit(workload: Workload, dims: ParallelDims, gpu: Gpu) -> tuple[Mapping[str, int | str], ...]:
+def would_fit(
+    workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: float = 0.0
+) -> tuple[Mapping[str, int | str], ...]:
     """Changes with which a pass fits: the fewest devices that hold it whole; else the split that holds most sequences
     per device, with as many; and the most sequences that fit as it is split."""
-    asked, here = int(workload.microbatch_size), most_sequences(workload, dims, gpu)
+    asked, here = int(workload.microbatch_size), most_sequences(workload, dims, gpu, headroom)
     fewer: list[Mapping[str, int | str]] = [{"microbatch_size": here}] if here else []
     wider = [("tp", n) for n in WIDTHS if n > int(dims.tp)]
     wider += [("ep", n) for n in WIDTHS if n > int(dims.ep) and workload.shape.moe_ffn is not None]
     splits = [(name, n, replace(dims, tp=n) if name == "tp" else replace(dims, ep=n)) for name, n in wider]
     splits = [each for each in splits if feasible(workload.shape, each[2])]
-    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, asked)), None)
+    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, asked, headroom)), None)
     if whole is not None:
         return (dict([whole]), *fewer)
-    most = {(name, n): most_sequences(workload, split, gpu) for name, n, split in splits}
+    most = {(name, n): most_sequences(workload, split, gpu, headroom) for name, n, split in splits}
     best = max(most, key=lambda at: most[at] / at[1], default=("tp", 0))
     if best[1] and most[best] / best[1] > here / int(dims.tp):
         return ({best[0]: best[1], "microbatch_size": most[best]}, *fewer)
     return tuple(fewer)
 
 
-def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int) -> bool:
-    return inference_memory(replace(workload, microbatch_size=sequences), dims, gpu).fits
+def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int, headroom: float) -> bool:
+    return inference_memory(replace(workload, microbatch_size=sequences), dims, gpu, headroom=headroom).fits
 
 
 # -- what serving is judged by ---------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ WORDS = (
     "dtype",
     "attention",
     "routing_skew",
+    "headroom",
     "set",
     "calibration",
 )

@@ -43,6 +43,7 @@ DTYPE = word(
 ATTENTION = word(
     "attention", "Attention as one fused kernel, or as separate kernels.", default="flash", words=("flash", "unfused")
 )
+HEADROOM = number("headroom", "Share of memory that stays free. Default: 0.05 in training on GPUs, else 0.", least=0)
 ROUTING_SKEW = number("routing_skew", "Tokens of the busiest expert relative to the mean.", default=1.0, least=1)
 SET = table("set", 'Shape fields to change, for example {"num_heads": 32}.', example={"num_heads": 32})
 ASKED = (MODEL, CONFIG, NAME)
@@ -58,6 +59,7 @@ QUESTION = (
     DTYPE,
     ATTENTION,
     ROUTING_SKEW,
+    HEADROOM,
     CALIBRATION,
     SET,
 )
