@@ -111,8 +111,8 @@ def test_training_that_does_not_fit_says_what_would() -> None:
 
 
 def test_a_product_larger_than_the_memory_is_said_not_to_fit() -> None:
-    assert not sartor.gemm(200_000, 200_000, 200_000).fits
-    assert sartor.gemm(4096, 4096, 4096).fits
+    assert not api.gemm(200_000, 200_000, 200_000).fits
+    assert api.gemm(4096, 4096, 4096).fits
 
 
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
