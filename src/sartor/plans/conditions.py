@@ -173,6 +173,7 @@ def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
     return {
         "sequence_parallel": _sequence_conditions(job),
         "zero_stage": _zero_conditions(job),
+        "shard_group": _group_conditions(job),
         "schedule": _schedule_conditions(job),
         "optimizer_offload": iter(()),
         "recompute": _recompute_conditions(job),
@@ -223,6 +224,28 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     # Gradients and parameters sharded between microbatches would be gathered for each of them.
     yield Condition(
         reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1)
+    )
+
+
+def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
+    def ranks(rows: Rows) -> Array:
+        return np.asarray(rows["dp"] * rows["cp"])
+
+    if job.trainer.lockstep:
+        yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["shard_group"] == 0)
+    yield Condition(
+        reason="a shard group needs ZeRO", ok=lambda r: (r["shard_group"] == 0) | (r["zero_stage"] > 0)
+    )
+    yield Condition(
+        reason="shard_group does not divide dp x cp into several sets",
+        ok=lambda r: (
+            (r["shard_group"] == 0)
+            | ((r["shard_group"] < ranks(r)) & (ranks(r) % np.maximum(r["shard_group"], 1) == 0))
+        ),
+    )
+    yield Condition(
+        reason="shard_group does not hold whole groups of cp",
+        ok=lambda r: (r["shard_group"] == 0) | (r["shard_group"] % r["cp"] == 0),
     )
 
 

@@ -22,7 +22,7 @@ WORDS: Mapping[str, Mapping[str, int]] = {
     "sequence_parallel": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
     "optimizer_offload": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
 }
-LIMITS = {"sequence_parallel": (0, 1), "optimizer_offload": (0, 1), "zero_stage": (0, 3)}
+LIMITS = {"sequence_parallel": (0, 1), "optimizer_offload": (0, 1), "zero_stage": (0, 3), "shard_group": (0, 2**31)}
 FIXABLE = (*AXES, "recompute_layers")
 NEAR_DEVICES = 64
 """How far above and below a number of devices is looked for one that some plan uses."""

@@ -13,7 +13,7 @@ from sartor.plans.result import PlanSearch, PricedPlan
 LOOKED_AT = 4
 """Sets of dims whose plainest plans are priced, beside the best of every set."""
 
-PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0}
+PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0, "shard_group": 0}
 """Of a plan with no more than its degrees need."""
 
 
@@ -57,6 +57,7 @@ def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
         "sharded weights": int(plan.zero_stage) == 3,
         "recomputation": plan.recompute != Recompute.NONE,
         "recomputation of some layers": plan.recompute == Recompute.FULL and int(plan.recompute_layers) >= 0,
+        "sets of shards": bool(plan.shard_group),
         "optimizer in host memory": bool(plan.optimizer_offload),
     }
     return tuple(word for word, is_on in on.items() if is_on)

@@ -25,13 +25,15 @@ Rows = dict[str, Array]
 
 DIMS = ("tp", "pp", "cp", "dp")
 STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
-SWITCHES = ("sequence_parallel", "zero_stage", "schedule", "optimizer_offload", "recompute")
+SWITCHES = ("sequence_parallel", "zero_stage", "shard_group", "schedule", "optimizer_offload", "recompute")
 AXES = (*STRUCTURE, *SWITCHES)
 """All axes; a plan's row holds one value of each, and ``recompute_layers``."""
 
 CHUNK = 16384
 """Structures priced at once: with their switches some hundred thousand plans, enough that what they share (blocks,
 traffic) is priced seldom, and few enough that their arrays stay below a few hundred megabytes."""
+LEAST_SHARD_GROUP = 8
+"""Fewest devices that share a copy of the weights in the search; ``--fix shard_group`` takes fewer."""
 UNEVEN_CHUNKS = 8
 """Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are looked at."""
 
@@ -93,10 +95,17 @@ def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
         "microbatch_size": np.array(divisors(job.global_batch_size)),
         "sequence_parallel": np.array([0, 1]),
         "zero_stage": np.array([0, 1, 2, 3]),
+        "shard_group": np.array([0, *_shard_groups(job, int(dims["dp"].max(initial=1)))]),
         "schedule": np.array([int(s) for s in PipelineSchedule]),
         "optimizer_offload": np.array([0]),
         "recompute": np.array([int(r) for r in Recompute]),
     }
+
+
+def _shard_groups(job: TrainingJob, most: int) -> list[int]:
+    """Sets of devices that share one copy of sharded weights, a node and up; looked at where the trainer shards fully
+    (HSDP): others gather once a step, which smaller sets hardly shorten."""
+    return [n for n in divisors(most) if LEAST_SHARD_GROUP <= n < most] if job.trainer.shards_fully else []
 
 
 def _virtual_stages(num_layers: int, stages: Array) -> list[int]:
@@ -159,6 +168,7 @@ def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
         virtual_stages=rows["virtual_stages"],
         schedule=rows["schedule"],
         zero_stage=rows["zero_stage"],
+        shard_group=rows["shard_group"],
         optimizer_offload=rows["optimizer_offload"].astype(bool),
         recompute=rows["recompute"],
         recompute_layers=rows.get("recompute_layers", -1),
@@ -176,6 +186,7 @@ def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
         virtual_stages=row["virtual_stages"],
         schedule=PipelineSchedule(row["schedule"]),
         zero_stage=row["zero_stage"],
+        shard_group=row["shard_group"],
         optimizer_offload=bool(row["optimizer_offload"]),
         recompute=Recompute(row["recompute"]),
         recompute_layers=row.get("recompute_layers", -1),

@@ -158,6 +158,7 @@ def degrees(plan: TrainingPlan) -> JsonDict:
         "num_microbatches": int(plan.num_microbatches),
         "sequence_parallel": bool(dims.sequence_parallel),
         "zero_stage": int(plan.zero_stage),
+        "shard_group": int(plan.shard_group),
         "recompute": Recompute(int(plan.recompute)).word,
         "recompute_layers": None if int(plan.recompute_layers) < 0 else int(plan.recompute_layers),
         "schedule": PipelineSchedule(int(plan.schedule)).word,

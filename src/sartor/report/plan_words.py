@@ -93,7 +93,8 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
     words += [f"{n} {int(v)}" for n, v in (("cp", dims.cp), ("dp", dims.dp), ("ep", dims.ep)) if int(v) > 1]
     words.append(microbatches_text(int(plan.num_microbatches), int(plan.microbatch_size)))
     if int(plan.zero_stage):
-        words.append(f"ZeRO {int(plan.zero_stage)}")
+        group = f" within sets of {int(plan.shard_group)}" if int(plan.shard_group) else ""
+        words.append(f"ZeRO {int(plan.zero_stage)}{group}")
     if short:
         return ", ".join(words)
     if dims.sequence_parallel and int(dims.tp) > 1:
