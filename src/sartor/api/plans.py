@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
+    from sartor.plans.switches import JobChoice
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 
@@ -52,7 +55,8 @@ def plan(
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
-    each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``); ``tokens`` is the budget that is
+    each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``) and sets switches of the trainer
+    (``{"tp_overlap": "on"}``; ``any`` takes the fastest); ``tokens`` is the budget that is
     costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
     ``routing_skew`` the largest expert's tokens over the mean; ``headroom`` the share of memory left free
     (default 0.05 on GPUs). ``why_not`` names axes of a plan to hold beside the best
@@ -60,6 +64,7 @@ def plan(
     answer says what would.
     """
     from sartor.plans.search import search_plans
+    from sartor.plans.switches import job_choices
     from sartor.step.question import training_job
 
     reading = read(model, set)
@@ -83,29 +88,45 @@ def plan(
         context_parallel=context_parallel,
         routing_skew=routing_skew,
     )
-    searches = tuple(
-        search_plans(
-            job,
-            where.reached(n),
-            n,
-            fix,
-            top=size_of("top", top, 10),
-            calibration=own,
-            progress=progress,
-            headroom=headroom,
-        )
-        for n in counts
+    choices, fix = job_choices(job, where.gpus, fix or {})
+    searched = partial(
+        search_plans,
+        fixed=fix,
+        top=size_of("top", top, 10),
+        calibration=own,
+        progress=progress,
+        headroom=headroom,
     )
+    found = [tuple(searched(each.job, where.reached(n), n) for n in counts) for each in choices]
+    at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
+    job, searches = choices[at].job, found[at]
     answer = PlanAnswer(
         reading=reading,
         job=job,
         cluster=where,
         searches=searches,
-        assumptions=(*reading.assumptions, *reading.notes, *notes),
+        assumptions=(*reading.assumptions, *reading.notes, *notes, *_compared(choices, found, at)),
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
     return _explained(answer, tokens, why_not, headroom)
+
+
+def _step_s(search: PlanSearch) -> float:
+    return search.best.step_s if search.best else math.inf
+
+
+def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]], at: int) -> tuple[str, ...]:
+    """What switches were set, and how much slower the best plan is with every other setting that was looked at."""
+    words, best_s = choices[at].words, _step_s(found[at][-1])
+    others = [
+        f"{c.words} " + (f"{_step_s(f[-1]) / best_s - 1:+.1%}" if f[-1].best else "does not fit")
+        for c, f in zip(choices, found, strict=True)
+        if c is not choices[at]
+    ]
+    if others:
+        return (f"{words} is the fastest setting; {'; '.join(others)}",)
+    return (f"{words} (--fix)",) if words else ()
 
 
 def _explained(
@@ -161,9 +182,16 @@ def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float)
 
 
 def _why_not(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
+    from sartor.plans.switches import job_choices
     from sartor.plans.why_not import why_not
 
-    return why_not(search, asked, calibration)
+    choices, axes = job_choices(search.job, search.cluster.gpus, asked)
+    found = [why_not(replace(search, job=each.job), axes, calibration) for each in choices]
+    other = min((each for each in found if each), key=lambda w: w.plan.step_s if w.plan else math.inf, default=None)
+    words = ",".join(
+        [*([choices[0].words] if len(choices) == 1 and choices[0].said else []), other.asked if other else ""]
+    )
+    return other and replace(other, asked=words.strip(","))
 
 
 STARTS_GPUS = "launch files start a framework on GPUs"

@@ -185,7 +185,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     yield ("--optimizer", "dist_muon" if optimizer == "muon" and plan.zero_stage == 1 else optimizer)
     if plan.optimizer_offload:
         yield ("--optimizer-cpu-offload",)
-        yield ("--use-precision-aware-optimizer",)
+    yield from _moments(job, plan)
     yield ("--attention-backend", job.attention_kernel.value)
     if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is that of the sequence squared
         yield ("--no-create-attention-mask-in-dataloader",)
@@ -204,6 +204,20 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     if job.trainer.cuda_graphs:
         yield ("--cuda-graph-impl", "transformer_engine")
         yield ("--te-rng-tracker",)
+
+
+def _moments(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
+    """Moments narrower than fp32 want the distributed optimizer and Adam (arguments.py, optimizer_config.py)."""
+    narrow = job.moments_dtype is not DType.FP32
+    if narrow and (plan.zero_stage != 1 or job.optimizer is not Optimizer.ADAM):
+        raise _refuse(
+            "moments_dtype", job.moments_dtype.value, "narrows Adam's moments under ZeRO stage 1", "moments_dtype=fp32"
+        )
+    if narrow or plan.optimizer_offload:
+        yield ("--use-precision-aware-optimizer",)
+    if narrow:
+        yield ("--exp-avg-dtype", job.moments_dtype.value)
+        yield ("--exp-avg-sq-dtype", job.moments_dtype.value)
 
 
 def _recompute(plan: TrainingPlan, layers: int) -> Iterator[Argument]:

@@ -181,6 +181,7 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
         global_batch_size=batch,
         recipe=_read_recipe(flags),
         optimizer=_read_optimizer(flags),
+        moments_dtype=_read_moments(flags),
         attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
         context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
         dropout=dropout > 0,
@@ -191,6 +192,17 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
 def _read_optimizer(flags: Flags) -> Optimizer:
     word = flags.word("--optimizer", ("adam", "sgd", "muon", "dist_muon")) or "adam"
     return next(o for o, name in OPTIMIZERS.items() if name == word.removeprefix("dist_"))
+
+
+def _read_moments(flags: Flags) -> DType:
+    """The wider of both moments' types where they differ."""
+    words = [flags.word(name, ("fp32", "bf16", "fp16", "fp8")) for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
+    if not flags.on("--use-precision-aware-optimizer"):
+        return DType.FP32
+    found = {DType(word or "fp32") for word in words}
+    if len(found) > 1:
+        flags.assumptions.append("moments of two data types are priced as both of the wider")
+    return max(found, key=lambda dtype: dtype.bytes)
 
 
 def _read_recipe(flags: Flags) -> Recipe:

@@ -27,6 +27,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
 from sartor.units import ceil_div
 
 
@@ -75,6 +76,7 @@ class JobParts:
     global_batch_size: int | None = None
     recipe: Recipe = Recipe.BF16
     optimizer: Optimizer = Optimizer.ADAM
+    moments_dtype: DType = DType.FP32
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     dropout: bool = False
@@ -245,6 +247,12 @@ def no_devices(least: int) -> InputError:
     return InputError(
         "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(least)
     )
+
+
+def wide_moments_only(kind: LaunchKind, job: TrainingJob) -> None:
+    """Refuses narrow optimizer states, for trainers that have fp32 ones alone."""
+    if job.moments_dtype is not DType.FP32:
+        raise refuser(kind)("moments_dtype", job.moments_dtype.value, "keeps the optimizer's moments in fp32", "fp32")
 
 
 Refuse = Callable[[str, Any, str, str], InputError]

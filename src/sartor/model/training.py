@@ -12,6 +12,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Trainer
 from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
 from sartor.units import Bools, Ints
 
 __all__ = [
@@ -35,6 +36,9 @@ class TrainingJob:
     global_batch_size: int
     recipe: Recipe = Recipe.BF16
     optimizer: Optimizer = Optimizer.ADAM
+    moments_dtype: DType = DType.FP32
+    """In which the optimizer keeps its moments between steps (Megatron's precision-aware optimizer; DeepSeek-V3 kept
+    bf16, arXiv 2412.19437, sec. 3.3.2); they are updated in fp32."""
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     routing_skew: float = 1.0

@@ -233,9 +233,7 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
 
     if job.trainer.lockstep:
         yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["shard_group"] == 0)
-    yield Condition(
-        reason="a shard group needs ZeRO", ok=lambda r: (r["shard_group"] == 0) | (r["zero_stage"] > 0)
-    )
+    yield Condition(reason="a shard group needs ZeRO", ok=lambda r: (r["shard_group"] == 0) | (r["zero_stage"] > 0))
     yield Condition(
         reason="shard_group does not divide dp x cp into several sets",
         ok=lambda r: (

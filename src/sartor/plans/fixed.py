@@ -14,6 +14,7 @@ from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
 from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
+from sartor.plans.switches import SWITCHED
 from sartor.units import Floats
 
 WORDS: Mapping[str, Mapping[str, int]] = {
@@ -54,8 +55,9 @@ def _axis(name: str, option: str) -> str:
     axis = name.strip().lower().replace("-", "_")
     if axis in FIXABLE:
         return axis
-    near = difflib.get_close_matches(axis, FIXABLE, n=2, cutoff=0.5)
-    raise InputError(option, name, f"is no axis of a plan; there are {', '.join(FIXABLE)}", " or ".join(near))
+    known = (*FIXABLE, *SWITCHED)
+    near = difflib.get_close_matches(axis, known, n=2, cutoff=0.5)
+    raise InputError(option, name, f"is no axis of a plan; there are {', '.join(known)}", " or ".join(near))
 
 
 def _value(axis: str, value: Floats, option: str) -> int:

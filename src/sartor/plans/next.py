@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import ContextParallel, Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PlanSearch, PricedPlan
@@ -52,6 +52,15 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
     if int(plan.dims.ep) > 1 and int(plan.virtual_stages) > 1 and not trainer.ep_overlap:
         words = "hide experts' exchange behind another microbatch (Megatron --overlap-moe-expert-parallel-comm)"
         yield words, replace(job, trainer=replace(trainer, ep_overlap=True)), plan
+    if int(plan.dims.cp) > 1:
+        for kind in ContextParallel:
+            heads_split = int(job.shape.num_heads) % (int(plan.dims.tp) * int(plan.dims.cp)) == 0
+            if kind is not job.context_parallel and (heads_split or kind is not ContextParallel.ALL_TO_ALL):
+                words = f"exchange of context parallelism by {kind.value} (--fix context_parallel={kind.value})"
+                yield words, replace(job, context_parallel=kind), plan
+    if job.moments_dtype is DType.FP32 and job.optimizer is Optimizer.ADAM:
+        words = "Adam's moments in bf16 (--fix moments_dtype=bf16; Megatron --use-precision-aware-optimizer)"
+        yield words, replace(job, moments_dtype=DType.BF16), plan
     if not trainer.cuda_graphs:
         yield "CUDA graphs", replace(job, trainer=replace(trainer, cuda_graphs=True)), plan
 

@@ -10,6 +10,7 @@ from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
 from sartor.plans.simpler import Simpler
+from sartor.plans.switches import settings
 from sartor.plans.why_not import WhyNot
 from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
@@ -116,6 +117,7 @@ def job_body(answer: PlanAnswer) -> JsonDict:
         "context_parallel": job.context_parallel.value,
         "routing_skew": job.routing_skew,
         "framework": job.trainer.name,
+        "switches": {**settings(job)},
     }
 
 

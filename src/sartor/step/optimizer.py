@@ -88,11 +88,11 @@ nominal)."""
 
 
 def bytes_per_param(job: TrainingJob) -> float:
-    """fp32 gradient, weight and moments read, weight and moments written, the kernels' copy written; the gradient's
-    norm and clipping."""
+    """fp32 gradient and weight and the moments read, weight and moments written, the kernels' copy written; the
+    gradient's norm and clipping."""
     moments = 2 if job.optimizer is Optimizer.ADAM else 1
     copy = weight_bytes(job) if weight_bytes(job) < 4 else 0.0
-    return 4.0 * (1 + 2 * (1 + moments)) + copy + CLIP_BYTES
+    return 4.0 * 3 + 2 * moments * job.moments_dtype.bytes + copy + CLIP_BYTES
 
 
 def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:

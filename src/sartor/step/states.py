@@ -84,7 +84,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool
     weight = narrow_width if primary else weight
     gradient = grad_bytes(job) if job.trains_weights else 0.0
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
-    held = (copies + _moments(job.optimizer, in_layer)) if job.trains_weights else 0.0
+    held = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (1 if primary else 2) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
@@ -98,11 +98,10 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool
     )
 
 
-def _moments(optimizer: Optimizer, in_layer: bool) -> float:
-    """fp32 moments: Adam two, momentum one; Muon one on the layers' matrices and Adam's two on the rest."""
-    if optimizer is Optimizer.SGD or (optimizer is Optimizer.MUON and in_layer):
-        return 4.0
-    return 8.0
+def _moments(job: TrainingJob, in_layer: bool) -> float:
+    """Bytes of moments: Adam has two, momentum one; Muon one on the layers' matrices and Adam's two on the rest."""
+    one = job.optimizer is Optimizer.SGD or (job.optimizer is Optimizer.MUON and in_layer)
+    return job.moments_dtype.bytes * (1 if one else 2)
 
 
 def grad_bytes(job: TrainingJob) -> float:

@@ -1,0 +1,130 @@
+"""Switches of the trainer and the job that ``--fix`` sets beside the axes of a plan (``tp_overlap=on``), or compares
+(``context_parallel=any``): every plan of one search shares them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import product
+
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+from sartor.model.training import ContextParallel, Recipe, TrainingJob
+from sartor.operators import DType
+from sartor.step.recipes import check_recipe, supports
+
+ANY = "any"
+MOST_CHOICES = 32
+"""Jobs that one question may compare: each is a search of its own."""
+
+Setting = bool | Enum
+ON_OFF: Mapping[str, Setting] = {
+    word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
+}
+MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSwitch:
+    """A field of the trainer's record, or of the job, with the words for its values."""
+
+    field: str
+    words: Mapping[str, Setting]
+    of_trainer: bool = True
+    experts: bool = False
+    """It changes nothing but a mixture of experts."""
+
+
+SWITCHED: Mapping[str, JobSwitch] = {
+    "tp_overlap": JobSwitch(field="tp_overlap", words=ON_OFF),
+    "dp_overlap": JobSwitch(field="dp_overlap", words=ON_OFF),
+    "p2p_overlap": JobSwitch(field="p2p_overlap", words=ON_OFF),
+    "ep_overlap": JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
+    "deepep": JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
+    "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    "cuda_graphs": JobSwitch(field="cuda_graphs", words=ON_OFF),
+    "fused_loss": JobSwitch(field="fused_loss", words=ON_OFF),
+    "grad_fusion": JobSwitch(field="grad_fusion", words=ON_OFF),
+    "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
+    "context_parallel": JobSwitch(
+        field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
+    ),
+    "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChoice:
+    """A job with some switches set, and what was set: ``{"tp_overlap": "on"}``."""
+
+    job: TrainingJob
+    said: Mapping[str, str]
+
+    @property
+    def words(self) -> str:
+        return ", ".join(f"{name}={word}" for name, word in self.said.items())
+
+
+def job_choices(
+    job: TrainingJob, gpus: Sequence[Gpu], fixed: Mapping[str, int | str]
+) -> tuple[tuple[JobChoice, ...], dict[str, int | str]]:
+    """The jobs that the switches among ``fixed`` ask for (several where one is ``any``), and the rest of ``fixed``,
+    which are axes of a plan. Raises ``InputError``."""
+    asked = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
+    rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
+    lists = [_values(job, gpus, name, word) for name, word in asked.items()]
+    if math.prod(map(len, lists)) > MOST_CHOICES:
+        must = f"compare at most {MOST_CHOICES} jobs at once"
+        raise InputError("fix", f"{math.prod(map(len, lists))} combinations", must, "any for fewer switches")
+    return tuple(_choice(job, dict(zip(asked, words, strict=True))) for words in product(*lists)), rest
+
+
+def settings(job: TrainingJob) -> dict[str, str]:
+    """Every switch of a job as it stands, in words."""
+    return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
+
+
+def _name(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
+
+
+def _choice(job: TrainingJob, said: Mapping[str, str]) -> JobChoice:
+    set_ = {name: SWITCHED[name].words[word] for name, word in said.items()}
+    trainer = {SWITCHED[name].field: value for name, value in set_.items() if SWITCHED[name].of_trainer}
+    own = {SWITCHED[name].field: value for name, value in set_.items() if not SWITCHED[name].of_trainer}
+    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **own), said=said)  # type: ignore[arg-type]
+
+
+def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list[str]:
+    """Words of the values to look at: the one said, or all that the devices have."""
+    switch = SWITCHED[name]
+    if job.trainer.lockstep:
+        raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "leave it out")
+    if switch.experts and job.shape.moe_ffn is None:
+        raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
+    if word == ANY:
+        kinds = dict.fromkeys(_word(value) for value in switch.words.values())
+        return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
+    if word not in switch.words:
+        known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
+        near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
+        raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
+    if isinstance(value := switch.words[word], Recipe):
+        for gpu in gpus:
+            check_recipe(value, gpu)
+    return [_word(switch.words[word])]
+
+
+def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
+    """Whether the devices have a recipe of as many bits as the job's."""
+    return recipe.dtype.bytes == job.recipe.dtype.bytes and all(supports(recipe, gpu) for gpu in gpus)
+
+
+def _word(value: Setting) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    return "on" if value else "off"

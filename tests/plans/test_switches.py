@@ -1,0 +1,90 @@
+"""Switches of the trainer and the job in ``--fix``: set, compared, written into launch files, refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import sartor
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.launch.files import launch_files, read_launch, save_files
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import TrainingPlan
+from sartor.model.zoo import load_model
+from sartor.operators import DType
+from sartor.plans.switches import SWITCHED, job_choices, settings
+from sartor.step.footprint import footprint
+from sartor.step.question import training_job
+from sartor.step.step import step
+
+CLUSTER = load_cluster("dgx-h100")
+JOB, _ = training_job(load_model("llama-3.1-8b"), CLUSTER.gpus, global_batch_size=64, seq_len=8192)
+MOE, _ = training_job(load_model("mixtral-8x7b"), CLUSTER.gpus, global_batch_size=64, seq_len=4096)
+PLAN = TrainingPlan(dims=ParallelDims(tp=2, dp=8), num_microbatches=8, zero_stage=1)
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_every_switch_takes_each_of_its_words_and_says_so(name: str) -> None:
+    for word in SWITCHED[name].words:
+        if name != "recipe":
+            (choice,), rest = job_choices(MOE, CLUSTER.gpus, {name: word, "tp": 2})
+            assert rest == {"tp": 2}
+            assert settings(choice.job)[name] == choice.said[name]
+
+
+def test_any_compares_every_value_and_takes_the_fastest() -> None:
+    asked = {"tp": 4, "pp": 1, "cp": 1, "zero_stage": 1}
+
+    def ask(word: str) -> sartor.PlanAnswer:
+        fix = {**asked, "tp_overlap": word}
+        return sartor.plan("llama-3.1-8b", num_devices=8, global_batch_size=64, seq_len=8192, fix=fix)
+
+    best = ask("any")
+    assert best.best
+    assert best.best.step_s == min(found.best.step_s for found in map(ask, ("on", "off")) if found.best)
+    assert any("tp_overlap=on is the fastest setting; tp_overlap=off +" in note for note in best.assumptions)
+
+
+def test_narrow_moments_shorten_the_update_hold_fewer_bytes_and_are_read_back(tmp_path: object) -> None:
+    narrow = replace(JOB, moments_dtype=DType.BF16)
+    assert float(step(narrow, PLAN, CLUSTER).optimizer_s) < float(step(JOB, PLAN, CLUSTER).optimizer_s)
+    wide = footprint(JOB, PLAN, CLUSTER)
+    assert footprint(narrow, PLAN, CLUSTER).optimizer_bytes == pytest.approx(wide.optimizer_bytes * 8 / 12)
+    save_files(launch_files("megatron", narrow, PLAN, CLUSTER), str(tmp_path))
+    assert read_launch(str(tmp_path)).parts.moments_dtype is DType.BF16
+
+
+@pytest.mark.parametrize("trainer", ["torchtitan", "deepspeed", "accelerate"])
+def test_trainers_without_narrow_moments_refuse_them(trainer: str) -> None:
+    narrow, plan = replace(JOB, moments_dtype=DType.BF16), replace(PLAN, dims=ParallelDims(dp=16), num_microbatches=4)
+    with pytest.raises(InputError, match="moments in fp32"):
+        launch_files(trainer, narrow, replace(plan, zero_stage=2), CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("fix", "must"),
+    [
+        ({"deepep": "on"}, "the model has no experts"),
+        ({"moments_dtype": "int3"}, "must be one of fp32, bf16, fp16, fp8, any"),
+        ({"recipe": "nvfp4"}, "has no matrix units for it"),
+        (dict.fromkeys(("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "fused_loss", "grad_fusion"), "any"),
+         "at most 32 jobs"),
+    ],
+)  # fmt: skip
+def test_a_switch_that_cannot_be_is_refused(fix: dict[str, int | str], must: str) -> None:
+    with pytest.raises(InputError, match=must):
+        job_choices(JOB, CLUSTER.gpus, fix)
+
+
+def test_a_fully_sharding_trainer_looks_at_sets_of_shards_from_a_node_up() -> None:
+    asked = {"tp": 1, "pp": 1, "cp": 1}
+
+    def ask(**more: int) -> float:
+        found = sartor.plan("llama-3.1-8b", num_devices=256, global_batch_size=512, seq_len=8192,
+                            framework="torchtitan", fix={**asked, **more})  # fmt: skip
+        assert found.best
+        return found.best.step_s
+
+    assert ask() < ask(shard_group=0)
