@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ from cli.conftest import Ran
 from sartor import api
 from sartor.errors import InputError
 from sartor.step.run_change import _student, run_change
+from sartor.traces.kineto import read_kineto
+from sartor.traces.repeats import kernel_seconds, operator_seconds
+from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import dump, megatron
 
 NOISE, STEPS, PAIRS = 0.01, 10, 100
@@ -122,3 +126,74 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path, sartor: Callable[..
     first = sartor("compare", one, other, "--json").out
     assert sartor("compare", one, other, "--json").out == first
     assert json.loads(first)["kind"] == "log"
+
+
+# ---------------------------------------------------------------------------------------------------------- traces
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("traces")
+    ragged = Made(seed=3, fault="ragged_vocab", strength=strength_for("ragged_vocab"))
+    made = {"a": Made(seed=1), "b": Made(seed=2), "ragged": ragged, "short": Made(seed=1, steps=2)}
+    return {name: write(each, folder / f"{name}.json.gz") for name, each in made.items()}
+
+
+def test_two_healthy_traces_raise_no_alarm(traces: dict[str, Path], sartor: Callable[..., Ran]) -> None:
+    done = sartor("compare", traces["a"], traces["b"], "--json")
+    assert done.code == 0
+    assert done.body["kind"] == "trace"
+    assert done.body["worse"] == []
+
+
+def test_the_operator_that_changed_is_the_first_part(traces: dict[str, Path], sartor: Callable[..., Ran]) -> None:
+    done = sartor("compare", traces["a"], traces["ragged"], "--json")
+    assert done.code == 1
+    assert "128257" in done.body["parts"][0]["name"]
+    assert done.body["total"]["ratio"] == pytest.approx(1.05, abs=0.01)
+
+
+def test_seconds_of_the_operators_sum_to_the_kernels(traces: dict[str, Path]) -> None:
+    trace = read_kineto(traces["a"])
+    took = float((trace.end_s - trace.begin_s).sum())
+    assert sum(float(each.sum()) for each in operator_seconds(trace).values()) == pytest.approx(took)
+    assert sum(float(each.sum()) for each in kernel_seconds(trace).values()) == pytest.approx(took)
+
+
+def test_a_trace_without_enough_steps_is_compared_by_its_kernels(traces: dict[str, Path]) -> None:
+    found = api.compare(traces["a"], traces["short"])
+    assert found.total.name == "kernels"
+    assert "fewer than 3 marked steps" in found.warnings[0]
+
+
+def test_a_log_beside_a_trace_is_refused(traces: dict[str, Path], tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    assert "must be a trace" in sartor("compare", traces["a"], log(tmp_path / "b.log", [2.0] * 9), "--json").refusal()
+
+
+@pytest.mark.parametrize("cut", [0, 5, 300, 40000])
+def test_a_trace_cut_off_is_one_sentence(cut: int, traces: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    path.write_bytes(gzip.decompress(traces["a"].read_bytes())[:cut])
+    with pytest.raises(InputError) as caught:
+        read_kineto(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trace_without_kernels_says_what_was_not_profiled(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    path.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {}}]}'
+    )
+    with pytest.raises(InputError, match="holds no GPU event"):
+        read_kineto(path)
+
+
+PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "traces"
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published traces of ../shared are not here")
+def test_the_published_traces_are_read_and_their_kernels_belong_to_operators() -> None:
+    known = {path.name: read_kineto(path) for path in sorted(PUBLISHED.glob("*.gz")) if path.stat().st_size < 8e5}
+    assert len(known) == 5
+    assert all((trace.operator >= 0).mean() > 0.7 for trace in known.values())
+    assert known["h100_qwen1.5_0.5b_infer.json.gz"].gpu == "NVIDIA H100 80GB HBM3"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from sartor.answers import RunComparison
 from sartor.errors import InputError
-from sartor.step.run_change import LEAST_STEPS, RunChange, run_change
+from sartor.step.run_change import LEAST_STEPS, RunChange, run_change, sum_of
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
@@ -21,12 +23,72 @@ THRESHOLD = 0.02
 
 
 def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> RunComparison:
-    """What changed from run ``a`` to run ``b`` (two training logs): step time, memory, facts of the plan, each beside
-    the noise that the steps of a run show. A change counts beyond noise and ``threshold``. Raises ``InputError``."""
-    from sartor.traces.logs.read import read_log
+    """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
+    memory and facts of the plan, each beside the noise that the steps of a run show. A change counts beyond noise and
+    ``threshold``. Raises ``InputError``."""
+    from sartor.traces.kineto import is_trace
 
     if not 0 <= threshold < 10:
         raise InputError("threshold", threshold, "must be a share from 0 to 10", str(THRESHOLD))
+    traced = [is_trace(_there(path, name)) for path, name in ((a, "A"), (b, "B"))]
+    if traced[0] != traced[1]:
+        raise InputError("B", str(b), f"must be a {'trace' if traced[0] else 'log'}, as A is")
+    return _compare_traces(a, b, threshold) if traced[0] else _compare_logs(a, b, threshold)
+
+
+def _there(path: str | Path, name: str) -> Path:
+    if not Path(path).is_file():
+        raise InputError(name, str(path), "no such file; must be a training log or a profiler trace")
+    return Path(path)
+
+
+def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
+    from sartor.traces.kineto import read_kineto
+    from sartor.traces.repeats import kernel_seconds, operator_seconds, step_seconds
+
+    one, other = read_kineto(a, "A"), read_kineto(b, "B")
+    steps = step_seconds(one), step_seconds(other)
+    warnings = [f"A is of {one.gpu}, B of {other.gpu}"] if one.gpu != other.gpu else []
+    if min(each.size for each in steps) >= LEAST_STEPS:
+        parts = tuple(_operators(operator_seconds(one), operator_seconds(other), whole=False))
+        total = run_change("step", *steps)
+    else:
+        warnings.append(f"fewer than {LEAST_STEPS} marked steps: noise is that of the single kernels of an operator")
+        parts = tuple(_operators(kernel_seconds(one), kernel_seconds(other), whole=True))
+        total = sum_of("kernels", parts)
+    return RunComparison(
+        kind="trace",
+        a=str(a),
+        b=str(b),
+        threshold=threshold,
+        total=total,
+        parts=tuple(sorted(parts, key=lambda each: -abs(each.b - each.a))),
+        warnings=tuple(warnings),
+    )
+
+
+def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whole: bool) -> Iterator[RunChange]:
+    """The change of every operator: of its seconds per step, or of the ``whole`` of its kernels."""
+    none = np.zeros(0)
+    for name in dict.fromkeys((*a, *b)):
+        one, other = a.get(name, none), b.get(name, none)
+        enough = min(one.size, other.size) >= LEAST_STEPS and one.all() and other.all()
+        if enough:
+            found = run_change(name, one, other, tests=1 if whole else len(a))
+            counts = (one.size, other.size) if whole else (1, 1)
+            share = counts[1] / counts[0]
+            yield replace(
+                found, a=counts[0] * found.a, b=counts[1] * found.b, low=share * found.low, high=share * found.high
+            )
+        else:
+            sums = [float(each.sum()) / (1 if whole else max(each.size, 1)) for each in (one, other)]
+            low, high = (0.0, 0.0) if not sums[1] else (math.inf, math.inf) if not sums[0] else (0.0, math.inf)
+            yield RunChange(name=name, a=sums[0], b=sums[1], low=low, high=high)  # gone, new, or too few to tell
+
+
+def _compare_logs(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
+    from sartor.traces.logs.read import read_log
+
     run_a, run_b = read_log(a, "A")[-1], read_log(b, "B")[-1]
     per_token = _other_tokens(run_a, run_b)
     times = [_times(run, str(path), name, per_token) for run, path, name in ((run_a, a, "A"), (run_b, b, "B"))]

@@ -16,8 +16,8 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
-First = Annotated[Path, typer.Argument(metavar="A", help="Log of the run to compare with.")]
-Second = Annotated[Path, typer.Argument(metavar="B", help="Log of the run that is judged.")]
+First = Annotated[Path, typer.Argument(metavar="A", help="Log or profiler trace of the run to compare with.")]
+Second = Annotated[Path, typer.Argument(metavar="B", help="The same of the run that is judged.")]
 Threshold = Annotated[
     float, typer.Option("--threshold", metavar="SHARE", help="Smallest relative change that fails the comparison.")
 ]

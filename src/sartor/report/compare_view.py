@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sartor.answers import RunComparison
     from sartor.step.run_change import RunChange
 
+MOST_RATIO = 10.0
+"""End of an interval beyond which it says nothing."""
 SHOWN = 15
 """Operators that the terminal lists."""
 
@@ -34,7 +37,8 @@ def compare_body(answer: RunComparison) -> JsonDict:
         "per_token": answer.per_token,
         "total": {"a_s": answer.total.a, "b_s": answer.total.b, **_ratio(answer.total, answer.threshold)},
         "parts": [
-            {"name": each.name, "a_s": each.a, "b_s": each.b, **_ratio(each, answer.threshold)} for each in answer.parts
+            {"name": printable(each.name), "a_s": each.a, "b_s": each.b, **_ratio(each, answer.threshold)}
+            for each in answer.parts
         ],
         "memory": [
             {"name": each.name, "a_bytes": each.a, "b_bytes": each.b, **_ratio(each, answer.threshold)}
@@ -47,12 +51,16 @@ def compare_body(answer: RunComparison) -> JsonDict:
 
 def _ratio(each: RunChange, threshold: float) -> JsonDict:
     return {
-        "ratio": each.ratio if each.a else None,
-        "low": each.low,
-        "high": each.high,
+        "ratio": _number(each.ratio),
+        "low": _number(each.low),
+        "high": _number(each.high),
         "significant": each.significant,
         "beyond_threshold": each.beyond(threshold),
     }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def compare_view(answer: RunComparison) -> RenderableType:
@@ -64,9 +72,11 @@ def compare_view(answer: RunComparison) -> RenderableType:
 
 def _verdict(answer: RunComparison) -> str:
     total, limit = answer.total, format_share(answer.threshold)
-    what = "token" if answer.per_token else "step"
-    said = f"A {what} takes {format_seconds(total.a)} in A and {format_seconds(total.b)} in B"
-    interval = f"{signed_share(total.ratio - 1)} ({signed_share(total.low - 1)} to {signed_share(total.high - 1)})"
+    what = "All kernels take" if total.name == "kernels" else f"A {total.name} takes"
+    said = f"{what} {format_seconds(total.a)} in A and {format_seconds(total.b)} in B"
+    interval = signed_share(total.ratio - 1)
+    if total.high < MOST_RATIO:
+        interval += f" ({signed_share(total.low - 1)} to {signed_share(total.high - 1)})"
     if not total.significant:
         return f"{said}: {interval}. No change beyond noise."
     faster = "slower" if total.ratio > 1 else "faster"
@@ -90,7 +100,15 @@ def _table(answer: RunComparison) -> Table:
             if each.significant or each.low == each.high
             else "noise"
         )
-        interval = f"{signed_share(each.low - 1)} to {signed_share(each.high - 1)}" if each.low < each.high else ""
+        interval = (
+            f"{signed_share(each.low - 1)} to {signed_share(each.high - 1)}"
+            if 0 < each.low < each.high < MOST_RATIO
+            else ""
+        )
         name = printable(each.name.replace("_bytes", " memory"))
-        table.add_row(name, words(each.a), words(each.b), signed_share(each.ratio - 1), interval, mark)
+        table.add_row(name, words(each.a), words(each.b), _ratio_text(each), interval, mark)
     return table
+
+
+def _ratio_text(each: RunChange) -> str:
+    return "new" if not each.a else "gone" if not each.b else signed_share(each.ratio - 1)

@@ -8,6 +8,7 @@ fewer. The interval of the ratio is Welch's. It knows nothing of what differs be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -65,6 +66,15 @@ def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> Ru
     middle = mean_b - mean_a
     low, high = np.exp(middle - half), np.exp(middle + half)
     return RunChange(name=name, a=float(np.exp(mean_a)), b=float(np.exp(mean_b)), low=float(low), high=float(high))
+
+
+def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
+    """The change of a sum of independent parts: the intervals that are known add as squares."""
+    a, b = (sum(getattr(each, side) for each in parts) for side in ("a", "b"))
+    known = [each for each in parts if np.isfinite(each.high)]
+    half = float(np.sqrt(sum((each.a * (each.high - each.low) / 2) ** 2 for each in known))) / a if a else 0.0
+    ratio = b / a if a else 1.0
+    return RunChange(name=name, a=a, b=b, low=max(ratio - half, 0.0), high=ratio + half)
 
 
 def _log_mean(values: FloatArray) -> tuple[float, float, float]:

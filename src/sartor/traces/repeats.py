@@ -1,0 +1,74 @@
+"""A trace as repeated measurements: seconds of every operator in every step, or of its single kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from sartor.traces.kineto import KernelTrace
+from sartor.units import FloatArray, IntArray
+
+LEAST_STEPS = 3
+SHORT = 60
+"""Characters of a kernel's name that are shown."""
+
+
+def step_seconds(trace: KernelTrace) -> FloatArray:
+    """Of each step on the device: from its first kernel to the next step's first, the last one to its last kernel;
+    empty where there are fewer than ``LEAST_STEPS``."""
+    begun = [trace.begin_s[trace.step == i].min() for i in range(len(trace.steps)) if (trace.step == i).any()]
+    if len(begun) < LEAST_STEPS:
+        return np.array([])
+    last = trace.end_s[trace.step >= 0].max()
+    seconds: FloatArray = np.diff([*begun, last])
+    return seconds
+
+
+def operator_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
+    """Seconds of each operator in each step: name and dimensions of its inputs, or the kernel's name."""
+    keys, of = _keys(trace)
+    inside = trace.step >= 0
+    took = trace.end_s - trace.begin_s
+    table = np.zeros((len(keys), len(trace.steps)))
+    np.add.at(table, (of[inside], trace.step[inside]), took[inside])
+    known = [i for i in range(len(trace.steps)) if (trace.step == i).any()]
+    return {key: table[i, known] for i, key in enumerate(keys)}
+
+
+def kernel_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
+    """Seconds of the single kernels of each operator, over the whole trace."""
+    keys, of = _keys(trace)
+    took = trace.end_s - trace.begin_s
+    order = np.argsort(of, kind="stable")
+    ends = np.searchsorted(of[order], np.arange(len(keys) + 1))
+    return {key: took[order[ends[i] : ends[i + 1]]] for i, key in enumerate(keys)}
+
+
+def _keys(trace: KernelTrace) -> tuple[list[str], IntArray]:
+    """What the kernels belong to, and the index of each kernel's."""
+    seen: dict[tuple[int, int], int] = {}
+    keys: dict[str, int] = {}
+    of = np.zeros(trace.name.size, dtype=np.int64)
+    for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
+        if pair not in seen:
+            seen[pair] = keys.setdefault(_key(trace, *pair), len(keys))
+        of[i] = seen[pair]
+    return list(keys), of
+
+
+def _key(trace: KernelTrace, operator: int, name: int) -> str:
+    kernel = short_kernel(trace.names[name])
+    if operator < 0 or kernel.startswith("nccl"):
+        return kernel
+    known = trace.operators[operator]
+    sizes = " ".join("x".join(map(str, dims)) for dims in known.dims[:3])
+    return f"{known.name} {sizes}".strip()
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without return type, namespaces, template arguments and parameters."""
+    bare = re.sub(r"^(void|auto) ", "", name)
+    head = re.split(r"[<(]", bare.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return head.rsplit("::", 1)[-1][:SHORT] or name[:SHORT]
