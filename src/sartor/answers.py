@@ -369,6 +369,8 @@ class DesignAnswer:
     """Catalogue GPUs on the same jobs, where they were asked for."""
     shapes: ShapeDesign | None = None
     """Shapes of the model's size against chips and plans, where they were asked for."""
+    warnings: tuple[str, ...] = ()
+    """Why to doubt the best chip or to widen its space."""
 
     @property
     def best(self) -> Ranked | None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
+from sartor.designs.cautions import cautions, left_out
 from sartor.designs.parts import Split
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
-from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Mean, Objective
+from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Progress
 from sartor.designs.search import candidates_of, search_design
 from sartor.designs.space import published_space, space_from, taken
@@ -50,6 +51,26 @@ def test_several_models_are_weighed_as_asked(mean: Mean) -> None:
     rates = np.array(result.best.evaluation.rates)
     by_hand = (rates * [1, 2]).sum() / 3 if mean is Mean.ARITHMETIC else (rates[0] * rates[1] ** 2) ** (1 / 3)
     assert result.best.objective == pytest.approx(by_hand)
+
+
+def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
+    space, asked = small_space(clock_mhz=[1000, 9000]), question(costs=DesignCosts(area=AreaModel.DIE))
+    free = replace(asked, budgets=Budgets(plausible=False))
+    best, mad = (search_design(each, space).best for each in (asked, free))
+    assert best is not None
+    assert mad is not None
+    assert (best.evaluation.point.accelerator.clock_hz, mad.evaluation.point.accelerator.clock_hz) == (1e9, 9e9)
+    assert "no one can build this chip: clock_mhz=9,000" in cautions(space, mad)[0]
+    assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(space, best))
+    assert next(left_out(asked, space)).startswith("8 of 16 chips are left out because no one can build them")
+    assert list(left_out(free, space)) == []
+
+
+def test_a_space_no_one_can_build_is_refused_with_the_number_that_breaks_it() -> None:
+    found = search_design(question(costs=DesignCosts(area=AreaModel.DIE)), small_space(clock_mhz=[9000]))
+    assert found.status is DesignStatus.INFEASIBLE
+    assert "no one can build any of" in found.tightest
+    assert "clock_mhz=9,000" in found.tightest
 
 
 def test_memory_decides_between_recomputing_and_keeping() -> None:

@@ -53,6 +53,7 @@ def design(
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float | None = None,
+    plausibility: bool = True,
     set: Mapping[str, int | str] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
@@ -72,11 +73,13 @@ def design(
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
     (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
     ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs.
+    Without ``plausibility`` chips that no one can build are priced too, and the best is marked if it is one.
     Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import design_models, design_question
+    from sartor.designs.cautions import cautions, left_out
     from sartor.designs.front import check_axes
     from sartor.designs.question import HBM_USD_PER_GB
     from sartor.engine.whole import Beside, run_whole
@@ -104,6 +107,7 @@ def design(
         area_model=area_model,
         wafer_usd=wafer_usd,
         hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
+        plausibility=plausibility,
     )
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
@@ -130,7 +134,8 @@ def design(
         proved_front=found.front,
         shapes=found.shapes,
         against=beside_chips(question, found.result.best, gpus),
-        assumptions=(*_said_of(readings), *notes, *chosen.assumptions),
+        warnings=cautions(chosen, found.result.best),
+        assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen)),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from sartor.cost.chip.buildable import faults
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.errors import InputError
@@ -29,7 +31,12 @@ def seconds(field: str, value: float | None) -> float:
 
 
 def device_of(gpu: GpuLike) -> Gpu:
-    return gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
+    """A GPU, or a chip of the template: one that no one can build is priced all the same, with a warning."""
+    found = gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
+    if found.accelerator is not None:
+        for fault in faults(found.accelerator):
+            warnings.warn(f"no one can build {found.name}: {fault}", stacklevel=2)
+    return found
 
 
 def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:

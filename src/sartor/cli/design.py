@@ -49,6 +49,7 @@ def design(
     area_model: d.AreaModel = None,
     wafer_usd: d.WaferUsd = None,
     hbm_usd_per_gb: d.HbmUsdPerGb = None,
+    plausibility: d.Plausibility = True,
     time_limit: o.OpenTimeLimit = None,
     tolerance: d.Tolerance = 0.0,
     baselines: d.Baselines = True,
@@ -111,6 +112,7 @@ def design(
             area_model=area_model,
             wafer_usd=wafer_usd,
             hbm_usd_per_gb=hbm_usd_per_gb,
+            plausibility=plausibility,
         )
     write_files(found, html, png)
     if export is not None and study is not None:

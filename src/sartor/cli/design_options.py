@@ -32,6 +32,10 @@ WaferUsd = Annotated[
 HbmUsdPerGb = Annotated[
     float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory per GB. [default: 10]")
 ]
+Plausibility = Annotated[
+    bool,
+    typer.Option("--plausibility/--no-plausibility", help="Leave out chips that no one can build, or price them too."),
+]
 Tolerance = Annotated[
     float,
     typer.Option(

@@ -77,9 +77,16 @@ def design_question(
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float = HBM_USD_PER_GB,
+    plausibility: bool = True,
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
-    budgets = Budgets(area_mm2=area_mm2, power_w=power_w, hbm_bytes=hbm_bytes, energy_j_per_token=energy_j_per_token)
+    budgets = Budgets(
+        area_mm2=area_mm2,
+        power_w=power_w,
+        hbm_bytes=hbm_bytes,
+        energy_j_per_token=energy_j_per_token,
+        plausible=plausibility,
+    )
     area = space.area_model if area_model is None else word(AreaModel, "area_model", area_model)
     return DesignQuestion(
         models=models,

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.chip.area import die_area, published_area_mm2
+from sartor.cost.chip.buildable import excess, faults
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
+from sartor.designs.cautions import refuses
 from sartor.designs.point import Evaluation
 from sartor.designs.question import AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
@@ -72,9 +74,12 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
         usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
         each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
+        each["excess"] = np.asarray(excess(group) if refuses(question) else np.zeros(group.shape))
         for name, value in {**each, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
     all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
+    unbuildable = _nearest_unbuildable(space, all_)
+    all_ = {name: column[..., all_["excess"] <= 1] for name, column in all_.items()}
     masks = _masks(question, space, all_)
     keep = np.logical_and.reduce([mask for _, mask in masks])
     hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
@@ -90,7 +95,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         hbm_bytes=hbm[:, keep],
         divisor=divisor[:, keep],
     )
-    return found, "" if keep.any() else _tightest(masks, question, space, all_)
+    return found, "" if keep.any() else unbuildable or _tightest(masks, question, space, all_)
 
 
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
@@ -125,6 +130,16 @@ def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
     published = question.costs.area is AreaModel.PUBLISHED
     area = published_area_mm2(accelerator) if published else die_area(accelerator).total_mm2
     return np.broadcast_to(area, accelerator.shape)
+
+
+def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str:
+    """Why no one can build any candidate, told by the one that exceeds the limits least; empty where some can be."""
+    if (all_["excess"] <= 1).any():
+        return ""
+    least = int(all_["excess"].argmin())
+    chip = taken(space.groups[all_["group"][least]], int(all_["place"][least]))
+    told = f"no one can build any of {all_['excess'].size} candidates; of the nearest: {'; '.join(faults(chip))}"
+    return f"{told} ({_in_words(space, all_, least)}); --no-plausibility prices them all the same"
 
 
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:

@@ -19,6 +19,7 @@ from sartor.designs.result import DesignStatus, JointResult, Ranked
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.pareto import is_pareto
 
 BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
@@ -128,7 +129,7 @@ def front_over(
         return ()
     results = []
     for budgets in product(*(_budgets(candidates, axis, steps or STEPS[len(names)]) for axis in names)):
-        limits = dict(zip(names, budgets, strict=True))
+        limits: JsonMap = dict(zip(names, budgets, strict=True))
         limited = replace(question, budgets=replace(question.budgets, **limits))
         result = search(limited, space, ", ".join(f"{axis} at most {value:.6g}" for axis, value in limits.items()))
         if result.best is not None:

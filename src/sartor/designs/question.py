@@ -96,6 +96,8 @@ class Budgets:
     """Of one device, at most."""
     energy_j_per_token: float | None = None
     """Of all devices over a step, their static power included, every model, at most."""
+    plausible: bool = True
+    """No chips that no one can build (``cost.chip.buildable``)."""
 
     def __post_init__(self) -> None:
         for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):

@@ -51,6 +51,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
         "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
         "convergence": [progress_body(each) for each in found.trajectory],
+        "warnings": list(answer.warnings),
         "assumptions": list(answer.assumptions),
         "wall_s": found.seconds,
     }

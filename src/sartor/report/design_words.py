@@ -104,7 +104,8 @@ def headline(answer: DesignAnswer) -> str:
     if best is None:
         if answer.result.interrupted:
             return "Interrupted before a point was evaluated. With --study, the same command continues from here."
-        return "Out of time before a point was evaluated: increase --time-limit."
+        spent = f"{answer.result.seconds:.3g} s went into bounds of {answer.result.space_size:,} combinations"
+        return f"Out of time before a point was evaluated ({spent}): increase --time-limit, or leave it out."
     point = best.evaluation.point
     published = asked.costs.area is AreaModel.PUBLISHED
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
@@ -122,7 +123,8 @@ def proof_text(answer: DesignAnswer) -> str:
     if found.status is DesignStatus.OPTIMAL:
         return f"Proved optimal: none of {size} is better ({how})."
     why = "interrupted" if found.interrupted else "out of time"
-    return f"Not proved optimal ({why}): none of {size} is more than {format_share(found.gap)} better ({how})."
+    left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
+    return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
 
 
 def plan_text(detail: ModelDetail) -> str:

@@ -96,6 +96,7 @@ def _sections(answer: DesignAnswer, records: JsonMap) -> list[Markup]:
         *(figure(records, name, "Cores with the same work share a line.") for name in several),
         element("h2", "Pipeline timeline", id="pipeline"),
         *(figure(records, name, "From an event simulation, independent of the formulas above.") for name in pipelines),
+        *([bullets("Warnings", list(answer.warnings))] if answer.warnings else []),
         bullets("Assumed", list(answer.assumptions)),
         how_to_read(READING),
     ]

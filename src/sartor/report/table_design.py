@@ -37,6 +37,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
         )
         return Group(*parts, *notes("Assumed", answer.assumptions))
     parts.append(Text(headline(answer)))
+    parts += notes("Warnings", answer.warnings)
     if answer.best is not None:
         details = [model_detail(answer.question, answer.best.evaluation, m) for m in range(len(answer.question.models))]
         known = [each for each in details if each is not None]

@@ -1,0 +1,72 @@
+"""Chips no one can build: how much clock, die, edge, power and heat is too much.
+
+Each limit stands at or above what has shipped, so a chip beyond it is refused and not only doubted. Sources are quoted
+from memory where they say "recalled". Every GPU, TPU and template chip of the catalogue is within all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sartor.cost.chip.area import die_area
+from sartor.cost.chip.die_cost import RETICLE_MM2
+from sartor.cost.chip.energy import power
+from sartor.hardware.accelerator import Accelerator
+from sartor.units import GIGA, MEGA, Floats
+
+MAX_CLOCK_HZ = 3.5 * GIGA
+"""A quarter above the fastest accelerators of the catalogue: Trainium and Inferentia2 at 2.8 GHz (AWS Neuron
+documentation). Single processor cores reach 6.2 GHz (Intel Core i9-14900KS, March 2024, recalled), not arrays."""
+MAX_PACKAGE_W = 1400.0
+"""Most in one package: GB300 and MI355X (NVIDIA and AMD datasheets, 2025). Peak rates of all parts at once count."""
+MAX_W_PER_MM2 = 2.0
+"""Over the die, memory apart. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.4, as its die is modelled too
+small. Liquid in channels of the silicon itself took 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
+STACK_EDGE_MM = 7.75
+"""Short side of an HBM2 stack, 7.75 mm x 11.87 mm (SK hynix and Samsung, 2016, recalled); later stacks are wider. A
+stack stands along the die's edge, as its 1024 wires must. LPDDR packages stand apart and need none here."""
+LINK_BYTES_PER_S_PER_MM = 60 * GIGA
+"""Most that leaves a die by long-reach serial links, one direction and mm of edge: a switch of 51.2 Tb/s in one die
+(Broadcom Tomahawk 5, August 2022, recalled) has 6.4 TB/s around a die of at most 858 mm2, 55 GB/s. H100 has 4."""
+EDGE_OF_ROOT = 3 * 2**0.5
+"""Edge of a die twice as long as wide, over the root of its area: the longest that is taken."""
+WORDS = {
+    "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
+    "die": "a whole die of {needs:,.0f} mm2 (memory interfaces, links and control too): scanners expose {most:.0f} mm2",
+    "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
+    "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
+    "cooling": "{needs:.3g} W/mm2 on the die: cold plates take about {most:.3g}",
+}
+
+
+def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
+    """What a chip needs and the most there is, by limit; both broadcast over candidates."""
+    die, watts = np.asarray(die_area(a).total_mm2), power(a)
+    stacks = np.asarray(a.num_stacks) * (STACK_EDGE_MM if a.memory.value.startswith("hbm") else 0.0)
+    return {
+        "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
+        "die": (die, RETICLE_MM2),
+        "edge": (stacks + np.asarray(a.num_links) * a.link_bytes_per_s / LINK_BYTES_PER_S_PER_MM,
+                 EDGE_OF_ROOT * np.sqrt(die)),
+        "power": (watts.tdp_w, MAX_PACKAGE_W),
+        "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / die, MAX_W_PER_MM2),
+    }  # fmt: skip
+
+
+def excess(a: Accelerator) -> Floats:
+    """What a chip needs over what there is, where that is largest: no one can build it above 1."""
+    shares = (np.broadcast_to(np.divide(needs, most), a.shape) for needs, most in limits(a).values())
+    found: Floats = np.maximum.reduce(list(shares))
+    return found
+
+
+def faults(a: Accelerator) -> Iterator[str]:
+    """Why no one can build one chip, a sentence for each limit it exceeds, with both numbers."""
+    found = limits(a)
+    die = float(found["die"][0])
+    joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
+    for name, (needs, most) in found.items():
+        if float(needs) > float(most):
+            yield WORDS[name].format(needs=float(needs), most=float(most), die=die, where=joined)

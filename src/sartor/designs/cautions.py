@@ -1,0 +1,68 @@
+"""What to mind about the best chip of a space: whether it can be built, and where its axes end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.chip.buildable import excess, faults
+from sartor.designs.question import AreaModel, DesignQuestion
+from sartor.designs.result import Ranked
+from sartor.designs.space import AcceleratorSpace
+from sartor.units import GIGA, MEGA, MIB
+
+AXES: dict[str, tuple[str, float]] = {
+    "num_tensor_cores": ("num_tensor_cores", 1),
+    "num_vector_cores": ("num_vector_cores", 1),
+    "array_rows": ("array_rows", 1),
+    "array_cols": ("array_cols", 1),
+    "vector_lanes": ("vector_lanes", 1),
+    "global_buffer_mib": ("global_buffer_bytes", MIB),
+    "clock_mhz": ("clock_hz", MEGA),
+    "num_stacks": ("num_stacks", 1),
+    "num_links": ("num_links", 1),
+    "link_gb_per_s": ("link_bytes_per_s", GIGA),
+}
+"""Axis of a space file -> field and unit."""
+
+
+def cautions(space: AcceleratorSpace, best: Ranked | None) -> tuple[str, ...]:
+    """A sentence for each reason to doubt the best chip or to widen its space."""
+    if best is None:
+        return ()
+    chip = best.evaluation.point.accelerator
+    return (*(f"no one can build this chip: {fault}" for fault in faults(chip)), *_at_ends(space, chip))
+
+
+def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:
+    """How many chips of the space are refused because no one can build them."""
+    if not refuses(question):
+        return
+    total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
+    if total:
+        kept = f"{total:,} of {space.num_kept:,} chips"
+        yield f"{kept} are left out because no one can build them (--no-plausibility prices them too)"
+
+
+def refuses(question: DesignQuestion) -> bool:
+    """Whether chips that no one can build are left out. The published closed form counts no memory interfaces, links
+    or control, so its space is searched as published and its best chip only marked."""
+    return question.budgets.plausible and question.costs.area is AreaModel.DIE
+
+
+def _at_ends(space: AcceleratorSpace, chip: Any) -> Iterator[str]:
+    for axis, (field, unit) in AXES.items():
+        values = np.unique(np.concatenate([np.ravel(getattr(group, field)) for group in space.groups])) / unit
+        here, low, high = float(getattr(chip, field)) / unit, float(values[0]), float(values[-1])
+        if low == high or (axis == "vector_lanes" and _tied(space)):
+            continue
+        if here == high or (here == low and low > 1):
+            end = "largest" if here == high else "smallest"
+            yield f"{axis}={here:g} is the {end} of its axis ({low:g} to {high:g}): the best may lie beyond it"
+
+
+def _tied(space: AcceleratorSpace) -> bool:
+    """Lanes are as many as columns everywhere, as published."""
+    return all(np.array_equal(group.vector_lanes, group.array_cols) for group in space.groups)

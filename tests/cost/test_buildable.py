@@ -1,0 +1,56 @@
+"""Chips no one can build are named with the number that breaks each limit; chips that exist are within all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accelerators import TPU
+from sartor.cost.chip.buildable import MAX_CLOCK_HZ, MAX_PACKAGE_W, MAX_W_PER_MM2, excess, faults
+from sartor.cost.chip.die_cost import RETICLE_MM2
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator
+from sartor.hardware.catalog import gpu_names, load_gpu
+
+CHIP = replace(TPU, node_nm=7)
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_every_chip_of_the_catalogue_can_be_built(name: str) -> None:
+    chip = load_accelerator(name)
+    assert list(faults(chip)) == []
+    assert float(excess(chip)) <= 1
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_limit_lies_below_a_gpu_or_tpu_of_the_catalogue(name: str) -> None:
+    gpu = load_gpu(name)
+    assert max(gpu.boost_clock_hz, gpu.max_clock_hz) <= MAX_CLOCK_HZ
+    assert gpu.tdp_w <= MAX_PACKAGE_W
+    assert gpu.die_mm2 <= RETICLE_MM2
+    assert gpu.tdp_w <= MAX_W_PER_MM2 * (gpu.die_mm2 or np.inf)
+
+
+@pytest.mark.parametrize(
+    ("chip", "words"),
+    [
+        (replace(CHIP, clock_hz=10e9), "clock_mhz=10,000: no array has shipped above 2,800 MHz"),
+        (replace(CHIP, clock_hz=10e9), "W/mm2 on the die: cold plates take about 2"),
+        (replace(CHIP, num_stacks=64), "64 stacks of hbm2 and 6 links of 50 GB/s need 501 mm of die edge"),
+        (replace(CHIP, num_links=600), "4 stacks of hbm2 and 600 links of 50 GB/s need 531 mm of die edge"),
+        (replace(CHIP, num_links=600), "a whole die of 3,906 mm2"),
+        (replace(CHIP, num_tensor_cores=512), "the most in one package is 1,400 W"),
+    ],
+)
+def test_what_no_one_can_build_is_told_with_the_number_that_breaks_it(chip: Accelerator, words: str) -> None:
+    assert list(faults(CHIP)) == []
+    assert words in "; ".join(faults(chip))
+
+
+def test_many_chips_are_judged_as_each_alone() -> None:
+    many = replace(CHIP, clock_hz=np.array([1e9, 10e9, 1e9]), num_links=np.array([6, 6, 600]))
+    alone = [float(excess(replace(CHIP, clock_hz=c, num_links=n))) for c, n in ((1e9, 6), (10e9, 6), (1e9, 600))]
+    assert np.asarray(excess(many)).tolist() == alone
+    assert [each <= 1 for each in alone] == [True, False, False]
