@@ -182,7 +182,7 @@ def _relatives_fit(asked: _Borrower) -> Found | None:
 
 def _two_away(near: Relative) -> Relative:
     """The relative's own relative, no nearer than either is to the other."""
-    far = relative_of(load_gpu(near.name)) if near.name else near
+    far = relative_of(_known(near.name)) if near.name else near
     return replace(far, widen=max(near.widen, far.widen))
 
 
@@ -351,7 +351,7 @@ def _streams(owner: str) -> JsonMap:
 
 def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
     found = coefficients(MemoryBoundCoefficients, _streams(owner))
-    return found if owner == gpu.name else per_sm(borrowed(found, "memory_bound", widen), load_gpu(owner), gpu)
+    return found if owner == gpu.name else per_sm(borrowed(found, "memory_bound", widen), _known(owner), gpu)
 
 
 # ------------------------------------------------------------------------------------------------ collectives
@@ -410,7 +410,7 @@ def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
     """
     if gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s:
         return Relative()
-    known = [each for each in map(load_gpu, measured) if each.vendor == gpu.vendor and each.name != gpu.name]
+    known = [each for each in map(_known, measured) if each.vendor == gpu.vendor and each.name != gpu.name]
     if not known:
         return Relative()
     best = min(known, key=lambda each: (_apart(gpu, each), each.name))
@@ -423,7 +423,7 @@ def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
 def nearest_rate(bytes_per_s: float, measured: Iterable[str]) -> Relative:
     """The measured device whose link rate is nearest to that of links which are not a device's own, such as a bridge
     between two cards; widened as another node of these links at least."""
-    known = sorted(map(load_gpu, measured), key=lambda each: abs(math.log(bytes_per_s / each.link_bytes_per_s)))
+    known = sorted(map(_known, measured), key=lambda each: abs(math.log(bytes_per_s / each.link_bytes_per_s)))
     if not known:
         return Relative()
     near = abs(math.log(bytes_per_s / known[0].link_bytes_per_s)) <= SAME_RATE
@@ -438,6 +438,12 @@ def _apart(gpu: Gpu, other: Gpu) -> float:
 def borrowed_from(owner: str) -> dict[str, str]:
     """What a record says of coefficients that were fitted on another device."""
     return {"lender": f"borrowed from {owner}"}
+
+
+@cache
+def _known(name: str) -> Gpu:
+    """A device of the catalogue, read once."""
+    return load_gpu(name)
 
 
 def _file(name: str) -> JsonMap:
