@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
+from sartor.cost.compare import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
-from sartor.shapes.choose import NOISE, changes
+from sartor.shapes.choose import NOISE, best_of_each, changes
 from sartor.shapes.evaluate import Evaluator, FloatArray
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import work_of
 from sartor.shapes.quality import QualityGuard, freed_guard
-from sartor.shapes.space import Points, same_size
+from sartor.shapes.space import IntArray, Points, same_size
+
+SHORTLIST = 100
+"""Most shapes whose gain is priced with its interval on every device in every phase."""
 
 
 class Regret(Enum):
@@ -30,8 +35,8 @@ class Regret(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """What one device in one phase would choose alone, and what the common shape is worth there; gains are speedups at
-    equal parameters and FLOPs."""
+    """What one device in one phase would choose alone (of shapes within ``NOISE`` of the best the one with
+    fewest fields), and what the common shape is worth there; gains are speedups at equal parameters and FLOPs."""
 
     gpu: str
     phase: str
@@ -85,7 +90,8 @@ def codesign(
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
 ) -> CoDesign:
-    """The shape of the same size with the least regret over every device and phase; alike ones go to fewer fields."""
+    """The shape of the same size with the least regret over every device and phase, if it surely gains over the shape
+    as it is; alike ones go to fewer fields."""
     guard = freed_guard(guard, free)
     main = workloads[max(weights, key=lambda phase: weights[phase])]
     grain = grain_of(tuple(gpus))
@@ -93,18 +99,24 @@ def codesign(
     points = same_size(space, dims, params_tolerance, guard)
     own = space.baseline
     base = int(np.flatnonzero(np.all([v == own[n] for n, v in points.fields().items()], axis=0))[0])
-    scores = {phase: _scores(points, workloads[phase], tuple(gpus), evaluator, base) for phase in weights}
+    tried = [
+        _Tried(points=points, workload=workloads[phase], gpus=tuple(gpus), evaluator=evaluator, base=base)
+        for phase in weights
+    ]
+    scores = dict(zip(weights, (each.scores() for each in tried), strict=True))
     losses = {phase: [each / each.min() - 1 for each in found] for phase, found in scores.items()}
-    total = _total(losses, weights, rule)
-    count = changes(points).count
-    near = np.flatnonzero(total <= total.min() + NOISE)
-    best = int(near[np.lexsort((total[near], count[near]))[0]])
+    total, found = _total(losses, weights, rule), changes(points)
+    size_change = np.abs(points.num_params / points.num_params[base] - 1)
+    better = np.flatnonzero(total < total[base] - NOISE)
+    hopeful = better[best_of_each(found.kinds[better], total[better], size_change[better])[:SHORTLIST]]
+    sure = hopeful[_surely_gains(tried, hopeful, weights, losses, rule)]
+    best = _fewest(total, found.count, sure) if len(sure) else base
     wants = [
         Want(
             gpu=gpu.name,
             phase=phase.value,
             weight=weights[phase],
-            alone=_changed(points, int(score.argmin())),
+            alone=_changed(points, _fewest(score, found.count, np.arange(points.size))),
             alone_gain=float(1 / score.min()),
             common_gain=float(1 / score[best]),
             regret=float(loss[best]),
@@ -121,18 +133,77 @@ def codesign(
     )
 
 
-def _scores(
-    points: Points, workload: Workload, gpus: tuple[Gpu, ...], evaluator: Evaluator, base: int
-) -> list[FloatArray]:
-    """Time at equal work relative to the baseline's, by device."""
-    work = work_of(points, workload, evaluator, base)
-    equal = [times / work for times in evaluator.times(points, workload, gpus)]
-    runs = evaluator.runs if workload.phase is Phase.TRAIN else {}
-    ratios = [times / times[base] for times in equal]
-    return [
-        np.asarray(runs[gpu.name].whole.after(each) / runs[gpu.name].whole.step_s) if gpu.name in runs else each
-        for gpu, each in zip(gpus, ratios, strict=True)
+def _fewest(score: FloatArray, count: IntArray, among: IntArray) -> int:
+    """Of the points within ``NOISE`` of the least score the one with fewest fields, then of the least score."""
+    near = among[score[among] <= score[among].min() + NOISE]
+    return int(near[np.lexsort((score[near], count[near]))[0]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """The points in one phase on every device; ``base`` is the position of the shape as it is."""
+
+    points: Points
+    workload: Workload
+    gpus: tuple[Gpu, ...]
+    evaluator: Evaluator
+    base: int
+
+    def work(self) -> FloatArray:
+        return work_of(self.points, self.workload, self.evaluator, self.base)
+
+    def scores(self) -> list[FloatArray]:
+        """Time at equal work relative to the baseline's, by device."""
+        equal = [times / self.work() for times in self.evaluator.times(self.points, self.workload, self.gpus)]
+        ratios = [times / times[self.base] for times in equal]
+        return [1 / self._of_step(gpu, 1 / each) for gpu, each in zip(self.gpus, ratios, strict=True)]
+
+    def gains(self, at: IntArray) -> list[tuple[FloatArray, FloatArray]]:
+        """Gains at some points and the lower ends of their 80% intervals, by device."""
+        shape, work = self.points.space.edited(self.points.take(at).fields()), self.work()[at]
+        found = []
+        for gpu in self.gpus:
+            before, after = (
+                self.evaluator.one(each, gpu) for each in (self.workload, replace(self.workload, shape=shape))
+            )
+            gain = compare(before, after, work)
+            found.append((self._of_step(gpu, np.asarray(gain.speedup)), self._of_step(gpu, np.asarray(gain.low))))
+        return found
+
+    def _of_step(self, gpu: Gpu, speedup: FloatArray) -> FloatArray:
+        """In training the speedup of the step, where that is known."""
+        run = self.evaluator.runs.get(gpu.name) if self.workload.phase is Phase.TRAIN else None
+        return np.asarray(speedup if run is None else run.whole.speedup(speedup))
+
+
+def _surely_gains(
+    tried: Sequence[_Tried],
+    at: IntArray,
+    weights: Mapping[Phase, float],
+    losses: Mapping[Phase, list[FloatArray]],
+    rule: Regret,
+) -> npt.NDArray[np.bool_]:
+    """Of some points, those whose gain has an interval above 1: the mean by weights (errors of one device are common to
+    its phases, those of two devices are not), or that of the device and phase that lose most with the shape as it
+    is."""
+    if not len(at):
+        return np.zeros(0, dtype=np.bool_)
+    gains = [each.gains(at) for each in tried]
+    if rule is Regret.WEIGHTED:
+        share = 1 / len(tried[0].gpus)
+        mean = sum(w * share * gain for w, each in zip(weights.values(), gains, strict=True) for gain, _ in each)
+        below = [
+            sum(w * share * (each[i][0] - each[i][1]) for w, each in zip(weights.values(), gains, strict=True))
+            for i in range(len(tried[0].gpus))
+        ]
+        return np.asarray(mean - np.sqrt(sum(off**2 for off in below)) > 1)
+    base = tried[0].base
+    lost = [
+        (loss[base], low)
+        for each, found in zip(losses.values(), gains, strict=True)
+        for loss, (_, low) in zip(each, found, strict=True)
     ]
+    return np.asarray(max(lost, key=lambda pair: pair[0])[1] > 1)
 
 
 def _total(losses: Mapping[Phase, list[FloatArray]], weights: Mapping[Phase, float], rule: Regret) -> FloatArray:
