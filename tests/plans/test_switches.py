@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,12 +12,13 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import TrainingPlan
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.plans.switches import SWITCHED, job_choices, settings
+from sartor.plans.switches import SWITCHED, job_choices, module_sets, settings
 from sartor.step.footprint import footprint
 from sartor.step.question import training_job
+from sartor.step.rank_work import step_work
 from sartor.step.step import step
 
 CLUSTER = load_cluster("dgx-h100")
@@ -28,7 +30,7 @@ PLAN = TrainingPlan(dims=ParallelDims(tp=2, dp=8), num_microbatches=8, zero_stag
 @pytest.mark.parametrize("name", SWITCHED)
 def test_every_switch_takes_each_of_its_words_and_says_so(name: str) -> None:
     for word in SWITCHED[name].words:
-        if name != "recipe":
+        if name not in ("recipe", "recompute_modules"):
             (choice,), rest = job_choices(MOE, CLUSTER.gpus, {name: word, "tp": 2})
             assert rest == {"tp": 2}
             assert settings(choice.job)[name] == choice.said[name]
@@ -88,3 +90,43 @@ def test_a_fully_sharding_trainer_looks_at_sets_of_shards_from_a_node_up() -> No
         return found.best.step_s
 
     assert ask() < ask(shard_group=0)
+
+
+DEEP, _ = training_job(load_model("deepseek-v3"), CLUSTER.gpus, global_batch_size=64, seq_len=4096)
+DEEP_PLAN = TrainingPlan(dims=ParallelDims(dp=64, ep=64), zero_stage=1)
+
+
+def _recomputing(job: TrainingJob, words: str) -> TrainingJob:
+    return job_choices(job, CLUSTER.gpus, {"recompute_modules": words})[0][0].job
+
+
+def test_every_module_more_is_slower_and_keeps_less_and_all_of_them_cost_about_what_full_does() -> None:
+    selective, full = (replace(DEEP_PLAN, recompute=kind) for kind in (Recompute.SELECTIVE, Recompute.FULL))
+    jobs = [_recomputing(DEEP, words) for words in module_sets(DEEP)[1:]]
+    plans = [(DEEP, DEEP_PLAN), *((job, selective) for job in jobs), (DEEP, full)]
+    seconds = [float(step(job, plan, CLUSTER).step_s) for job, plan in plans]
+    kept = [float(footprint(job, plan, CLUSTER).stash_bytes) for job, plan in plans]
+    assert all(a < b for a, b in pairwise(seconds[:-1]))
+    assert seconds[-2] == pytest.approx(seconds[-1], rel=0.01)
+    assert all(a > b for a, b in pairwise(kept))
+
+
+def test_the_timeline_and_the_step_recompute_the_same_modules() -> None:
+    job, plan = _recomputing(JOB, "layernorm+mlp"), replace(PLAN, recompute=Recompute.SELECTIVE)
+    flops = [step_work(job, each, CLUSTER).rank_flops(0) for each in (PLAN, plan)]
+    mlp = 2 * 3 * 4096 * 14336 / 2 * 8192 * 8 * 32  # gate, up and down of a rank's half, 32 layers, 8 microbatches
+    assert flops[1] - flops[0] == pytest.approx(mlp, rel=1e-3)  # norms and activation beside
+
+
+@pytest.mark.parametrize("words", ["layernorm", "mlp+layernorm", "core_attn+mlp"])
+def test_named_modules_are_written_for_megatron_and_read_back(words: str, tmp_path: object) -> None:
+    job, plan = _recomputing(JOB, words), replace(PLAN, recompute=Recompute.SELECTIVE)
+    save_files(launch_files("megatron", job, plan, CLUSTER), str(tmp_path))
+    reading = read_launch(str(tmp_path))
+    assert reading.plan.recompute is Recompute.SELECTIVE
+    assert reading.parts.recompute_modules == job.recompute_modules
+
+
+def test_modules_the_model_lacks_are_refused() -> None:
+    with pytest.raises(InputError, match="no such part; it has layernorm, mlp, core_attn"):
+        _recomputing(JOB, "moe")

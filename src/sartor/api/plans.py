@@ -124,6 +124,8 @@ def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]
         for c, f in zip(choices, found, strict=True)
         if c is not choices[at]
     ]
+    if others and not math.isfinite(best_s):
+        return (f"no setting of {len(choices)} has a plan that fits: {words}; {'; '.join(others)}",)
     if others:
         return (f"{words} is the fastest setting; {'; '.join(others)}",)
     return (f"{words} (--fix)",) if words else ()

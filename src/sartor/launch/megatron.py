@@ -28,6 +28,7 @@ from sartor.model.training import (
     PipelineSchedule,
     Recipe,
     Recompute,
+    RecomputeModule,
     Trainer,
     TrainingJob,
     TrainingPlan,
@@ -180,7 +181,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     yield ("--micro-batch-size", str(plan.microbatch_size))
     yield ("--global-batch-size", str(job.global_batch_size))
     yield from PRECISION[job.recipe]
-    yield from _recompute(plan, layers)
+    yield from _recompute(job, plan)
     optimizer = OPTIMIZERS[job.optimizer]
     yield ("--optimizer", "dist_muon" if optimizer == "muon" and plan.zero_stage == 1 else optimizer)
     if plan.optimizer_offload:
@@ -220,10 +221,10 @@ def _moments(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
         yield ("--exp-avg-sq-dtype", job.moments_dtype.value)
 
 
-def _recompute(plan: TrainingPlan, layers: int) -> Iterator[Argument]:
+def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
     if plan.recompute is Recompute.SELECTIVE:
         yield ("--recompute-granularity", "selective")
-        yield ("--recompute-modules", "core_attn")
+        yield ("--recompute-modules", *(m.value for m in RecomputeModule if m in job.recompute_modules))
     elif plan.recompute is Recompute.FULL:
         yield ("--recompute-granularity", "full")
         if plan.recompute_layers < 0:

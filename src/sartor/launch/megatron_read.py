@@ -13,7 +13,7 @@ from sartor.launch.megatron_stages import read_stages
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import Command
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, Trainer, TrainingPlan
+from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, RecomputeModule, Trainer, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.trainers import MEGATRON
@@ -50,7 +50,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     plan = replace(plan, recompute=recompute, recompute_layers=recomputed)
     check_numbers(plan, splits_experts=splits)
     parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
-    flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format", "--recompute-modules")
+    flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format")
     unknown, ignored = left_over(flags)
     return LaunchReading(
         kind=KIND,
@@ -148,7 +148,6 @@ def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
     granularity = flags.word("--recompute-granularity", ("full", "selective"))
     method = flags.word("--recompute-method", ("uniform", "block"))
     count = flags.size("--recompute-num-layers")
-    modules = flags.words("--recompute-modules")
     if flags.on("--recompute-activations") and granularity is None:
         granularity = "selective"
     if granularity == "full":
@@ -156,10 +155,6 @@ def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
             flags.assumptions.append(f"recomputation in units of {count} layers is priced as of one layer each")
         return Recompute.FULL, count * virtual if method == "block" and count else -1
     if granularity == "selective":
-        others = [m for m in modules if m != "core_attn"]
-        if others:
-            shown = " ".join(others)
-            flags.assumptions.append(f"--recompute-modules {shown}: priced as the attention core's alone")
         return Recompute.SELECTIVE, -1
     return Recompute.NONE, -1
 
@@ -182,6 +177,7 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
         recipe=_read_recipe(flags),
         optimizer=_read_optimizer(flags),
         moments_dtype=_read_moments(flags),
+        recompute_modules=_read_modules(flags),
         attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
         context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
         dropout=dropout > 0,
@@ -192,6 +188,15 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
 def _read_optimizer(flags: Flags) -> Optimizer:
     word = flags.word("--optimizer", ("adam", "sgd", "muon", "dist_muon")) or "adam"
     return next(o for o, name in OPTIMIZERS.items() if name == word.removeprefix("dist_"))
+
+
+def _read_modules(flags: Flags) -> frozenset[RecomputeModule]:
+    known = {module.value: module for module in RecomputeModule}
+    words = flags.words("--recompute-modules") or ("core_attn",)
+    if others := [word for word in words if word not in known]:
+        must = f"must be of {', '.join(known)}"
+        raise InputError("--recompute-modules", " ".join(others), must, " ".join(known))
+    return frozenset(known[word] for word in words)
 
 
 def _read_moments(flags: Flags) -> DType:

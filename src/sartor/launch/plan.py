@@ -22,6 +22,7 @@ from sartor.model.training import (
     PipelineSchedule,
     Recipe,
     Recompute,
+    RecomputeModule,
     Trainer,
     TrainingJob,
     TrainingPlan,
@@ -77,6 +78,7 @@ class JobParts:
     recipe: Recipe = Recipe.BF16
     optimizer: Optimizer = Optimizer.ADAM
     moments_dtype: DType = DType.FP32
+    recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     dropout: bool = False

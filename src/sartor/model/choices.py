@@ -12,13 +12,32 @@ class Recompute(IntEnum):
 
     NONE = 0
     SELECTIVE = 1
-    """Only the attention core (Korthikanti et al. 2022, sec. 5); saves nothing with a flash kernel."""
+    """Only the job's ``recompute_modules``: where nobody names any, the attention core (Korthikanti et al. 2022,
+    sec. 5), which saves nothing with a flash kernel."""
     FULL = 2
     """Whole layers: only their inputs are kept."""
 
     @property
     def word(self) -> str:
         return self.name.lower()
+
+
+class RecomputeModule(Enum):
+    """Parts of a layer that selective recomputation may run again, as Megatron-Core's ``--recompute-modules`` names
+    them (transformer_config.py, as of 2026-11)."""
+
+    LAYERNORM = "layernorm"
+    """Norms before attention and feed-forward part: their outputs are not kept."""
+    MOE_ACT = "moe_act"
+    """Activation function of the experts: the input of their last product is not kept."""
+    MLA_UP_PROJ = "mla_up_proj"
+    """Queries, keys and values of latent attention, from their latents."""
+    SHARED_EXPERTS = "shared_experts"
+    MLP = "mlp"
+    """Dense feed-forward parts, with their tensor-parallel communication."""
+    CORE_ATTN = "core_attn"
+    MOE = "moe"
+    """Whole layers of experts, with the exchange of tokens."""
 
 
 class PipelineSchedule(IntEnum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sartor.model.choices import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute
+from sartor.model.choices import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, RecomputeModule
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Trainer
@@ -21,6 +21,7 @@ __all__ = [
     "PipelineSchedule",
     "Recipe",
     "Recompute",
+    "RecomputeModule",
     "Trainer",
     "TrainingJob",
     "TrainingPlan",
@@ -45,9 +46,17 @@ class TrainingJob:
     """Largest expert's token rows over the mean."""
     dropout: bool = False
     trainer: Trainer = field(default_factory=Trainer)
+    recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
+    """What ``Recompute.SELECTIVE`` computes again."""
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""
+
+    @property
+    def recomputes_nothing(self) -> bool:
+        """Selective recomputation saves nothing: the attention core alone, which a flash kernel does not keep."""
+        flash = self.attention_kernel is AttentionKernel.FLASH
+        return flash and self.recompute_modules <= {RecomputeModule.CORE_ATTN}
 
     @property
     def tokens_per_step(self) -> int:

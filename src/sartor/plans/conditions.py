@@ -17,7 +17,6 @@ from sartor.model.blocks import layer_order
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, Recompute, TrainingJob
-from sartor.model.workload import AttentionKernel
 from sartor.plans.space import (
     SWITCHES,
     UNEVEN_CHUNKS,
@@ -257,7 +256,7 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
-    if job.attention_kernel is AttentionKernel.FLASH:
+    if job.recomputes_nothing:
         yield Condition(
             reason="selective recomputation saves nothing with flash attention",
             ok=lambda r: np.asarray(r["recompute"] != Recompute.SELECTIVE),

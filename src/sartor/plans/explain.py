@@ -154,7 +154,7 @@ def _recomputed(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Changed]:
     now, layers = int(plan.recompute), int(job.shape.num_layers) // int(plan.dims.pp)
     by_operator = job.trainer.shards_fully and layers > 1  # torchtitan's selective_ac_option = "op"
     for kind in Recompute:
-        useless = kind is Recompute.SELECTIVE and (by_operator or job.attention_kernel is AttentionKernel.FLASH)
+        useless = kind is Recompute.SELECTIVE and (by_operator or job.recomputes_nothing)
         if (kind != now or int(plan.recompute_layers) >= 0) and not useless:
             yield "recompute", kind.word, job, replace(plan, recompute=kind, recompute_layers=-1)
     if by_operator:

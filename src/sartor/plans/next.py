@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sartor.model.training import ContextParallel, Optimizer, Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.plans.switches import module_sets, modules_named
 
 WORTH = 0.01
 """Least gain in tokens per second that is proposed."""
@@ -58,6 +59,11 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
             if kind is not job.context_parallel and (heads_split or kind is not ContextParallel.ALL_TO_ALL):
                 words = f"exchange of context parallelism by {kind.value} (--fix context_parallel={kind.value})"
                 yield words, replace(job, context_parallel=kind), plan
+    if int(plan.recompute) == Recompute.FULL and not trainer.shards_fully:
+        for words in module_sets(job)[1:]:
+            chosen = replace(plan, recompute=Recompute.SELECTIVE, recompute_layers=-1)
+            fix = f"recompute {words.replace('+', ' ')} alone (--fix recompute=selective,recompute_modules={words})"
+            yield fix, replace(job, recompute_modules=modules_named(words)), chosen
     if job.moments_dtype is DType.FP32 and job.optimizer is Optimizer.ADAM:
         words = "Adam's moments in bf16 (--fix moments_dtype=bf16; Megatron --use-precision-aware-optimizer)"
         yield words, replace(job, moments_dtype=DType.BF16), plan

@@ -8,11 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import product
+from itertools import chain, combinations, product
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.training import ContextParallel, Recipe, TrainingJob
+from sartor.model.blocks import blocks
+from sartor.model.layer import LatentAttentionMixer, MoeFfn
+from sartor.model.training import ContextParallel, Recipe, RecomputeModule, TrainingJob
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, supports
 
@@ -20,11 +22,18 @@ ANY = "any"
 MOST_CHOICES = 32
 """Jobs that one question may compare: each is a search of its own."""
 
-Setting = bool | Enum
+Setting = bool | Enum | frozenset[RecomputeModule]
 ON_OFF: Mapping[str, Setting] = {
     word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
 }
 MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
+
+
+MODULES: Mapping[str, Setting] = {
+    "+".join(m.value for m in some): frozenset(some)
+    for some in chain.from_iterable(combinations(RecomputeModule, n) for n in range(1, len(RecomputeModule) + 1))
+}
+"""Sets of modules, by their names joined in the order of the enum, which goes from the cheapest to the dearest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ SWITCHED: Mapping[str, JobSwitch] = {
     "context_parallel": JobSwitch(
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
     ),
+    "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
     "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
@@ -74,7 +84,8 @@ def job_choices(
 ) -> tuple[tuple[JobChoice, ...], dict[str, int | str]]:
     """The jobs that the switches among ``fixed`` ask for (several where one is ``any``), and the rest of ``fixed``,
     which are axes of a plan. Raises ``InputError``."""
-    asked = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
+    said = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
+    asked = {name: _in_order(word) if name == "recompute_modules" else word for name, word in said.items()}
     rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
     lists = [_values(job, gpus, name, word) for name, word in asked.items()]
     if math.prod(map(len, lists)) > MOST_CHOICES:
@@ -86,6 +97,41 @@ def job_choices(
 def settings(job: TrainingJob) -> dict[str, str]:
     """Every switch of a job as it stands, in words."""
     return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
+
+
+def _in_order(word: str) -> str:
+    """``mlp+layernorm`` -> ``layernorm+mlp``."""
+    names = [module.value for module in RecomputeModule]
+    return "+".join(sorted(word.split("+"), key=lambda each: names.index(each) if each in names else -1))
+
+
+def _modules_of(job: TrainingJob) -> list[RecomputeModule]:
+    """Modules that the model's layers have."""
+    layers = [block.layer for block in blocks(job.shape) if block.layer is not None]
+    ffns = [part for layer in layers for part in layer.all_ffns]
+    moe = [part for part in ffns if isinstance(part, MoeFfn)]
+    latent = any(isinstance(mixer, LatentAttentionMixer) for layer in layers for mixer in layer.mixers)
+    there = {
+        RecomputeModule.LAYERNORM: True,
+        RecomputeModule.CORE_ATTN: True,
+        RecomputeModule.MLA_UP_PROJ: latent,
+        RecomputeModule.MOE_ACT: bool(moe),
+        RecomputeModule.MOE: bool(moe),
+        RecomputeModule.SHARED_EXPERTS: any(part.shared is not None for part in moe),
+        RecomputeModule.MLP: len(moe) < len(ffns),
+    }
+    return [module for module in RecomputeModule if there[module]]
+
+
+def module_sets(job: TrainingJob) -> list[str]:
+    """The attention core alone, and the cheapest module, the two cheapest ... of the model."""
+    own = [m.value for m in _modules_of(job) if m is not RecomputeModule.CORE_ATTN]
+    return ["core_attn", *("+".join(own[: n + 1]) for n in range(len(own)))]
+
+
+def modules_named(words: str) -> frozenset[RecomputeModule]:
+    """``layernorm+moe_act`` as modules."""
+    return frozenset(RecomputeModule(word) for word in words.split("+"))
 
 
 def _name(name: str) -> str:
@@ -106,17 +152,30 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "leave it out")
     if switch.experts and job.shape.moe_ffn is None:
         raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
+    if word == ANY and name == "recompute_modules":
+        return module_sets(job)
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
         return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
     if word not in switch.words:
         known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
+        if name == "recompute_modules":
+            known = [*(module.value for module in _modules_of(job)), ANY]
         near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
+    if name == "recompute_modules":
+        _check_modules(job, word)
     if isinstance(value := switch.words[word], Recipe):
         for gpu in gpus:
             check_recipe(value, gpu)
     return [_word(switch.words[word])]
+
+
+def _check_modules(job: TrainingJob, word: str) -> None:
+    known = [module.value for module in _modules_of(job)]
+    if absent := [each for each in word.split("+") if each not in known]:
+        must = f"the model has no such part; it has {', '.join(known)}"
+        raise InputError("fix recompute_modules", "+".join(absent), must, known[0])
 
 
 def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
@@ -125,6 +184,8 @@ def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
 
 
 def _word(value: Setting) -> str:
+    if isinstance(value, frozenset):
+        return "+".join(module.value for module in RecomputeModule if module in value)
     if isinstance(value, Enum):
         return str(value.value)
     return "on" if value else "off"

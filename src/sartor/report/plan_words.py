@@ -117,7 +117,7 @@ def _recompute_words(plan: TrainingPlan) -> str:
     if kind is Recompute.FULL:
         some = f"{layers} layer{'s' if layers > 1 else ''} per stage recomputed"
         return "every layer recomputed" if layers < 0 else some
-    return "attention recomputed" if kind is Recompute.SELECTIVE else "no recomputation"
+    return "selective recomputation" if kind is Recompute.SELECTIVE else "no recomputation"
 
 
 def recompute_text(plan: TrainingPlan) -> str:

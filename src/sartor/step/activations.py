@@ -26,7 +26,7 @@ from sartor.model.layer import (
     StateSpaceMixer,
 )
 from sartor.model.lower.linear import local_width
-from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.units import Floats, Ints, ceil_div
 
@@ -38,7 +38,7 @@ class Activations:
     whole: Floats
     """Kept until backward where nothing is recomputed."""
     selective: Floats
-    """Kept where the attention core is recomputed."""
+    """Kept where the job's ``recompute_modules`` are recomputed."""
     operators: Floats
     """Kept where every second product's output and attention's are, and all else is recomputed (torchtitan's
     ``selective_ac_option = "op"``)."""
@@ -70,6 +70,8 @@ class Rows:
     skew: float
     eager: bool
     splits_experts: bool
+    again: frozenset[RecomputeModule]
+    """What selective recomputation does not keep."""
 
     @property
     def gathered(self) -> Floats:
@@ -99,6 +101,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         skew=job.routing_skew,
         eager=not job.trainer.fused_kernels,
         splits_experts=job.trainer.splits_experts,
+        again=job.recompute_modules,
     )
 
 
@@ -123,11 +126,41 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
         peak = np.maximum(peak, each)
     return Activations(
         whole=residual + kept + core,
-        selective=residual + kept,
+        selective=residual + kept + core - _not_kept(rows, layer, hidden_size, entries * entering, core),
         operators=np.minimum(_operators(rows, layer, hidden_size), residual + kept + core),
         inputs=outer * rows.wide,
         backward=outer * rows.wide + peak,
     )
+
+
+def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Any, core: Any) -> Any:
+    """Bytes that selective recomputation of the job's modules saves: the outputs of norms, what attention keeps of its
+    core, queries, keys and values of latent attention, what a feed-forward part keeps, or its activated values."""
+    again = rows.again
+    saved = entering if RecomputeModule.LAYERNORM in again else 0
+    saved = saved + (core if RecomputeModule.CORE_ATTN in again else 0)
+    if RecomputeModule.MLA_UP_PROJ in again:
+        saved = saved + sum((_queries(rows, m) for m in layer.mixers if isinstance(m, LatentAttentionMixer)), 0)
+    return saved + sum((_ffn_not_kept(rows, part, hidden_size) for part in layer.all_ffns), 0)
+
+
+def _queries(rows: Rows, mixer: LatentAttentionMixer) -> Any:
+    heads = ceil_div(mixer.num_heads, rows.tp)
+    return rows.tokens * rows.wide * heads * (2 * mixer.head_dim + mixer.value_dim)
+
+
+def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
+    again = rows.again
+    whole = RecomputeModule.MLP if isinstance(part, DenseFfn) else RecomputeModule.MOE
+    if whole in again:
+        return _ffn(rows, part, hidden_size)
+    if isinstance(part, DenseFfn):
+        return 0
+    width = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
+    saved: Any = _routed(rows, part) * width * rows.narrow if RecomputeModule.MOE_ACT in again else 0
+    if part.shared is not None and RecomputeModule.SHARED_EXPERTS in again:
+        saved = saved + _inner(rows, part.shared, rows.tokens, rows.tp)
+    return saved
 
 
 def _operators(rows: Rows, layer: Layer, hidden_size: Any) -> Any:

@@ -7,7 +7,7 @@ left out: docs/concepts/training-step.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, TrainingJob, TrainingPlan
+from sartor.model.training import RecomputeModule, TrainingJob, TrainingPlan
 from sartor.operators import (
     Attention,
     Axis,
@@ -75,7 +75,7 @@ def row_times(
         graph = lower(workload, dims, kernels_of(job, cluster))
         costs = price(graph, cluster.gpu, calibration, clock=Clock.SUSTAINED, details=False, cluster=cluster).costs
         for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
-            for name, value in _times(priced, dims, job.context_parallel).items():
+            for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
     return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
 
@@ -125,13 +125,14 @@ def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost,
     return out
 
 
-def _times(priced: list[_Priced], dims: ParallelDims, exchange: ContextParallel) -> dict[str, Any]:
+def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[str, Any]:
     """The fields of `BlockTimes` from the operators of one block."""
     compute = [x for x in priced if not isinstance(x.operator, Collective)]
     forward = [x for x in compute if x.operator.pass_ is Pass.FORWARD]
     wgrad = [x for x in compute if x.operator.pass_ is Pass.WGRAD]
     dgrad = [x for x in compute if x.operator.pass_ not in (Pass.FORWARD, Pass.WGRAD)]
     core, core_back = ([x for x in part if _is_core(x.operator)] for part in (forward, dgrad))
+    with_core = RecomputeModule.CORE_ATTN in job.recompute_modules
     out: dict[str, Any] = {"forward_s": _sum(forward), "dgrad_s": _sum(dgrad), "wgrad_s": _sum(wgrad)}
     for axis in (Axis.TENSOR, Axis.EXPERT):
         for way in ("forward", "backward"):
@@ -141,7 +142,7 @@ def _times(priced: list[_Priced], dims: ParallelDims, exchange: ContextParallel)
     out["tp_beside_s"] = _beside(priced, dgrad, wgrad)
     out["products_forward_s"] = _sum(filter(_is_dense_product, forward))
     out["products_backward_s"] = _sum(filter(_is_dense_product, [*dgrad, *wgrad]))
-    out["selective_s"] = _sum(core) + (out["cp_forward_s"] if core else 0.0)
+    out["selective_s"] = _selective_s(job, forward, priced) + (out["cp_forward_s"] if core and with_core else 0.0)
     out["full_s"] = _recomputed(priced, dims)
     out["kernels"] = sum((_launches(x) for x in priced), 0.0)
     deviation = total_deviation((x.operator, x.time_s * x.cost.log_sigma) for x in priced)
@@ -168,6 +169,41 @@ def _collectives(priced: list[_Priced], axis: Axis, way: str) -> list[_Priced]:
 
 _CORE = (Role.ATTENTION, Role.SCORE, Role.SOFTMAX, Role.OVER_VALUE)
 """What selective recomputation runs again: flash attention, or the products and kernels it is made of."""
+
+
+_FEED_FORWARD = (Role.FFN_UP, Role.FFN_DOWN, Role.ACTIVATION)
+_SHARED = (Role.SHARED_UP, Role.SHARED_DOWN)
+_EXPERTS = (Role.ROUTER, Role.ROUTING, Role.DISPATCH, Role.COMBINE, Role.EXPERT_UP, Role.EXPERT_DOWN)
+AGAIN: Mapping[RecomputeModule, tuple[Role, ...]] = {
+    RecomputeModule.CORE_ATTN: _CORE,
+    RecomputeModule.LAYERNORM: (Role.NORM,),
+    RecomputeModule.MLA_UP_PROJ: (Role.Q_UP, Role.KV_UP, Role.ROTARY),
+    RecomputeModule.MOE_ACT: (Role.ACTIVATION,),
+    RecomputeModule.SHARED_EXPERTS: _SHARED,
+    RecomputeModule.MLP: _FEED_FORWARD,
+    RecomputeModule.MOE: (*_EXPERTS, *_SHARED, Role.ACTIVATION),
+}
+"""Operators that recomputing a module runs again; of a block with experts and of one without, each its own."""
+_OF_EXPERTS = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS, RecomputeModule.MOE}
+
+
+def roles_again(job: TrainingJob, *, experts: bool) -> frozenset[Role]:
+    """Roles of the operators that selective recomputation runs again in a block with or without experts."""
+    other = {RecomputeModule.MLP} if experts else _OF_EXPERTS
+    return frozenset(role for module in job.recompute_modules - other for role in AGAIN[module])
+
+
+def _selective_s(job: TrainingJob, forward: list[_Priced], priced: list[_Priced]) -> Any:
+    """Of the job's modules once more in one block, with what they exchange: half of a layer's tensor-parallel traffic
+    is the feed-forward part's."""
+    experts = any(x.operator.role is Role.EXPERT_UP for x in forward)
+    roles = roles_again(job, experts=experts)
+    again = _sum(x for x in forward if x.operator.role in roles and x.operator.part is Part.LAYER)
+    if not experts and RecomputeModule.MLP in job.recompute_modules:
+        again = again + _sum(_collectives(priced, Axis.TENSOR, "forward")) / 2
+    if experts and RecomputeModule.MOE in job.recompute_modules:
+        again = again + _sum(_collectives(priced, Axis.EXPERT, "forward"))
+    return again
 
 
 def _is_core(operator: Operator) -> bool:

@@ -135,7 +135,7 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
         return _Proposal(field="recompute", value=value, sentence=sentence, job=job, plan=new)
 
     now = int(plan.recompute)
-    if now < Recompute.SELECTIVE and job.attention_kernel is AttentionKernel.UNFUSED:
+    if now < Recompute.SELECTIVE and not job.recomputes_nothing:
         yield other("selective", "recompute the attention core", Recompute.SELECTIVE)
     if now == Recompute.FULL and int(plan.recompute_layers) < 0:
         return

@@ -5,7 +5,7 @@ Ranks are numbered as Megatron does: tensor-parallel ones are neighbours, then c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,8 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.operators import Attention, Axis, Collective, CollectiveKind, Operator, Pass
+from sartor.operators import Axis, Collective, CollectiveKind, Operator, Part, Pass, Role
+from sartor.step.block_times import roles_again
 from sartor.step.blocks import block_params
 from sartor.step.orders import Task, Work, device_order
 from sartor.step.recipes import kernels_of, workload_of
@@ -94,11 +95,13 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
     held = counts.sum(axis=1)
     grads = job.trainer.grad_dtype.bytes
     again = _recomputed(plan, counts, is_layer)
+    chosen = Recompute(int(plan.recompute)) is Recompute.SELECTIVE
+    selective = [_selective(job, operators) if chosen else frozenset() for operators in per_block]
     return StepWork(
         plan=plan,
         orders=tuple(tuple(device_order(schedule, s, pp, virtual, int(plan.num_microbatches))) for s in range(pp)),
         pieces=tuple(
-            tuple(_pieces(per_block, counts[s, c], is_layer, again[s, c], plan, split) for c in range(virtual))
+            tuple(_pieces(per_block, counts[s, c], is_layer, again[s, c], selective, split) for c in range(virtual))
             for s in range(pp)
         ),
         handed_bytes=_handed(job, plan),
@@ -124,18 +127,22 @@ def _recomputed(plan: TrainingPlan, counts: IntArray, is_layer: BoolArray) -> Fl
     return np.broadcast_to(np.minimum(int(plan.recompute_layers) / layers, 1)[:, None], counts.shape[:2])
 
 
+def _selective(job: TrainingJob, operators: Sequence[tuple[Operator, float]]) -> frozenset[Role]:
+    experts = any(operator.role is Role.EXPERT_UP for operator, _ in operators)
+    return roles_again(job, experts=experts)
+
+
 def _pieces(
     per_block: list[list[tuple[Operator, float]]],
     counts: IntArray,
     is_layer: BoolArray,
     again: float,
-    plan: TrainingPlan,
+    selective: Sequence[frozenset[Role]],
     split: bool,
 ) -> dict[Work, Piece]:
     """Forward, backward and, where the schedule splits it off, the weight gradients of one microbatch in a chunk."""
     out = {Work.FORWARD: Piece(), Work.BACKWARD: Piece(), Work.WGRAD: Piece()}
-    core = Recompute(int(plan.recompute)) is Recompute.SELECTIVE
-    for operators, count, layer in zip(per_block, counts, is_layer, strict=True):
+    for operators, count, layer, roles in zip(per_block, counts, is_layer, selective, strict=True):
         for operator, each in operators:
             times = each * float(count)
             if times == 0:
@@ -143,7 +150,7 @@ def _pieces(
             if operator.pass_ is Pass.FORWARD:
                 out[Work.FORWARD].add(operator, times)
                 share = again if layer else 0.0
-                share = 1.0 if core and isinstance(operator, Attention) else share
+                share = 1.0 if operator.role in roles and operator.part is Part.LAYER else share
                 if share:
                     out[Work.BACKWARD].add(operator, times * share)
             else:
