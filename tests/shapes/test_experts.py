@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
+from sartor.read.huggingface import read_model
 from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import EXPERT_FIELDS
 from sartor.shapes.near import build_space
@@ -145,3 +147,19 @@ def search_changes(name: str, free: tuple[str, ...]) -> set[str]:
     workload = Workload(shape=load_model(name), phase=Phase.DECODE, context_len=32768, microbatch_size=32)
     found = search_shapes(workload, [load_gpu("h100_sxm")], free=free)
     return {field for each in found.candidates for field in each.changed}
+
+
+CONFIGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "configs"
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_moe", "gpt_oss", "qwen2_moe", "llama4"])
+def test_every_mix_of_a_real_file_can_be_written_to_it(family: str) -> None:
+    path = next(CONFIGS.glob(f"{family}/*/config.json"), None)
+    if path is None:
+        pytest.skip("needs ../shared/data/configs")
+    config, shape = json.loads(path.read_text()), api.read(path).shape
+    mixes = build_space(Workload(shape=shape), ParallelDims()).mixes
+    for row in zip(*(values.tolist() for values in mixes.values()), strict=True):
+        sets = {name: new for name, new in zip(mixes, row, strict=True) if new != shape.fields()[name]}
+        written = json.loads(written_config({"model": None, "name": "", "set": sets, "config": config}))
+        assert read_model(written).shape.fields() == {**shape.fields(), **sets}

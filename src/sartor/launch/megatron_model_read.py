@@ -20,6 +20,7 @@ from sartor.model.layer import (
     MoeFfn,
     Norm,
     NormKind,
+    SharedWidth,
     Vectors,
 )
 from sartor.model.numerics import Numerics, Value
@@ -225,7 +226,7 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
         experts_per_token=top,
         expert=expert,
         shared=DenseFfn(ffn_hidden_size=shared, gated=gated, up_bias=bias, down_bias=bias) if shared else None,
-        shared_counted=not gate and bool(shared) and (shared or 0) % expert.ffn_hidden_size == 0,
+        shared_width=SharedWidth.OWN if gate or (shared or 0) % expert.ffn_hidden_size else SharedWidth.COUNTED,
         shared_gate=gate,
         router_bias=bias,
     )

@@ -16,6 +16,7 @@ from sartor.model.layer import (
     Linear,
     Mixer,
     MoeFfn,
+    SharedWidth,
     Split,
     StateSpaceMixer,
     Vectors,
@@ -263,7 +264,9 @@ def _edit_shared(part: MoeFfn, width: Ints, changes: dict[str, Ints]) -> DenseFf
     """Shared experts that are whole routed ones change their width with them; one of its own width keeps it."""
     if part.shared is None:
         return None
-    if part.shared_counted:
+    if part.shared_width is SharedWidth.TIED:
+        return replace(part.shared, ffn_hidden_size=width)
+    if part.shared_width is SharedWidth.COUNTED:
         return replace(part.shared, ffn_hidden_size=changes.get("num_shared_experts", part.num_shared) * width)
     own = part.shared.ffn_hidden_size
     return replace(part.shared, ffn_hidden_size=changes.get("shared_ffn_hidden_size", own))

@@ -303,6 +303,15 @@ class DenseFfn:
         return (replace(up, name="gate"), up, down) if self.gated else (up, down)
 
 
+class SharedWidth(Enum):
+    """Where the width of the shared part comes from: its own size, a number of experts as wide as the routed ones
+    (DeepSeek), or one such expert, always (Llama 4)."""
+
+    OWN = "own"
+    COUNTED = "counted"
+    TIED = "tied"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeFfn:
     """``num_experts`` routed feed-forward parts, ``experts_per_token`` per token, and shared ones."""
@@ -311,8 +320,7 @@ class MoeFfn:
     experts_per_token: Ints
     expert: DenseFfn
     shared: DenseFfn | None = None
-    shared_counted: bool = False
-    """The shared part is a number of experts as wide as the routed ones (DeepSeek), not of a width of its own."""
+    shared_width: SharedWidth = SharedWidth.OWN
     shared_gate: bool = False
     """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
@@ -332,8 +340,9 @@ class MoeFfn:
     @property
     def num_shared(self) -> Ints:
         """Shared experts, where they are counted in routed ones."""
-        counted = self.shared_counted and self.shared is not None
-        return self.shared.ffn_hidden_size // self.expert.ffn_hidden_size if self.shared and counted else 0
+        if self.shared is None or self.shared_width is not SharedWidth.COUNTED:
+            return 0
+        return self.shared.ffn_hidden_size // self.expert.ffn_hidden_size
 
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         """Everything but the routed experts: router, shared expert and its gate."""

@@ -20,6 +20,7 @@ from sartor.model.layer import (
     Mixer,
     MoeFfn,
     Norm,
+    SharedWidth,
     Vectors,
 )
 from sartor.model.numerics import Numerics
@@ -190,9 +191,10 @@ class TransformerShape:
                 "experts_per_token": moe.experts_per_token,
                 "expert_ffn_hidden_size": moe.expert.ffn_hidden_size,
             }
-            if moe.shared is not None:
-                counted = {"num_shared_experts": moe.num_shared}
-                out |= counted if moe.shared_counted else {"shared_ffn_hidden_size": moe.shared.ffn_hidden_size}
+            if moe.shared is not None and moe.shared_width is SharedWidth.COUNTED:
+                out["num_shared_experts"] = moe.num_shared
+            elif moe.shared is not None and moe.shared_width is SharedWidth.OWN:
+                out["shared_ffn_hidden_size"] = moe.shared.ffn_hidden_size
         return out
 
 

@@ -12,6 +12,7 @@ from sartor.model.layer import (
     LatentAttentionMixer,
     Layer,
     MoeFfn,
+    SharedWidth,
     StateSpaceMixer,
 )
 from sartor.model.shape import TransformerShape
@@ -71,13 +72,10 @@ def _sizes(layer: Layer) -> Iterator[tuple[str, Any]]:
             yield "num_experts", part.num_experts
             yield "experts_per_token", part.experts_per_token
             yield "expert_ffn_hidden_size", part.expert.ffn_hidden_size
-            if part.shared is not None:
-                counted = part.shared_counted
-                yield ("num_shared_experts", part.num_shared) if counted else _own_shared(part.shared)
-
-
-def _own_shared(shared: DenseFfn) -> tuple[str, Any]:
-    return "shared_ffn_hidden_size", shared.ffn_hidden_size
+            if part.shared is not None and part.shared_width is SharedWidth.COUNTED:
+                yield "num_shared_experts", part.num_shared
+            elif part.shared is not None:
+                yield "shared_ffn_hidden_size", part.shared.ffn_hidden_size
 
 
 def _latent(shape: TransformerShape) -> dict[str, str]:
@@ -93,6 +91,8 @@ def _experts(shape: TransformerShape) -> dict[str, str]:
     found: dict[str, str] = {}
     if shape.dense_ffn is not None:
         found["ffn_hidden_size"] = "the search varies the width of the experts"
+    if shape.moe_ffn.shared_width is SharedWidth.TIED:
+        found["experts_per_token"] = "one shared expert is as wide as a routed one, whatever their number"
     if isinstance(shape.moe_ffn, MoeFfn) and shape.moe_ffn.expert_hidden_size is not None:
         found["hidden_size"] = "experts have their own hidden size"
     return found

@@ -200,6 +200,6 @@ def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[
     notes = [f"{' and '.join(others)} times are for the same {asked.microbatch_size} sequences"] if others else []
     if len(gpus) > 1:
         notes.append(f"candidates are ranked for {gpus[0].name}, the first GPU; see per_gpu and minimax for the others")
-    if asked.shape.moe_ffn is not None and asked.shape.moe_ffn.shared_counted:
+    if "num_shared_experts" in asked.shape.fields():
         notes.append("shared experts are as wide as routed ones")
     return tuple(notes)

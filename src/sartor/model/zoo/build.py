@@ -15,6 +15,7 @@ from sartor.model.layer import (
     MoeFfn,
     Norm,
     NormKind,
+    SharedWidth,
     Split,
     Vectors,
 )
@@ -190,6 +191,6 @@ def _experts(entry: JsonMap) -> MoeFfn:
         experts_per_token=experts["experts_per_token"],
         expert=_ffn(entry, experts["ffn_hidden_size"]),
         shared=_ffn(entry, shared) if shared else None,
-        shared_counted=shared > 0 and shared % experts["ffn_hidden_size"] == 0,
+        shared_width=SharedWidth(experts.get("shared_width", "counted" if shared else "own")),
         router_bias="router" in entry["biases"],
     )

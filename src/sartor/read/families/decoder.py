@@ -22,6 +22,7 @@ from sartor.model.layer import (
     Mixer,
     MoeFfn,
     Norm,
+    SharedWidth,
     Vectors,
 )
 from sartor.model.shape import Stack, TransformerShape
@@ -347,7 +348,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         experts_per_token=top_k,
         expert=expert,
         shared=shared_expert(f, family, width),
-        shared_counted=e.shared_width == e.width if e.shared_width else bool(e.shared_count),
+        shared_width=_shared_width(e),
         shared_gate=e.shared_gate,
         router_bias=e.router_bias,
         vectors=(
@@ -355,6 +356,13 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
             *(e.vectors(f, sizes) if e.vectors else ()),
         ),
     )
+
+
+def _shared_width(e: Experts) -> SharedWidth:
+    """By the keys that a family has for it; the same key as the experts' ties both."""
+    if e.shared_width:
+        return SharedWidth.TIED if e.shared_width == e.width else SharedWidth.OWN
+    return SharedWidth.COUNTED if e.shared_count else SharedWidth.OWN
 
 
 def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:

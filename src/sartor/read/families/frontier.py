@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, Vectors
+from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.compressed import hyper_connections
@@ -107,7 +107,7 @@ def _sink_experts(f: Fields, hidden: int, width: int) -> MoeFfn:
         experts_per_token=top_k,
         expert=DenseFfn(ffn_hidden_size=width),
         shared=DenseFfn(ffn_hidden_size=shared * width),
-        shared_counted=True,
+        shared_width=SharedWidth.COUNTED,
         router=False,
         projections=(parts.plain("router", hidden, num + shared),),
         vectors=(Vectors(name="global_scale", fixed=1),),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
@@ -107,7 +107,8 @@ def hunyuan_moe(f: Fields) -> TransformerShape:
     num, top_k = one_or_listed(f, "num_experts"), one_or_listed(f, "moe_topk")
     check_experts(f, num, top_k, "moe_topk")
     expert = DenseFfn(ffn_hidden_size=f.size("intermediate_size"))
-    moe = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, shared=expert, shared_counted=True)
+    tied = SharedWidth.TIED
+    moe = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, shared=expert, shared_width=tied)
     mixer = attention(f, sizes, family, Reach())
     layer = Layer(mixers=(mixer,), ffn=moe, norms=(family.norm, family.norm))
     return assemble(f, family, sizes.hidden, [layer] * sizes.layers)
