@@ -93,8 +93,17 @@ class ModelEstimate:
     """Of training: the device at work in it."""
     serving: Serving | None = None
     """Of inference: memory, and what serving is judged by."""
-    would_fit: tuple[Mapping[str, int | str], ...] = ()
-    """Where it does not fit in memory: changes with each of which it would, the best first."""
+
+    @property
+    def would_fit(self) -> tuple[Mapping[str, int | str], ...]:
+        """Where it does not fit in memory: changes with each of which it would, the best first; searched when asked."""
+        held, priced = self.question.held, self.priced
+        if self.serving is not None:
+            return self.serving.would_fit
+        if held is None or priced is None or self.fits:
+            return ()
+        dims = priced.plan.dims  # of a smaller split, where the model cannot run as asked
+        return held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)).would_fit(self.question.calibration)
 
     @property
     def peak_bytes(self) -> float:

@@ -77,7 +77,6 @@ def _one_pass(question: Question) -> ModelEstimate:
         estimate=found,
         layer_time_s=_layer_s(question, found),
         serving=served,
-        would_fit=served.would_fit,
     )
 
 
@@ -105,7 +104,6 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
         layer_time_s=_layer_s(question, whole),
         priced=priced,
         run=run,
-        would_fit=() if priced.peak_bytes <= held.limit_bytes else held.would_fit(question.calibration),
     )
 
 

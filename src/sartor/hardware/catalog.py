@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,16 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     >>> load_gpu("H100").name
     'h100_sxm'
     """
-    path = _find(name_or_path)
+    return _read(Path(name_or_path)) if is_path(name_or_path) else _of_the_catalogue(str(name_or_path))
+
+
+@lru_cache(maxsize=256)
+def _of_the_catalogue(name: str) -> Gpu:
+    """Read once: what a device borrows is looked for among all measured ones, at every question."""
+    return _read(_find(name))
+
+
+def _read(path: Path) -> Gpu:
     table = read_device_table(path)
     if is_accelerator(table):
         raise InputError("gpu", path.name, NOT_A_GPU, "a name of sartor catalog gpus")

@@ -24,11 +24,14 @@ def estimate_body(answer: ModelEstimate) -> JsonDict:
     return {
         "model": model_body(answer),
         "workload": workload_body(answer),
-        "operators": [
-            operator_body(op, cost) for op, cost in zip(answer.graph.operators, answer.estimate.costs, strict=True)
-        ],
+        "operators": operators_body(answer),
         "totals": totals_body(answer),
     }
+
+
+def operators_body(answer: ModelEstimate) -> list[JsonDict]:
+    pairs = zip(answer.graph.operators, answer.estimate.costs, strict=True)
+    return [operator_body(op, cost) for op, cost in pairs]
 
 
 def model_body(answer: ModelEstimate) -> JsonDict:
@@ -72,8 +75,9 @@ def _plan_of(held: HeldPlan) -> JsonDict:
     }
 
 
-def totals_body(answer: ModelEstimate) -> JsonDict:
-    """Of a training step or a pass of inference, and of one microbatch: its operators' seconds, FLOPs and layers."""
+def totals_body(answer: ModelEstimate, *, remedies: bool = True) -> JsonDict:
+    """Of a training step or a pass of inference, and of one microbatch: its operators' seconds, FLOPs and layers.
+    ``remedies``: search what would fit, where it does not."""
     found = answer.estimate
     return {
         "layer_time_s": plain(answer.layer_time_s),
@@ -85,18 +89,18 @@ def totals_body(answer: ModelEstimate) -> JsonDict:
         **picked(answer, "tokens_per_s", "mfu"),
         **step_body(answer),
         **serving_body(answer),
-        **fit_body(answer),
+        **fit_body(answer, remedies),
     }
 
 
-def fit_body(answer: ModelEstimate) -> JsonDict:
+def fit_body(answer: ModelEstimate, remedies: bool = True) -> JsonDict:
     """Whether the fullest device has memory enough, and changes with each of which it would."""
     return {
         "fits": answer.fits,
         "peak_bytes": plain(answer.peak_bytes),
         "usable_bytes": plain(answer.usable_bytes),
         "headroom": plain(1 - answer.peak_bytes / answer.usable_bytes),
-        "would_fit": [dict(each) for each in answer.would_fit],
+        "would_fit": [dict(each) for each in answer.would_fit] if remedies else [],
     }
 
 

@@ -45,6 +45,12 @@ def does_not_fit(answer: ModelEstimate) -> str:
     )
 
 
+def memory_words(answer: ModelEstimate) -> str:
+    """``It does not fit: 89.3 GiB of 75.2 GiB per device.``"""
+    verdict = "It fits" if answer.fits else "It does not fit"
+    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)} per device."
+
+
 def _kept(answer: ModelEstimate) -> str:
     question = answer.question
     share = question.headroom if question.held is None else question.held.headroom

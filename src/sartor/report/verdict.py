@@ -33,17 +33,22 @@ def verdict_parts(advice: Advice) -> tuple[str, str, str]:
 
 def where_time_goes(advice: Advice) -> str:
     """The step time and the operators that take it."""
-    base, question = advice.base, advice.base.question
+    base = advice.base
     times = operator_times(base.estimate)
     step = interval_text(float(base.time_s), float(base.low_s), float(base.high_s))
+    first = "" if base.fits else f"{does_not_fit(base)} "
+    return f"{first}{takes(base)} {step}{_reaches(base)}. {_shares(times)}"
+
+
+def takes(base: ModelEstimate) -> str:
+    """``A training step of Llama 3.1 8B on 64 x h100_sxm takes``: the noun of the time that follows."""
+    question = base.question
     model = printable(question.reading.shape.name or "the model")
     many = "" if base.priced is None else f"{int(base.priced.plan.num_devices):,} x "
     word = {"train": "A training step", "prefill": "Prefill", "decode": "One decoding step"}[
         question.workload.phase.value
     ]
-    first = "" if base.fits else f"{does_not_fit(base)} "
-    where = f"{many}{printable(question.gpu.name)}"
-    return f"{first}{word} of {model} on {where} takes {step}{_reaches(base)}. {_shares(times)}"
+    return f"{word} of {model} on {many}{printable(question.gpu.name)} takes"
 
 
 def _reaches(base: ModelEstimate) -> str:

@@ -68,6 +68,11 @@ def number(name: str, about: str, **more: Any) -> Field:
     return Field(name=name, about=about, kinds=("number",), **more)
 
 
+def flag(name: str, about: str, **more: Any) -> Field:
+    """A field that is true or false."""
+    return Field(name=name, about=about, kinds=("boolean",), **{"default": False, **more})
+
+
 def table(name: str, about: str, **more: Any) -> Field:
     """A field that is an object."""
     return Field(name=name, about=about, kinds=("object",), **more)

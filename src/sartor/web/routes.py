@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sartor.web.fields import Field, listed, number, table, whole, word
+from sartor.web.fields import Field, flag, listed, number, table, whole, word
 from sartor.web.parameters import (
     ADVISE,
     ALLOW,
@@ -101,6 +101,7 @@ ROUTES = (
         fields=(
             *QUESTION,
             table("around", "Center of each field's sweep. Default: the model's own value."),
+            flag("moving", "While a size is dragged: neither sweeps nor the changes after which it would fit."),
         ),
         schema="shape",
         keys=("model", "workload", "totals", "baseline", "operators", "findings", "sweeps", "roofline"),

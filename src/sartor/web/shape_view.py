@@ -20,7 +20,9 @@ from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
 from sartor.report import contract
 from sartor.report.contract import plain, record
+from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
+from sartor.report.verdict import takes
 from sartor.rules.rule import largest_split
 from sartor.shapes.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
 from sartor.step.running import InRun
@@ -58,12 +60,13 @@ def shape_body(body: JsonMap) -> JsonDict:
     return {
         "model": contract.model_body(found),
         "workload": contract.workload_body(found),
-        "totals": contract.totals_body(found),
+        "says": {"takes": takes(found), "memory": memory_words(found)},
+        "totals": contract.totals_body(found, remedies=not body["moving"]),
         "baseline": _baseline(body, reading, gpu, words) if body["set"] else _unchanged(found) if runs else None,
         "runs": runs,
-        "operators": contract.estimate_body(found)["operators"],
-        "findings": contract.lint_body(checked)["findings"],
-        "sweeps": sweeps_of(asked, body["around"] or {}, found.run),
+        "operators": contract.operators_body(found),
+        "findings": [finding.to_dict() for finding in checked.findings],
+        "sweeps": [] if body["moving"] else sweeps_of(asked, body["around"] or {}, found.run),
         "roofline": record(roofline_points(found.estimate)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
@@ -75,7 +78,7 @@ _BASELINES: OrderedDict[str, JsonDict] = OrderedDict()
 
 def _baseline(body: JsonMap, reading: ModelReading, gpu: Gpu, words: JsonDict) -> JsonDict | None:
     """The model before its sizes were changed; None if that does not split over the devices."""
-    key = json.dumps({**question_key(body), "set": None, "around": None}, sort_keys=True)
+    key = json.dumps({**question_key(body), "set": None, "around": None, "moving": None}, sort_keys=True)
     if key not in _BASELINES:
         try:
             _BASELINES[key] = _unchanged(api.answer_question(api.ask(reading, gpu, **{**words, "set": None})))
