@@ -122,7 +122,7 @@ def test_a_pasted_config_is_read_and_its_findings_stand_beside_their_fields(
     page.locator("[data-field=head_dim] .finding button").click()
     settled(page)
     assert page.locator("#field-num_heads").input_value() != "32"
-    assert page.locator(".big .delta.good").count() == 1
+    assert page.locator(".story .delta.good").count() == 1
 
 
 def test_a_dropped_file_is_read(open_page: Callable[..., Any], pythia: dict[str, Any]) -> None:
@@ -209,14 +209,22 @@ def test_better_values_can_be_clicked(open_page: Callable[..., Any]) -> None:
     assert int(page.locator("#field-vocab_size").input_value()) % 8 == 0
 
 
-def test_the_smallest_edit_is_applied_and_can_be_reset(open_page: Callable[..., Any]) -> None:
+def test_the_advised_shapes_stand_side_by_side_are_applied_and_undone_by_name(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#ask-model").select_option("GPT-3 2.7B")
+    until(page, "document.querySelectorAll('.offer').length === 2")
+    assert "Best same-size change: 1." in page.locator("#headline").inner_text()
+    page.locator("#apply-best").click()
     settled(page)
-    page.locator("#smallest").click()
-    until(page, "/as fast/.test(document.querySelector('#edit-says').textContent)")
+    assert page.locator(".field.changed").count() >= 2
+    assert page.locator("#apply-best").inner_text() == "Applied"
+    page.locator("#apply-one").click()
     settled(page)
-    assert page.locator(".field.changed").count() >= 1
+    assert page.locator(".field.changed").count() == 1
+    assert "vocab_size" in page.locator("#undo").inner_text()
+    page.locator("#undo").click()
+    settled(page)
+    assert page.locator("#apply-best").inner_text() == "Applied"
     page.locator("#reset").click()
     settled(page)
     assert page.locator(".field.changed").count() == 0
@@ -224,9 +232,36 @@ def test_the_smallest_edit_is_applied_and_can_be_reset(open_page: Callable[..., 
 
 def test_a_shape_that_nothing_surely_betters_is_kept(open_page: Callable[..., Any]) -> None:
     page = open_page()
-    page.locator("#smallest").click()
-    until(page, "/Keep this shape/.test(document.querySelector('#edit-says').textContent)")
-    assert page.locator(".field.changed").count() == 0
+    until(page, "/Keep this shape/.test(document.querySelector('#advice').textContent)")
+    assert "No shape of the same size is surely faster." in page.locator("#headline").inner_text()
+
+
+def test_the_first_sentence_has_a_noun_beside_each_number(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    said = page.locator("#headline").inner_text()
+    assert said.startswith("A training step of Llama 3.1 8B on 64 x h100_sxm takes ")
+    assert "(80%: " in said and "It does not fit: " in said
+    held = page.locator(".story .stackbar").last.get_attribute("aria-label")
+    assert "parameters" in held and "activations" in held
+
+
+def test_the_total_stays_in_sight_on_a_phone_while_a_slider_moves(open_page: Callable[..., Any]) -> None:
+    page = open_page(size="360")
+    settled(page)
+    page.locator("[data-field=ffn_hidden_size] input[type=range]").scroll_into_view_if_needed()
+    box = page.locator(".ticker").bounding_box()
+    assert 0 <= box["y"] <= 40 and page.locator("#step-time").inner_text() in page.locator(".ticker").inner_text()
+
+
+def test_an_invalid_value_is_taken_back_where_it_is_said(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    before = page.locator("#step-time").inner_text()
+    set_number(page, "num_heads", 30)
+    page.locator("#banner button", has_text="Undo num_heads = 30").click()
+    settled(page)
+    assert page.locator("#field-num_heads").input_value() == "32"
+    assert page.locator("#step-time").inner_text() == before
+    assert page.locator("#banner").inner_text() == ""
 
 
 def test_errors_stand_at_their_field_with_the_sentence_of_the_command_line(open_page: Callable[..., Any]) -> None:

@@ -1,7 +1,7 @@
 // Start: take the state from the address, build the views, keep them in step.
 
 import { h, put } from "./dom.js";
-import { address, fromAddress, onChange, redo, state, undo, update } from "./state.js";
+import { address, canUndo, fromAddress, onChange, redo, state, undo, undoing, update } from "./state.js";
 import { questionBar, refreshBar } from "./bar.js";
 import { explainOnHover } from "./terms.js";
 import { configDialog, deviceDialog, dropAnywhere } from "./upload.js";
@@ -18,7 +18,7 @@ const views = {};
 let shown = "";
 
 function banner(message) {
-  put(bannerBox, message ? h("p", {}, message) : null);
+  put(bannerBox, message ? h("p", {}, message, " ", canUndo() ? h("button", { class: "small", onclick: undo }, `Undo ${undoing()}`) : null) : null);
 }
 
 function status(message) {

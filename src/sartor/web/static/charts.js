@@ -1,10 +1,14 @@
 // Figures as SVG: scales, axes, and the marks that more than one view draws.
 
 import { h, put, s, sized } from "./dom.js";
-import { seconds } from "./format.js";
+import { seconds, share } from "./format.js";
 
-export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)"];
+export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)", "color-mix(in srgb, var(--blue) 50%, var(--ink))", "color-mix(in srgb, var(--orange) 50%, var(--ink))"];
 export const BOUND = { compute: "var(--blue)", memory: "var(--orange)", network: "var(--purple)", overhead: "var(--grey)" };
+
+/** Parts of a step and of a device's memory: words and colour, the same in every figure. */
+export const SPENT = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
+export const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", kv_cache_bytes: "KV cache", workspace_bytes: "workspace", reserved_bytes: "allocator, context", context_bytes: "context" };
 
 /** One rem in px: figures keep their proportions where letters are larger. */
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
@@ -118,3 +122,12 @@ export function timeUnit(largest) {
 
 export const secondsTicks = (unit) => (at) => String(Number((at / unit).toPrecision(4)));
 export { seconds };
+
+/** A whole as its parts: one bar, and the parts with their numbers; a `limit` as a mark. A part keeps its colour. */
+export function parts(values, words, whole, form, limit = null) {
+  const rows = Object.entries(words).map(([key, label], i) => [label, values[key] ?? 0, COLOURS[i % COLOURS.length]]).filter(([, value]) => value / whole >= 0.0005);
+  return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") },
+    rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole)}` })),
+    limit ? h("b", { style: { left: `${Math.min((100 * limit) / whole, 99.6)}%` }, "data-tip": `usable ${form(limit)}` }) : null),
+  h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)))))];
+}

@@ -2,15 +2,13 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, gantt, legend, linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, gantt, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 import { clusterDialog, nameIn } from "./upload.js";
 
 const GIB = 2 ** 30;
-const WORDS = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
-const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", workspace_bytes: "work space", reserved_bytes: "allocator, context" };
 const OWN = "own", CHOSEN = "chosen";
 const AXES = ["tp", "pp", "dp", "cp", "ep"];
 
@@ -121,7 +119,7 @@ export function planView({ banner, status }) {
     const f = drawn.figures;
     put(results,
       card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
-      card("Where the time goes", parts(found.best.time, WORDS, found.best.step_s, seconds)),
+      card("Where the time goes", parts(found.best.time, SPENT, found.best.step_s, seconds)),
       card(term("peak_bytes", "Memory of the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
       f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
@@ -222,11 +220,4 @@ export function planView({ banner, status }) {
   }
 
   return { element, refresh };
-}
-
-/** A whole as its parts: one bar, and the parts with their numbers. */
-export function parts(values, words, whole_, form) {
-  const rows = Object.entries(words).filter(([key]) => (values[key] ?? 0) / whole_ >= 0.0005).map(([key, label], i) => [label, values[key], COLOURS[i % COLOURS.length]]);
-  return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") }, rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole_}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole_)}` }))),
-    h("ul", { class: "legend values" }, rows.map(([label, v, colour]) => h("li", {}, h("i", { style: { background: colour } }), `${label} `, h("b", {}, form(v)), ` ${share(v / whole_)}`)))];
 }

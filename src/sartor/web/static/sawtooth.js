@@ -150,6 +150,11 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       caption(now);
       draw();
     },
+    /** While another size moves: this one's value, and the time of all. */
+    now(at, t) {
+      if (at !== value && at !== undefined) this.move(at);
+      time.textContent = seconds(t);
+    },
     findings(found) {
       element.classList.toggle("has-finding", found.length > 0);
       put(says, found.slice(0, 1).map((f) => h("div", { class: `finding ${f.grade}` },

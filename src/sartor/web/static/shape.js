@@ -2,11 +2,12 @@
 
 import { card, download, h, put, s, sized, term } from "./dom.js";
 import { ask, line, Refused } from "./api.js";
-import { axes, BOUND, box, figure, legend, log, logTicks } from "./charts.js";
-import { change, count, interval, seconds, share, whole } from "./format.js";
+import { axes, BOUND, box, figure, HELD, legend, log, logTicks, parts, SPENT } from "./charts.js";
+import { offers } from "./offers.js";
+import { bytes, change, count, interval, seconds, share, whole } from "./format.js";
 import { markBar, refreshBar } from "./bar.js";
 import { fixWords, sawtooth } from "./sawtooth.js";
-import { canRedo, canUndo, devices, question, redo, state, undo, update } from "./state.js";
+import { canRedo, canUndo, devices, question, redo, redoing, state, undo, undoing, update } from "./state.js";
 
 const next = line("/api/shape");
 const ROWS = 12;
@@ -15,38 +16,53 @@ const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype"
 
 export function shapeView({ banner, status }) {
   const fields = new Map(), anchors = {};
-  let answer = null, modelKey = "", live = false, edit = null, pending = 0;
+  let answer = null, modelKey = "", live = false, moving = false, best = "", pending = 0;
   const grid = h("div", { class: "fields" });
+  const story = h("section", { class: "card story", "aria-label": "Summary" });
+  const ticker = h("div", { class: "ticker", "aria-hidden": "true" });
   const total = h("div", { class: "total" }), actions = h("div", { class: "actions" });
   const operators = h("div", { class: "operators" }), roof = h("div", { class: "roofline" });
   const findings = h("div", { class: "findings" }), notes = h("div", { class: "notes" });
+  const advice = offers({ apply: applyShape, say: (words) => { best = words; if (answer) drawStory(); } });
   const side = h("div", { class: "side" },
-    h("section", { class: "card summary", "aria-label": "Totals" }, total, actions),
-    h("div", { class: "column" }, card(term("finding", "Findings"), findings), card("Operators by time", operators)),
-    h("div", { class: "column" }, card(term("roofline", "Roofline"), roof), card("From the file, and assumptions", notes)));
-  const element = h("div", { class: "shape unasked" }, grid, side);
+    advice.element,
+    h("section", { class: "card summary", "aria-label": "Shape" }, total, actions),
+    card(term("finding", "Findings"), findings), card("From the file, and assumptions", notes));
+  const middle = h("div", { class: "middle" }, card("Operators by time", operators), card(term("roofline", "Roofline"), roof));
+  const element = h("div", { class: "shape unasked" }, ticker, story, grid, middle, side);
   const roofWidth = sized(roof, () => drawRoof());
 
   async function refresh() {
     const key = JSON.stringify([state.q.model, state.q.config]);
-    const asked = { ...question(), around: key === modelKey ? { ...anchors } : {} };
+    const asked = { ...question(), around: key === modelKey ? { ...anchors } : {}, moving: live && key === modelKey };
     pending += 1;
     element.classList.add("waiting");
     try {
       const found = await next(asked);
       if (found === null) return; // overtaken by a newer question
-      if (key !== modelKey) { modelKey = key; for (const k of Object.keys(anchors)) delete anchors[k]; edit = null; put(grid); fields.clear(); }
+      if (key !== modelKey) forget(key);
+      if (asked.moving) { found.sweeps = answer.sweeps; found.totals.would_fit = answer.totals.would_fit; }
       answer = found;
-      element.classList.remove("unasked");
+      moving = asked.moving;
+      element.classList.remove("unasked", "refused", "stale");
       show();
       banner("");
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
+      if (key !== modelKey && answer) { forget(key); element.classList.add("refused"); } else element.classList.add("stale"); // never another model's figures
       refuse(error);
     } finally {
       pending -= 1;
       element.classList.toggle("waiting", pending > 0);
     }
+    if (!live) advice.about();
+  }
+
+  function forget(key) {
+    modelKey = key;
+    for (const k of Object.keys(anchors)) delete anchors[k];
+    put(grid);
+    fields.clear();
   }
 
   function refuse(error) {
@@ -56,13 +72,14 @@ export function shapeView({ banner, status }) {
     const atBar = markBar(AT_GPU.includes(field) || (state.q.gpu_toml && !known) ? "gpu" : ASKED.includes(field) ? field : "", error.message);
     banner(error.message);
     if (!atBar && fields.has(field)) fields.get(field).focus();
+    if (answer) drawActions();
   }
 
   function show() {
     const { model, baseline } = answer;
     refreshBar(answer.workload);
     markBar("", "");
-    for (const sweep of answer.sweeps) {
+    for (const sweep of moving ? [] : answer.sweeps) {
       if (!fields.has(sweep.field)) add(sweep.field);
       anchors[sweep.field] ??= sweep.asked;
       const one = fields.get(sweep.field);
@@ -70,7 +87,9 @@ export function shapeView({ banner, status }) {
       one.show(sweep, model[sweep.field], anchors[sweep.field]);
       one.findings(answer.findings.filter((f) => f.field === sweep.field));
     }
+    if (moving) for (const [name, one] of fields) one.now(model[name], answer.totals.microbatch_s);
     for (const [name, one] of fields) one.element.classList.toggle("changed", baseline && baseline.fields?.[name] !== undefined && baseline.fields[name] !== model[name]);
+    drawStory();
     drawTotal();
     drawActions();
     drawFindings();
@@ -89,7 +108,6 @@ export function shapeView({ banner, status }) {
   function choose(field, value, isLive) {
     live = isLive;
     if (typeof value === "number") fields.get(field)?.move(value);
-    edit = null;
     update((s) => { s.q.set = { ...s.q.set, [field]: value }; tidy(s); }, { live: isLive });
     if (!isLive && typeof value === "number") recentre(field, value);
   }
@@ -108,7 +126,6 @@ export function shapeView({ banner, status }) {
   }
 
   function applyFix(fix) {
-    edit = null;
     update((s) => {
       for (const [field, value] of Object.entries(fix)) {
         if (ASKED.includes(field)) s.q[field] = value;
@@ -118,23 +135,36 @@ export function shapeView({ banner, status }) {
     });
   }
 
+  /** The answer in a sentence, and what time and memory are made of. */
+  function drawStory() {
+    const { totals, baseline, says } = answer;
+    const faster = baseline ? totals.time_s / baseline.time_s - 1 : 0, moved = Object.keys(state.q.set).length > 0;
+    const delta = h("span", { class: `delta ${Math.abs(faster) < 5e-5 ? "" : faster < 0 ? "good" : "bad"}` }, change(faster));
+    const spent = totals.time ?? { [answer.workload.phase]: totals.time_s }, most = Math.max(totals.peak_bytes, totals.usable_bytes);
+    put(story,
+      h("p", { class: "lead", id: "headline" }, `${says.takes} `, h("strong", { id: "step-time" }, seconds(totals.time_s)), ` (80%: ${interval(totals.low_s, totals.high_s)}). `,
+        moved ? ["That is ", delta, " against the model's own sizes. "] : null,
+        h("span", { class: totals.fits ? "" : "wrong", id: "fit" }, says.memory), totals.would_fit.length ? ` It would with ${totals.would_fit.map(settings).join(", or with ")}.` : "",
+        answer.runs ? "" : h("span", { class: "wrong" }, ` It does not split over tp=${answer.workload.tp}: shown for tp=1.`),
+        h("span", { id: "best-says" }, best ? ` ${best}` : "")),
+      h("div", { class: "halves" },
+        h("div", {}, h("h3", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`), parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds)),
+        h("div", {}, h("h3", {}, term("peak_bytes", "Memory"), ` ${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`), parts(totals.memory ?? {}, HELD, most, bytes, totals.usable_bytes))));
+    put(ticker, h("strong", {}, seconds(totals.time_s)), moved ? delta.cloneNode(true) : null, h("span", { class: totals.fits ? "" : "wrong" }, `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`));
+  }
+
+  const settings = (change_) => Object.entries(change_).map(([name, value]) => `${name}=${value}`).join(" and ");
+
   function drawTotal() {
     const { totals, baseline, model } = answer;
-    const faster = baseline ? totals.time_s / baseline.time_s - 1 : 0;
     const moved = baseline?.num_params ? model.num_params / baseline.num_params - 1 : 0;
-    const low = baseline?.low_s ?? totals.low_s, high = baseline?.high_s ?? totals.high_s;
-    const most = Math.max(totals.high_s, high) * 1.05, at = (v) => `${(100 * v) / most}%`;
     put(total,
-      h("div", { class: "big" }, h("strong", { id: "step-time" }, seconds(totals.time_s)), h("span", { class: `delta ${Math.abs(faster) < 5e-5 ? "" : faster < 0 ? "good" : "bad"}` }, change(faster))),
-      h("div", { class: "whisker", role: "img", "aria-label": `80% interval ${interval(totals.low_s, totals.high_s)}` },
-        h("i", { class: "was", style: { left: at(low), width: at(high - low) } }), h("i", { class: "is", style: { left: at(totals.low_s), width: at(totals.high_s - totals.low_s) } }), h("b", { style: { left: at(totals.time_s) } })),
       h("dl", { class: "facts" },
-        fact("step", "interval", interval(totals.low_s, totals.high_s)),
         fact("params", "parameters", h("span", { id: "params" }, `${count(model.num_params, 4)} `), h("span", { class: "delta" }, change(moved, 2))),
+        fact("step", "one microbatch", seconds(totals.microbatch_s)),
         fact("tokens_per_s", "tokens/s", count(totals.tokens_per_s)),
         fact("mfu", "MFU", share(totals.mfu)),
-        fact("step", "source", totals.source)),
-      answer.runs ? null : h("p", { class: "wrong" }, `does not split over tp=${answer.workload.tp}: shown for tp=1`));
+        fact("step", "source", totals.source)));
   }
 
   function fact(key, label, ...value) {
@@ -145,34 +175,18 @@ export function shapeView({ banner, status }) {
     const changed = Object.keys(state.q.set).length > 0;
     const button = (id, label, onclick, disabled, title) => h("button", { id, onclick, disabled, title }, label);
     put(actions,
-      h("div", { class: "row" }, button("undo", "Undo", undo, !canUndo(), "Ctrl+Z"), button("redo", "Redo", redo, !canRedo(), "Ctrl+Shift+Z"),
+      h("div", { class: "row wrap" }, button("undo", undoing() ? `Undo ${undoing()}` : "Undo", undo, !canUndo(), "Ctrl+Z"), button("redo", "Redo", redo, !canRedo(), redoing() ? `Redo ${redoing()} (Ctrl+Shift+Z)` : "Ctrl+Shift+Z"),
         button("reset", "Reset", () => update((s) => { s.q.set = {}; }), !changed, "Back to the model's own sizes")),
-      h("button", { id: "smallest", class: "primary", onclick: smallest, "data-tip": "Search all same-size shapes near the model's own and take the one with the fewest changed fields that keeps most of the gain at equal work." }, "Apply the smallest useful edit"),
-      h("p", { class: "edit", id: "edit-says", role: "status" }, edit ?? (changed ? `changed: ${fixWords(state.q.set)}` : "as the model is")),
+      h("p", { class: "edit", id: "edit-says", role: "status" }, changed ? `Changed: ${fixWords(state.q.set)}` : "The model's own sizes."),
       h("div", { class: "row" },
         button("pin", "Pin to compare", pin, false, "Keep this shape for the Compare view"),
         h("details", { class: "menu" }, h("summary", { role: "button", id: "downloads" }, "Download"), h("div", { class: "menu-items" },
           button("get-config", "config.json", getConfig), button("get-report", "report (HTML)", getReport), button("get-json", "estimate (JSON)", () => getJson("estimate")), button("get-lint", "findings (JSON)", () => getJson("lint"))))));
   }
 
-  async function smallest() {
-    const button = document.getElementById("smallest");
-    button.disabled = true;
-    button.textContent = "Searching …";
-    try {
-      const { gpu, phase, ...rest } = question({ set: {} });
-      const found = await ask("/api/advise", { ...rest, ...devices(), objective: phase });
-      const best = found.smallest_edit;
-      if (!best) { edit = `Keep this shape: of ${whole(found.evaluated)} priced, none of the same size surely gains.`; show(); return; }
-      edit = `${Object.entries(best.changed).map(([f, [a, b]]) => `${f} ${whole(a)} → ${whole(b)}`).join(", ")}: ${best.efficiency_gain.toFixed(3)}× as fast at equal work, of ${whole(found.evaluated)} shapes priced`;
-      const said = edit;
-      update((s) => { s.q.set = Object.fromEntries(Object.entries(best.changed).map(([f, [, to]]) => [f, to])); });
-      edit = said;
-    } catch (error) {
-      if (error instanceof Refused) refuse(error); else throw error;
-    } finally {
-      if (answer) drawActions();
-    }
+  /** An advised shape, in place of all changes made by hand. */
+  function applyShape(changed) {
+    update((s) => { s.q.set = Object.fromEntries(Object.entries(changed).map(([f, [, to]]) => [f, to])); });
   }
 
   function pin() {

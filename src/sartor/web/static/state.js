@@ -19,6 +19,17 @@ function undoable({ q, gpus, pins, plan }) { return { q, gpus, pins, plan }; }
 export const onChange = (listener) => listeners.add(listener);
 export const canUndo = () => past.length > 0;
 export const canRedo = () => future.length > 0;
+/** What undo would take back, and redo bring back: "num_heads = 20", "model". */
+export const undoing = () => (past.length ? named(JSON.parse(past.at(-1)), JSON.parse(settled)) : "");
+export const redoing = () => (future.length ? named(JSON.parse(settled), JSON.parse(future.at(-1))) : "");
+
+function named(from, to) {
+  const differ = (a, b) => [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]));
+  const other = [...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"), ...differ(from.plan, to.plan), ...(differ(from.pins, to.pins).length ? ["pin"] : [])];
+  if (other.includes("model") || other.includes("config")) return "model";
+  const names = [...differ(from.q.set, to.q.set).map((key) => (key in to.q.set ? `${key} = ${to.q.set[key]}` : key)), ...other];
+  return names.length > 1 ? `${names[0]} and ${names.length - 1} more` : names[0] ?? "";
+}
 
 /** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began. */
 export function update(edit, { live = false } = {}) {
