@@ -31,7 +31,12 @@ def advise(
         str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
     ] = "",
     free: Annotated[
-        str, typer.Option(metavar="FIELD,...", help="Fields that may change though they stay by default: num_layers.")
+        str,
+        typer.Option(
+            metavar="FIELD,...",
+            help="Fields that may change though they stay by default: num_layers, kv_lora_rank, num_full_layers, "
+            "experts_per_token (coarser experts).",
+        ),
     ] = "",
     top: o.Top = 10,
     evidence: Annotated[

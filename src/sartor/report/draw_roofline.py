@@ -82,11 +82,12 @@ def _notes(plot: _Plot) -> Iterator[Chart]:
     """The peak, the ridge and the bandwidth in words; the last where there is room."""
     ridge, peak, bandwidth = plot.points.ridge_flops_per_byte, plot.peak, plot.bandwidth
     middle = float(np.sqrt(plot.x_span[0] * ridge))
+    side, aside = ("left", 6) if ridge < float(np.sqrt(plot.x_span[0] * plot.x_span[1])) else ("right", -6)
     roomy = plot.alt.ExprRef(expr="width < 330 ? 0 : 1")
     words = f"peak {peak:,.0f} TFLOP/s ({plot.points.dtype}, dense)"
     for x, y, text, align, dx, dy, opacity in (
         (plot.x_span[1], peak, words, "right", -4, -9, 1.0),
-        (ridge, plot.y_low, f"ridge {ridge:,.0f} FLOP/B", "left", 6, -9, 1.0),
+        (ridge, plot.y_low, f"ridge {ridge:,.0f} FLOP/B", side, aside, -9, 1.0),
         (middle, middle * bandwidth, f"HBM {bandwidth:.2f} TB/s", "left", 10, 4, roomy),
     ):
         mark = rows_chart(plot.alt, [{"intensity": x, "rate": y, "text": text}]).mark_text(

@@ -146,7 +146,7 @@ def _legend(search: ShapeSearch) -> list[RenderableType]:
 
 SHOWN_MIXES = 8
 
-MIXES = "equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
+MIXES = "Equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
 WORSE = "controlled studies found such a change worse"
 
 

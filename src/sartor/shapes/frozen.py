@@ -82,7 +82,7 @@ def _latent(shape: TransformerShape) -> dict[str, str]:
     if not isinstance(shape.attention, LatentAttentionMixer):
         return {}
     # Every head has its own keys and values, so their number follows the heads and needs no reason.
-    return {"head_dim": "latent attention keeps its ranks and head dimensions", "num_kv_heads": ""}
+    return {"head_dim": "latent attention keeps its head dimensions", "num_kv_heads": ""}
 
 
 def _experts(shape: TransformerShape) -> dict[str, str]:

@@ -78,7 +78,13 @@ SPREAD = (
 ALLOW = listed("string", "allow", "Rules to skip, by name or code.", most=64)
 TOLERANCE = number("params_tolerance", "Largest allowed change of the parameter count (0.01 is 1%).", default=0.01)
 FREEZE = listed("string", "freeze", "Fields that must not change.", most=16)
-FREE = listed("string", "free", "Fields that may change though they stay by default: num_layers.", most=16)
+FREE = listed(
+    "string",
+    "free",
+    "Fields that may change though they stay by default: num_layers, kv_lora_rank, num_full_layers, experts_per_token "
+    "(coarser experts).",
+    most=16,
+)
 TOP = whole("top", "Number of results to return.", default=10, least=1)
 EVIDENCE = number("evidence", "Width of the quality guard: 1 is the range covered by published evidence.", default=1.0)
 ADVISE = (
