@@ -15,6 +15,8 @@ from launch.test_launch_reading import GPT, TITAN
 from sartor.cli import run
 from sartor.hardware.catalog import gpu_datasheet
 from sartor.hardware.cluster_catalog import cluster_file
+from traces.kineto_made import Made, trace
+from traces.logs_made import LOGS, dump, megatron
 from validate.training_rows_made import LLAMA, ROW
 
 REPO = Path(__file__).resolve().parents[2]
@@ -169,6 +171,17 @@ ESTIMATE = "estimate {file} --gpu h100"
 LAUNCH = "plan --launch {file} --cluster dgx-h100 --num-devices 32"
 SHAPED = "plan gpt2 --launch {file} --cluster dgx-h100 --num-devices 16 --global-batch-size 64 --seq-len 1024"
 
+
+def logs() -> list[bytes]:
+    """The first one has no dump of arguments, as a model must be named for it; the others are of every trainer."""
+    return [text.encode() for text in (*LOGS.values(), dump() + megatron())]
+
+
+@cache
+def traces() -> list[bytes]:
+    return [json.dumps(trace(Made(seed=1, steps=3)), indent=0)[:120000].rpartition("},")[0].encode() + b"}]}"]
+
+
 READERS: dict[str, Reader] = {
     "config": Reader(
         files=configs,
@@ -219,4 +232,14 @@ READERS: dict[str, Reader] = {
     "torchtitan": Reader(files=lambda: [TITAN.encode()], commands=(LAUNCH,)),
     "deepspeed": Reader(files=lambda: [json.dumps(DEEPSPEED, indent=1).encode()], commands=(SHAPED,), suffix=".json"),
     "accelerate": Reader(files=lambda: [ACCELERATE], commands=(SHAPED,), suffix=".yaml"),
+    "log": Reader(
+        files=logs,
+        commands=(
+            "diagnose {file} --gpu h100 --model llama-3.1-8b --num-devices 8 --global-batch-size 64",
+            "diagnose {file} --gpu h100",
+            "compare {file} {file}",
+        ),
+        suffix=".log",
+    ),
+    "trace": Reader(files=traces, commands=("compare {file} {file}",), suffix=".json"),
 }
