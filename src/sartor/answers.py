@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
     from sartor.step.measured import MeasuredRun
+    from sartor.step.parts import TracePart
     from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
@@ -330,6 +331,40 @@ class LogDiagnosis:
     def inside(self) -> bool:
         """The measured step lies in the predicted 80% interval."""
         return self.predicted.low_s <= self.measured.step_s <= self.predicted.high_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDiagnosis:
+    """A profiler trace, divided: where the mean steady step of one rank goes, and what a better run would not spend."""
+
+    path: str
+    gpu: str
+    """As the trace names its device."""
+    rank: int | None
+    num_ranks: int
+    """Ranks whose traces were read."""
+    world_size: int | None
+    step_s: float
+    num_steps: int
+    span_s: float
+    parts: tuple[TracePart, ...]
+    """Their seconds add up to ``step_s``."""
+    losses: tuple[TracePart, ...]
+    """The parts worth a change, the largest gain first."""
+    mfu: float
+    """By the FLOPs of the operators whose sizes the trace tells; NaN where it tells none."""
+    priced_share: float
+    """Share of the time of matrix multiplications and attention that has a prediction."""
+    median_ratio: float
+    """Measured over predicted time of those."""
+    predicted: PricedPlan | None
+    """Of the plan, where a model and its sizes were given."""
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def unknown_share(self) -> float:
+        return sum(part.seconds for part in self.parts if part.kind.value == "unknown") / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,5 +241,5 @@ READERS: dict[str, Reader] = {
         ),
         suffix=".log",
     ),
-    "trace": Reader(files=traces, commands=("compare {file} {file}",), suffix=".json"),
+    "trace": Reader(files=traces, commands=("diagnose {file}", "compare {file} {file}"), suffix=".json"),
 }

@@ -9,6 +9,7 @@
 from sartor.api.collectives import collective
 from sartor.api.comparisons import compare
 from sartor.api.designs import design
+from sartor.api.diagnoses import diagnose
 from sartor.api.instances import place, schedule
 from sartor.api.logs import diagnose_log
 from sartor.api.models import Model, read
@@ -27,6 +28,7 @@ __all__ = [
     "collective",
     "compare",
     "design",
+    "diagnose",
     "diagnose_log",
     "estimate",
     "gemm",

@@ -18,10 +18,12 @@ def register(app: typer.Typer) -> None:
     app.command()(diagnose)
 
 
-Run = Annotated[
-    Path,
+Runs = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="LOG", help="Training log: Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf."
+        metavar="TRACE_OR_LOG...",
+        help="Trace of PyTorch's profiler (.json or .json.gz; several ranks or their folder), or a training log: "
+        "Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf.",
     ),
 ]
 ModelOfRun = Annotated[str | None, o.MODEL(help="Model that was trained, where the run does not say its sizes.")]
@@ -37,7 +39,7 @@ DevicesOfRun = Annotated[
 
 
 def diagnose(
-    log: Run,
+    runs: Runs,
     model: ModelOfRun = None,
     cluster: o.ClusterOrGpu = None,
     gpu: o.GpuOfCluster = None,
@@ -54,23 +56,25 @@ def diagnose(
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
-    """Hold a real run against the prediction for its plan: step time, memory, how its TFLOP/s are counted, and which
-    fact of the plan would explain the difference.
+    """Say where the time of a real run went, held against the prediction: a trace divided into parts with what each
+    loses and what to change, or a log's step time, memory and TFLOP/s with the fact that would explain them.
 
     Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100`
 
-    Example: `sartor diagnose train.log --cluster dgx-h100 --launch train.sh`
+    Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """
     from sartor import api
+    from sartor.answers import LogDiagnosis
     from sartor.report.log_view import log_body, log_view
+    from sartor.report.trace_view import trace_body, trace_view
 
-    found = api.diagnose_log(
-        log,
+    found = api.diagnose(
+        runs,
         model=model,
         cluster=cluster,
         gpu=gpu,
         launch=launch,
-        run=run,
+        number=run,
         num_devices=num_devices,
         global_batch_size=global_batch_size,
         seq_len=seq_len,
@@ -80,6 +84,7 @@ def diagnose(
         set=c.parse_sets(set_),
         calibration=calibration,
     )
-    c.answer("diagnose", log_body(found), as_json=json, out=out)
+    body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
+    c.answer("diagnose", body, as_json=json, out=out)
     if not json:
-        c.show(log_view(found))
+        c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))

@@ -232,9 +232,14 @@ def _operator(name: str, args: dict[str, Any], begin_s: float, end_s: float) -> 
         end_s=end_s,
         collective=str(args.get("Collective name") or ""),
         elements=max(_int(args.get("In msg nelems")), _int(args.get("Out msg nelems")), 0),
-        dtype=str(args.get("dtype") or ""),
+        dtype=str(args.get("dtype") or _first_type(args.get("Input type"))),
         group_size=max(_int(args.get("Group size")), 0),
     )
+
+
+def _first_type(types: object) -> str:
+    words = [word for word in types if isinstance(word, str) and word] if isinstance(types, list) else []
+    return words[0] if words else ""
 
 
 def _int(value: object) -> int:

@@ -50,12 +50,12 @@ WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
 GPUS: Mapping[str, str] = {
     r"Tesla V100|\bV100-SXM2": "v100",
     r"\bA100-SXM4-80GB|\bA100-SXM-80GB": "a100_sxm",
-    r"\bA100\b": "a100",
+    r"\bA100\b": "a100_sxm",
     r"\bH100\b": "h100_sxm",
     r"\bH200\b": "h200_sxm",
     r"\bH800\b": "h800_sxm",
     r"\bGB200\b": "gb200",
-    r"\bB200\b": "b200",
+    r"\bB200\b": "b200_sxm",
     r"\bMI300X\b": "mi300x",
 }
 NAMED = {"pp": "pp", "tp": "tp", "cp": "cp", "ep": "ep", "mbs": "microbatch_size", "gbs": "global_batch_size"}
@@ -88,6 +88,11 @@ def facts_in(text: str) -> dict[str, int | str]:
             if said:
                 found[name] = said
     return found
+
+
+def gpu_named(text: str) -> str | None:
+    """The catalogue's name of the device that a text names; None for none that is known."""
+    return next((name for pattern, name in GPUS.items() if re.search(pattern, text)), None)
 
 
 def _configuration_name(line: str) -> dict[str, int | str]:

@@ -1,0 +1,245 @@
+"""A real run, by its profiler traces or its log: where its time went, held against the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sartor.answers import LogDiagnosis, TraceDiagnosis
+from sartor.api.logged_plan import AskedPlan, LoggedPlan
+from sartor.api.logs import diagnose_log
+from sartor.api.models import Model, read
+from sartor.api.words import ClusterLike, GpuLike, device_of, own_calibration_of
+from sartor.errors import InputError
+from sartor.hardware.catalog import gpu_names
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+
+if TYPE_CHECKING:
+    from sartor.cost.correction.calibration import Calibration
+    from sartor.plans.result import PricedPlan
+    from sartor.traces.kineto import KernelTrace
+    from sartor.traces.logs.run_log import RunLog
+
+USUAL_TRAINER = "torchtitan"
+"""Whose kernels a traced training run is taken to have, where nobody says: PyTorch's own."""
+
+
+def diagnose(
+    run: str | Path | Sequence[str | Path],
+    *,
+    model: Model | None = None,
+    cluster: ClusterLike | None = None,
+    gpu: GpuLike | None = None,
+    launch: str | Path | None = None,
+    number: int | None = None,
+    num_devices: int | None = None,
+    global_batch_size: int | None = None,
+    seq_len: int | None = None,
+    dtype: str | None = None,
+    framework: str | None = None,
+    fix: Mapping[str, int | str] | None = None,
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
+) -> LogDiagnosis | TraceDiagnosis:
+    """Hold a real run against the prediction: ``run`` is a training log, a profiler trace, several traces of different
+    ranks, or a folder of them.
+
+    A trace is divided into parts that add up to its mean steady step; with a ``model`` and the plan's sizes the step is
+    predicted beside. A log is diagnosed as `diagnose_log` does; ``number`` is its run. Raises ``InputError``.
+    """
+    from sartor.traces.kineto import is_trace
+
+    paths = _paths(run)
+    plan: dict[str, Any] = {
+        "num_devices": num_devices,
+        "global_batch_size": global_batch_size,
+        "seq_len": seq_len,
+        "dtype": dtype,
+    }
+    if not all(is_trace(path) for path in paths):
+        if len(paths) > 1:
+            other = next(path for path in paths if not is_trace(path))
+            raise InputError("RUN", str(other), "several files must all be traces; a log is diagnosed alone")
+        more: dict[str, Any] = {"framework": framework, "fix": fix, "set": set, "calibration": calibration, **plan}
+        return diagnose_log(paths[0], model=model, cluster=cluster, gpu=gpu, launch=launch, run=number, **more)
+    traces = _traces(paths)
+    where, warnings = _device(traces[0], cluster, gpu)
+    found = None
+    if where is not None and model is not None:
+        asked = AskedPlan(
+            run=_as_run(traces[0]).knowing(**plan),
+            path=str(paths[0]),
+            reading=read(model, set),
+            cluster=where,
+            fix=dict(fix or {}),
+            framework=framework or USUAL_TRAINER,
+            launch=launch,
+        )
+        found = asked.launched() if launch is not None else asked.assembled()
+    return _divided(traces, where, found, framework, calibration, warnings)
+
+
+def _paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
+    given = [Path(each) for each in ([run] if isinstance(run, str | Path) else run)]
+    found = [file for each in given for file in (_inside(each) if each.is_dir() else [each])]
+    for each in found:
+        if not each.is_file():
+            raise InputError("RUN", str(each), "no such file; must be a training log or a profiler trace")
+    return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    found = sorted(each for each in folder.iterdir() if each.name.endswith((".json", ".json.gz")))
+    if not found:
+        raise InputError("RUN", str(folder), "is a folder without traces; must hold .json or .json.gz files")
+    return found
+
+
+def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
+    """One trace of each rank, lowest rank first. Raises ``InputError`` for ranks of different jobs."""
+    from sartor.traces.kineto import read_kineto
+
+    traces = sorted((read_kineto(path, "RUN") for path in paths), key=lambda each: each.rank or 0)
+    if len(traces) == 1:
+        return traces
+    ranks = [each.rank for each in traces]
+    twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
+    if twice is not None or None in ranks:
+        must = f"rank {twice} is there twice" if twice is not None else "some traces do not say their rank"
+        raise InputError("RUN", str(paths[0].parent), f"{must}; must be one trace of each rank of one job")
+    sizes = sorted({each.world_size for each in traces if each.world_size})
+    if len(sizes) > 1:
+        raise InputError(
+            "RUN", str(paths[0].parent), f"holds ranks of jobs of {sizes[0]} and {sizes[1]} devices; must be one job"
+        )
+    return traces
+
+
+def _device(trace: KernelTrace, cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster | None, list[str]]:
+    from sartor.traces.logs.facts import gpu_named
+
+    if cluster is not None:
+        return (cluster if isinstance(cluster, Cluster) else load_cluster(cluster)), []
+    named = gpu_named(trace.gpu)
+    if gpu is None and named not in gpu_names():
+        if not trace.gpu:
+            return None, ["the trace does not name its device: nothing is priced (--gpu names it)"]
+        said = trace.gpu
+        return None, [
+            f"the trace is of {said}, which is not in the catalogue: nothing is priced (--gpu names a device)"
+        ]
+    return usual_cluster(device_of(gpu if gpu is not None else str(named))), []
+
+
+def _as_run(trace: KernelTrace) -> RunLog:
+    """A trace as a run whose log says the number of devices."""
+    from sartor.traces.logs.run_log import RunLog
+
+    none = np.array([np.nan])
+    return RunLog(
+        trainer=USUAL_TRAINER,
+        title="trace",
+        iteration=np.array([0]),
+        step_s=none,
+        tokens_per_s=none,
+        device_tokens_per_s=none,
+        samples_per_s=none,
+        flops_per_s=none,
+        allocated_bytes=none,
+        reserved_bytes=none,
+        facts={} if trace.world_size is None else {"num_devices": trace.world_size},
+    )
+
+
+def _divided(
+    traces: list[KernelTrace],
+    where: Cluster | None,
+    found: LoggedPlan | None,
+    framework: str | None,
+    calibration: str | Path | None,
+    warnings: list[str],
+) -> TraceDiagnosis:
+    from sartor.traces.attribute import attribute, losses
+
+    trace = traces[0]
+    devices = int(found.plan.num_devices) if found else trace.world_size or 1
+    there = (
+        None
+        if where is None
+        else where.reached(devices)
+        if not where.total_devices or devices <= where.total_devices
+        else where
+    )
+    own = None if there is None else own_calibration_of(calibration, there)
+    known = None if there is None else _in_run(trace, there, found, framework, own)
+    divided = attribute(trace, None if there is None else there.gpu, traces[1:], there, known)
+    return TraceDiagnosis(
+        path=trace.path,
+        gpu=trace.gpu,
+        rank=trace.rank,
+        num_ranks=len(traces),
+        world_size=trace.world_size,
+        step_s=divided.step_s,
+        num_steps=divided.num_steps,
+        span_s=divided.span_s,
+        parts=divided.parts,
+        losses=losses(divided),
+        mfu=divided.mfu,
+        priced_share=divided.priced_share,
+        median_ratio=divided.median_ratio,
+        predicted=None if found is None or there is None else _priced(found, there, own),
+        warnings=(*warnings, *_missing(trace, divided.num_steps, divided.priced_share)),
+        assumptions=found.assumptions if found else (),
+    )
+
+
+def _in_run(
+    trace: KernelTrace, where: Cluster, found: LoggedPlan | None, framework: str | None, own: Calibration | None
+) -> Calibration:
+    """What is known of the device's kernels: in a training step where the trace has a backward pass, else alone."""
+    from sartor.cost.correction.calibration import load_calibration
+    from sartor.step.coefficients import coefficients_for
+    from sartor.step.question import training_job
+    from sartor.step.running import in_a_run
+
+    known = own or load_calibration(where.gpu)
+    if found is None and not any("backward" in each.name.lower() for each in trace.operators):
+        return known
+    job = (
+        found.job
+        if found
+        else training_job(
+            read("gpt2").shape, where.gpus, global_batch_size=1, seq_len=1024, framework=framework or USUAL_TRAINER
+        )[0]
+    )  # any model: the constants are the trainer's and the device's
+    return in_a_run(known, coefficients_for(job, where.gpu))
+
+
+def _priced(found: LoggedPlan, where: Cluster, own: Calibration | None) -> PricedPlan:
+    from sartor.plans.result import PricedPlan
+    from sartor.step.footprint import footprint
+    from sartor.step.step import step
+
+    return PricedPlan(
+        plan=found.plan,
+        step=step(found.job, found.plan, where, own),
+        footprint=footprint(found.job, found.plan, where),
+    )
+
+
+def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
+    """What the trace does not tell."""
+    said = []
+    if not trace.steps:
+        said.append("no step is marked (profiler.step()): the whole trace is taken as one")
+    elif steps < 2:
+        said.append("one marked step: start-up and noise cannot be told from it")
+    if not any(each.dims for each in trace.operators):
+        said.append("operators have no sizes (record_shapes=True): matrix multiplications cannot be priced")
+    elif priced < 0.5:
+        said.append(f"{100 * priced:.0f}% of the time of matrix multiplications has sizes that could be priced")
+    return said

@@ -1,0 +1,162 @@
+"""A traced run, divided, for the terminal and as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sartor.json_types import JsonDict
+from sartor.report.contract import plain
+from sartor.report.plan_words import plan_words
+from sartor.report.table_estimate import notes, plain_table, section_title
+from sartor.report.words import count_text, interval_text, printable
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import TraceDiagnosis
+    from sartor.step.parts import TracePart
+
+WORDS = {
+    "matmul": "matrix multiplications",
+    "slow_compute": "compute slower than predicted",
+    "shape": "ragged sizes",
+    "attention": "attention",
+    "convolution": "convolutions",
+    "embedding": "embedding tables",
+    "memory_bound": "memory-bound kernels",
+    "recompute": "recomputation",
+    "optimizer": "optimizer",
+    "communication": "exposed communication",
+    "slow_link": "exposed communication, beyond what the links allow",
+    "straggler": "waiting for a slow rank",
+    "copies": "copies",
+    "host_gap": "host gaps (nothing runs)",
+    "unknown": "kernels of no known kind",
+}
+NARROW = 40
+"""Characters of the evidence in the table."""
+LEAST = 0.001
+"""Share of the step below which a part is not shown."""
+
+
+def trace_body(answer: TraceDiagnosis) -> JsonDict:
+    """``diagnose`` of a trace: parts that add up to the mean steady step, and the losses among them."""
+    predicted = answer.predicted
+    return {
+        "trace": {
+            "path": answer.path,
+            "gpu": answer.gpu,
+            "rank": answer.rank,
+            "num_ranks": answer.num_ranks,
+            "world_size": answer.world_size,
+            "num_steps": answer.num_steps,
+            "span_s": answer.span_s,
+        },
+        "measured": {"step_s": answer.step_s, "mfu": _number(answer.mfu), "tokens_per_s": None},
+        "predicted": None
+        if predicted is None
+        else {
+            "step_s": predicted.step_s,
+            "low_s": predicted.low_s,
+            "high_s": predicted.high_s,
+            "mfu": plain(predicted.step.mfu),
+        },
+        "parts": [_part(answer, part) for part in answer.parts],
+        "losses": [part.kind.value for part in answer.losses],
+        "assigned_share": 1 - answer.unknown_share,
+        "unexplained_share": answer.unknown_share,
+        "priced_share": answer.priced_share,
+        "median_ratio": _number(answer.median_ratio),
+        "warnings": list(answer.warnings),
+        "assumptions": list(answer.assumptions),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _part(answer: TraceDiagnosis, part: TracePart) -> JsonDict:
+    return {
+        "kind": part.kind.value,
+        "seconds": part.seconds,
+        "share": part.seconds / answer.step_s,
+        "points_of_mfu": points_of_mfu(answer, part),
+        "evidence": [printable(line) for line in part.evidence],
+        "fix": part.fix or None,
+        "gain_s": part.gain_s,
+    }
+
+
+def points_of_mfu(answer: TraceDiagnosis, part: TracePart) -> float:
+    """Of the points that MFU lacks of 100; those of matrix multiplications and attention are what they take beyond
+    the peak rate, shared by their seconds."""
+    ideal = answer.mfu * answer.step_s if math.isfinite(answer.mfu) else 0.0
+    products = sum(each.seconds for each in answer.parts if each.kind.value in ("matmul", "attention"))
+    own = ideal * part.seconds / products if part.kind.value in ("matmul", "attention") and products else 0.0
+    return 100 * (part.seconds - own) / answer.step_s
+
+
+def trace_view(answer: TraceDiagnosis) -> RenderableType:
+    """The answer first, then the losses with their evidence, then all parts."""
+    parts: list[RenderableType] = [Text(_heading(answer), style="bold"), Text(_headline(answer))]
+    for number, loss in enumerate(answer.losses, start=1):
+        parts.append(Text(f"{number}. {_loss(answer, loss)}"))
+        parts += [Text(f"     {printable(line)}", style="dim") for line in loss.evidence]
+    parts += [section_title("Where the time goes"), _table(answer)]
+    return Group(
+        *parts, *notes("Warnings", answer.warnings), *notes("Assumed", [printable(line) for line in answer.assumptions])
+    )
+
+
+def _heading(answer: TraceDiagnosis) -> str:
+    rank = "" if answer.rank is None else f", rank {answer.rank}"
+    world = f" of {answer.world_size}" if answer.rank is not None and answer.world_size else ""
+    more = f" ({answer.num_ranks} ranks read)" if answer.num_ranks > 1 else ""
+    steps = count_text(answer.num_steps, "steady step")
+    return f"{printable(answer.path)}: {printable(answer.gpu) or 'GPU not named'}{rank}{world}{more}, {steps}"
+
+
+def _headline(answer: TraceDiagnosis) -> str:
+    text = f"A step takes {format_seconds(answer.step_s)}."
+    if math.isfinite(answer.mfu):
+        text = f"You reach {format_share(answer.mfu)} MFU: a step takes {format_seconds(answer.step_s)}."
+    if answer.predicted is not None:
+        p = answer.predicted
+        told = interval_text(p.step_s, p.low_s, p.high_s)
+        text += f" {format_share(float(p.step.mfu))} and {told} are predicted for {plan_words(p.plan)}."
+    if math.isfinite(answer.median_ratio):
+        text += (
+            f" Matrix multiplications and attention take {answer.median_ratio:.2f} times their predicted time at the "
+            f"median ({format_share(answer.priced_share)} of their time has a prediction)."
+        )
+    if not answer.losses:
+        return f"{text} No loss of 2.5% of the step or more was found."
+    gain = sum(loss.gain_s for loss in answer.losses) / answer.step_s
+    found = count_text(len(answer.losses), "loss", "losses")
+    return f"{text} {found.capitalize()} of {format_share(gain)} of the step together:"
+
+
+def _loss(answer: TraceDiagnosis, loss: TracePart) -> str:
+    share = format_share(loss.gain_s / answer.step_s)
+    words = WORDS[loss.kind.value]
+    return f"{words[0].upper()}{words[1:]}: {share} of the step ({format_seconds(loss.gain_s)}). To do: {loss.fix}."
+
+
+def _table(answer: TraceDiagnosis) -> Table:
+    table = plain_table("part", "time", "share", "points of MFU", "mostly")
+    for part in answer.parts:
+        if part.seconds < LEAST * answer.step_s:
+            continue
+        table.add_row(
+            WORDS[part.kind.value],
+            format_seconds(part.seconds),
+            format_share(part.seconds / answer.step_s),
+            f"{points_of_mfu(answer, part):.1f}",
+            printable(part.evidence[0])[:NARROW] if part.evidence else "",
+        )
+    return table

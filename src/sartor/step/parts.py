@@ -1,0 +1,45 @@
+"""The nouns of an attribution: parts of a run's time, and what a better run would not have spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class PartKind(Enum):
+    """Where the time of a step goes; every instant belongs to one."""
+
+    MATMUL = "matmul"
+    SLOW_COMPUTE = "slow_compute"
+    """Matrix multiplications and attention beyond the predicted time of their sizes."""
+    SHAPE = "shape"
+    """What a matrix multiplication loses by sizes that tensor cores or tiles do not divide."""
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    EMBEDDING = "embedding"
+    MEMORY_BOUND = "memory_bound"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    """Exposed: nothing computes beside it."""
+    SLOW_LINK = "slow_link"
+    """Exposed, and beyond what the links allow."""
+    STRAGGLER = "straggler"
+    """Exposed, waiting for a rank that computes longer."""
+    COPIES = "copies"
+    HOST_GAP = "host_gap"
+    """Nothing runs: the device waits for the host."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracePart:
+    """One part of the mean step."""
+
+    kind: PartKind
+    seconds: float
+    evidence: tuple[str, ...] = ()
+    fix: str = ""
+    """What to change, where the part is a loss."""
+    gain_s: float = 0.0
+    """Seconds per step that the change would save."""

@@ -1,0 +1,332 @@
+"""Where the time of a traced step went: parts that add up to it exactly, and the losses among them by their gain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
+from sartor.hardware.peaks import peak_flops_per_s
+from sartor.operators import DType
+from sartor.step.parts import PartKind, TracePart
+from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
+from sartor.traces.kineto import KernelTrace
+from sartor.traces.priced import PricedKernels, collective_seconds, priced_kernels
+from sartor.traces.recomputed import recomputed_kernels
+from sartor.traces.repeats import short_kernel
+from sartor.traces.timeline import Timeline, timeline
+from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
+
+SLOW_LINK = 1.5
+"""Times the predicted duration of collectives beyond which the link is called slow: wider than predictions are off on
+fabrics that are known."""
+STRAGGLES = 0.02
+"""A rank that computes this share of the step longer than the median one is a straggler."""
+SERIAL = 0.8
+"""Share of a collective's time in which nothing computes beside it, above which it runs alone."""
+ALIKE = 1.03
+"""Where nine of ten shapes take this many times their predicted time, the device is slow, not a shape."""
+KNOWN = 0.5
+"""Share of the time of matrix multiplications and attention whose sizes must be known for a rate to be stated."""
+LOSS = 0.025
+"""Share of the step from which on a loss is named."""
+SHOWN = 4
+"""Operators that are named as evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed:
+    """A trace's mean steady step, divided."""
+
+    step_s: float
+    num_steps: int
+    span_s: float
+    parts: tuple[TracePart, ...]
+    """Largest first; their seconds add up to ``step_s``."""
+    flops: float
+    """Of the matrix multiplications and attention that are known by their sizes, per step."""
+    mfu: float
+    priced_share: float
+    """Share of the time of matrix multiplications whose sizes are known, so that they have a prediction."""
+    median_ratio: float
+    """Measured over predicted time of those."""
+
+
+def attribute(
+    trace: KernelTrace,
+    gpu: Gpu | None = None,
+    ranks: Sequence[KernelTrace] = (),
+    cluster: Cluster | None = None,
+    calibration: Calibration | None = None,
+) -> Attributed:
+    """Divide the steady steps of one rank; ``ranks`` are the other ranks' traces, ``gpu`` is what prices its operators
+    (None: nothing is priced), ``cluster`` its collectives; ``calibration`` is that of the run where it is known."""
+    kinds = kernel_kinds(trace)
+    line = timeline(trace, kinds)
+    again = recomputed_kernels(trace, kinds)
+    priced = priced_kernels(trace, kinds, line, again, gpu, calibration) if gpu else ()
+    step_s = line.span_s / line.num_steps
+    seen = _Seen(trace=trace, kinds=kinds, line=line, again=again, priced=priced)
+    parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *_host(seen)]
+    flops = sum(each.flops for each in priced) / line.num_steps
+    of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
+    took = sum(each.seconds for each in priced)
+    return Attributed(
+        step_s=step_s,
+        num_steps=line.num_steps,
+        span_s=line.span_s,
+        parts=tuple(sorted(parts, key=lambda part: -part.seconds)),
+        flops=flops,
+        mfu=flops / step_s / float(peak_flops_per_s(gpu, DType.BF16))
+        if gpu and took > KNOWN * of_products
+        else float("nan"),
+        priced_share=took / of_products if of_products else 0.0,
+        median_ratio=_median_ratio(priced),
+    )
+
+
+def losses(found: Attributed) -> tuple[TracePart, ...]:
+    """Parts that a better run would not spend, the largest gain first; those worth less than ``LOSS`` are no matter."""
+    worth = [part for part in found.parts if part.fix and part.gain_s >= LOSS * found.step_s]
+    return tuple(sorted(worth, key=lambda part: -part.gain_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A trace with what is known of its kernels."""
+
+    trace: KernelTrace
+    kinds: IntArray
+    line: Timeline
+    again: BoolArray
+    """Kernels that compute forward again."""
+    priced: tuple[PricedKernels, ...]
+
+    def seconds(self, where: BoolArray) -> float:
+        """Per step, of the kernels that own it."""
+        return float(self.line.owned_s[where].sum()) / self.line.num_steps
+
+    @property
+    def step_s(self) -> float:
+        return self.line.span_s / self.line.num_steps
+
+
+def _of(kinds: IntArray, *wanted: KernelKind) -> BoolArray:
+    found: BoolArray = np.isin(kinds, [KINDS.index(kind) for kind in wanted])
+    return found
+
+
+def _median_ratio(priced: Sequence[PricedKernels]) -> float:
+    ratios = [each.seconds / each.predicted_s for each in priced for _ in range(each.count)]
+    return float(np.median(ratios)) if ratios else float("nan")
+
+
+# ----------------------------------------------------------------------------------------------------------- compute
+
+PLAIN = {
+    KernelKind.CONVOLUTION: PartKind.CONVOLUTION,
+    KernelKind.EMBEDDING: PartKind.EMBEDDING,
+    KernelKind.MEMORY_BOUND: PartKind.MEMORY_BOUND,
+    KernelKind.OPTIMIZER: PartKind.OPTIMIZER,
+    KernelKind.COPY: PartKind.COPIES,
+    KernelKind.UNKNOWN: PartKind.UNKNOWN,
+}
+
+
+def _compute(seen: _Seen) -> Iterator[TracePart]:
+    """Matrix multiplications and attention at their predicted time, what they take beyond it, and all else by kind."""
+    count = seen.line.num_steps
+    ragged = sum(max(each.seconds - each.padded_s, 0.0) for each in seen.priced if each.padded) / count
+    beyond = {KernelKind.MATMUL: 0.0, KernelKind.ATTENTION: 0.0}
+    for each in seen.priced:
+        if not each.padded:
+            beyond[each.kind] += max(each.seconds - each.predicted_s, 0.0) / count
+    matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & ~seen.again)
+    attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & ~seen.again)
+    yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[KernelKind.MATMUL] - ragged)
+    yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[KernelKind.ATTENTION])
+    yield _slow(seen, sum(beyond.values()))
+    yield TracePart(
+        kind=PartKind.SHAPE,
+        seconds=ragged,
+        evidence=tuple(f"{each.name}: {format_seconds(each.seconds / each.count)}, padded to {each.padded} predicted "
+                       f"{format_seconds(each.padded_s / each.count)}" for each in seen.priced if each.padded)[:SHOWN],
+        fix="pad the size (sartor lint names it and what it costs)",
+        gain_s=ragged,
+    )  # fmt: skip
+    yield _recompute(seen)
+    for kind, part in PLAIN.items():
+        where = _of(seen.kinds, kind) & ~seen.again
+        yield TracePart(kind=part, seconds=seen.seconds(where), evidence=_largest(seen, where))
+
+
+def _slow(seen: _Seen, seconds: float) -> TracePart:
+    """Beyond prediction: alike in all shapes it is the device's clock, else it is some kernels."""
+    ratios = np.array([each.seconds / each.predicted_s for each in seen.priced if not each.padded])
+    alike = ratios.size >= 3 and float(np.quantile(ratios, 0.1)) >= ALIKE
+    worst = sorted(seen.priced, key=lambda each: each.predicted_s - each.seconds)[:SHOWN]
+    shapes = tuple(
+        f"{each.name}: {format_seconds(each.seconds / each.count)}, predicted "
+        f"{format_seconds(each.predicted_s / each.count)} ({each.count} times)"
+        for each in worst
+        if each.seconds > each.predicted_s and not each.padded
+    )
+    if alike:
+        much = format_share(float(np.median(ratios)) - 1)
+        evidence = (f"nearly all shapes take longer, by {much} at the median", *shapes)
+        fix = "the clock is lower than usual: look for a power cap, heat, or other work on the device"
+    else:
+        evidence, fix = shapes, "look at these kernels: library version, layout, data type"
+    return TracePart(kind=PartKind.SLOW_COMPUTE, seconds=seconds, evidence=evidence, fix=fix, gain_s=seconds)
+
+
+def _recompute(seen: _Seen) -> TracePart:
+    seconds = seen.seconds(seen.again)
+    often = int((seen.again & _of(seen.kinds, KernelKind.ATTENTION)).sum()) / seen.line.num_steps
+    return TracePart(
+        kind=PartKind.RECOMPUTE,
+        seconds=seconds,
+        evidence=(f"{often:.0f} layers run forward again per step",) if seconds else (),
+        fix="recompute fewer layers, if memory allows (sartor plan says how many)" if seconds else "",
+        gain_s=seconds,
+    )
+
+
+def _most(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: -item[1])[:SHOWN]
+
+
+def _largest(seen: _Seen, where: BoolArray) -> tuple[str, ...]:
+    """The kernels that take the most of a part."""
+    took: defaultdict[str, float] = defaultdict(float)
+    for i in np.flatnonzero(where & (seen.line.owned_s > 0)):
+        took[short_kernel(seen.trace.names[int(seen.trace.name[i])])] += float(seen.line.owned_s[i])
+    return tuple(f"{name}: {format_seconds(s / seen.line.num_steps)}" for name, s in _most(took))
+
+
+# ----------------------------------------------------------------------------------------------------- communication
+
+
+def _communication(
+    seen: _Seen, ranks: Sequence[KernelTrace], gpu: Gpu | None, cluster: Cluster | None
+) -> Iterator[TracePart]:
+    """Exposed communication: waiting for a slow rank, beyond what the links allow, one after another, and the rest."""
+    where = _of(seen.kinds, KernelKind.COLLECTIVE)
+    exposed = seen.seconds(where)
+    waited, straggler = _straggler(seen, ranks)
+    waited = min(waited, exposed)
+    yield TracePart(
+        kind=PartKind.STRAGGLER,
+        seconds=waited,
+        evidence=straggler,
+        fix="compare that rank's clock, power and data with the others'" if waited else "",
+        gain_s=waited,
+    )
+    ratio, said = _link(seen, where, ranks, gpu, cluster)
+    slow = (exposed - waited) * (1 - 1 / ratio) if ratio > SLOW_LINK else 0.0
+    one = "" if ranks else " (or a rank that comes late: one rank alone does not tell)"
+    yield TracePart(
+        kind=PartKind.SLOW_LINK,
+        seconds=slow,
+        evidence=said if slow else (),
+        fix=f"look at the fabric: a link down, a wrong interface, other traffic{one}" if slow else "",
+        gain_s=slow,
+    )
+    serial = min(_serial(seen, where), exposed - waited - slow)
+    rest = exposed - waited - slow
+    hint = "overlap it with compute, which nothing does now (FSDP: prefetch the next layer's weights)"
+    yield TracePart(
+        kind=PartKind.COMMUNICATION,
+        seconds=rest,
+        evidence=_largest(seen, where),
+        fix=hint if serial > 0 else "",
+        gain_s=max(serial, 0.0),
+    )
+
+
+def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[str, ...]]:
+    """Seconds per step that the slowest rank computes beyond the median one."""
+    if len(ranks) < 2:
+        return 0.0, ()
+    busy = {}
+    for each in (seen.trace, *ranks):
+        kinds = kernel_kinds(each)
+        line = timeline(each, kinds)
+        busy[each.rank] = float(line.owned_s[~_of(kinds, KernelKind.COLLECTIVE)].sum()) / line.num_steps
+    middle, (slowest, most) = float(np.median(list(busy.values()))), max(busy.items(), key=lambda item: item[1])
+    if most - middle < STRAGGLES * seen.step_s:
+        return 0.0, ()
+    words = f"rank {slowest} computes {format_seconds(most)} per step, the median rank {format_seconds(middle)}"
+    return most - middle, (words,)
+
+
+def _link(
+    seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], gpu: Gpu | None, cluster: Cluster | None
+) -> tuple[float, tuple[str, ...]]:
+    """Measured over predicted seconds of the collectives whose sizes are known, without waiting where all ranks are."""
+    if gpu is None:
+        return 1.0, ()
+    index = np.flatnonzero(where)
+    took = _least_durations(seen.trace, index, ranks)
+    told = collective_seconds(seen.trace, index, gpu, cluster)
+    known = np.isfinite(told) & (told > 0)
+    if not known.any():
+        return 1.0, ()
+    measured, predicted = float(took[known].sum()), float(told[known].sum())
+    words = (
+        f"{int(known.sum())} collectives take {format_seconds(measured)}, "
+        f"{measured / predicted:.1f} times the {format_seconds(predicted)} that the links allow"
+    )
+    return measured / predicted, (words,)
+
+
+def _least_durations(trace: KernelTrace, index: IntArray, ranks: Sequence[KernelTrace]) -> FloatArray:
+    """Of each collective on the rank that comes last to it, which does not wait; ranks of another number of
+    collectives are left out."""
+    took: FloatArray = trace.end_s[index] - trace.begin_s[index]
+    for other in ranks:
+        there = np.flatnonzero(_of(kernel_kinds(other), KernelKind.COLLECTIVE))
+        if there.size == index.size:
+            took = np.minimum(took, other.end_s[there] - other.begin_s[there])
+    return took
+
+
+def _serial(seen: _Seen, where: BoolArray) -> float:
+    """Seconds per step of gathers that run alone, but for each step's longest, which nothing can hide."""
+    index = np.flatnonzero(where & (seen.line.owned_s > 0))
+    took = seen.trace.end_s[index] - seen.trace.begin_s[index]
+    alone = index[seen.line.owned_s[index] >= SERIAL * took]
+    steps: dict[int, list[float]] = {}
+    for i in alone:
+        steps.setdefault(int(seen.trace.step[i]), []).append(float(seen.line.owned_s[i]))
+    return sum(sum(each) - max(each) for each in steps.values()) / seen.line.num_steps
+
+
+# -------------------------------------------------------------------------------------------------------------- host
+
+
+def _host(seen: _Seen) -> Iterator[TracePart]:
+    """Times in which nothing runs, with the host's calls that waited in them."""
+    idle = seen.line.idle_s / seen.line.num_steps
+    waits: defaultdict[str, float] = defaultdict(float)
+    longest = sorted(seen.line.gaps, key=lambda gap: gap[0] - gap[1])[:200]
+    for begin, end in longest:
+        name = _waiting(seen.trace, begin, end)
+        if name:
+            waits[name] += end - begin
+    count = len(seen.line.gaps) / seen.line.num_steps
+    evidence = tuple(f"{name}: {format_seconds(s / seen.line.num_steps)}" for name, s in _most(waits))
+    total = (f"{count:.0f} gaps per step", *evidence) if idle else ()
+    fix = "keep values on the device (.item(), prints, data loading), or launch less: compile, CUDA graphs"
+    yield TracePart(kind=PartKind.HOST_GAP, seconds=idle, evidence=total, fix=fix, gain_s=idle)
+
+
+def _waiting(trace: KernelTrace, begin_s: float, end_s: float) -> str:
+    """A call of the host that waited for the device at the beginning of a gap."""
+    near = [name for name, left, right in trace.waits if left <= begin_s + 20e-6 and right >= begin_s - 20e-6]
+    return near[-1] if near else ""

@@ -1,0 +1,86 @@
+"""What a kernel does, by the operator that launched it and by its own name.
+
+Names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch as they stand in
+published traces; what no pattern knows stays unknown and is reported as such.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import numpy as np
+
+from sartor.traces.kineto import KernelTrace
+from sartor.units import IntArray
+
+
+class KernelKind(Enum):
+    """Kinds in the order in which they are told apart."""
+
+    COLLECTIVE = "communication"
+    COPY = "copies"
+    ATTENTION = "attention"
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    OPTIMIZER = "optimizer"
+    EMBEDDING = "embedding"
+    MEMORY_BOUND = "memory_bound"
+    UNKNOWN = "unknown"
+
+
+OF_KERNEL = (
+    (KernelKind.COLLECTIVE, r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|deep_?ep|"
+     r"(?:^|\W)(?:dispatch|combine|cached_notify|notify_dispatch)\b|nvshmem"),
+    (KernelKind.COPY, r"^memcpy|^memset"),
+    (KernelKind.ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn|attention|sdpa"),
+    (KernelKind.CONVOLUTION, r"conv|winograd|wgrad2d|implicit_gemm|batched_transpose"),
+    (KernelKind.MATMUL, r"gemm|nvjet|cutlass|cijk_|xmma|cublas|wgmma|splitk|bmm_|matmul|_mm_"),
+    (KernelKind.OPTIMIZER, r"multi_tensor_apply|adam|fused_optimizer|lamb_|sgd"),
+    (KernelKind.EMBEDDING, r"embedding|indexselect"),
+    (KernelKind.MEMORY_BOUND, r"elementwise|triton|reduce|norm|softmax|cat|copy|cast|transpose|fill|index|gather|"
+     r"scatter|sort|scan|rope|rotary|permute|topk|dropout|gelu|silu|swiglu|quant|cross_entropy|nll|loss|unique|select|"
+     r"pool|mapping|reshape|expand|dense_rep|tensorop"),
+)  # fmt: skip
+OF_OPERATOR = (
+    (KernelKind.COLLECTIVE, r"record_param_comms|^c10d|^nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
+    (KernelKind.ATTENTION, r"flash_?attention|scaled_dot_product|flashattn|efficient_attention|unified_attention"),
+    (KernelKind.CONVOLUTION, r"convolution|conv\dd"),
+    (
+        KernelKind.MATMUL,
+        r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_grouped_mm)$|linear|moe_forward|gemm",
+    ),
+    (KernelKind.OPTIMIZER, r"adam|sgd|optimizer|_foreach|adagrad_update|lamb"),
+    (KernelKind.EMBEDDING, r"embedding|fbgemm|lookup"),
+    (KernelKind.MEMORY_BOUND, r"^aten::|^triton|norm|rope|cat|copy|torch::autograd"),
+)
+_KERNEL = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_KERNEL)
+_OPERATOR = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_OPERATOR)
+KINDS = tuple(KernelKind)
+
+
+def kernel_kinds(trace: KernelTrace) -> IntArray:
+    """The kind of every kernel, as its index in ``KINDS``."""
+    seen: dict[tuple[int, int], int] = {}
+    found = np.empty(trace.name.size, dtype=np.int64)
+    for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
+        if pair not in seen:
+            operator = trace.operators[pair[0]].name if pair[0] >= 0 else ""
+            seen[pair] = KINDS.index(kind_of(trace.names[pair[1]], operator))
+        found[i] = seen[pair]
+    return found
+
+
+def kind_of(kernel: str, operator: str = "") -> KernelKind:
+    """A kernel's own name decides what is no plain arithmetic; then its operator; then its name again."""
+    by_name = next((kind for kind, pattern in _KERNEL if pattern.search(kernel[:300])), KernelKind.UNKNOWN)
+    if by_name in (KernelKind.COLLECTIVE, KernelKind.COPY, KernelKind.ATTENTION, KernelKind.OPTIMIZER):
+        return by_name
+    if by_name is KernelKind.MATMUL and not operator:
+        return by_name
+    by_operator = next((kind for kind, pattern in _OPERATOR if operator and pattern.search(operator)), None)
+    if by_operator is KernelKind.MATMUL and by_name is KernelKind.MEMORY_BOUND:
+        return by_name  # a copy or a bias beside the product
+    if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
+        return by_name
+    return by_operator

@@ -1,0 +1,217 @@
+"""Kernels of a trace as operators with a price: what matrix multiplications, attention and collectives should take."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.price import operator_costs
+from sartor.errors import InputError
+from sartor.hardware.alignment import alignment_of
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
+from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
+from sartor.traces.kernel_kinds import KINDS, KernelKind
+from sartor.traces.kineto import HostOperator, KernelTrace
+from sartor.traces.timeline import Timeline
+from sartor.units import BoolArray, FloatArray, IntArray, round_up
+
+SMALL = 64
+"""Sizes below which padding to the next multiple is no remedy."""
+DTYPES = {
+    "BFloat16": DType.BF16,
+    "Half": DType.FP16,
+    "float": DType.FP32,
+    "Float": DType.FP32,
+    "Float8_e4m3fn": DType.FP8,
+    "Float8_e4m3fnuz": DType.FP8,
+    "Float8_e5m2": DType.FP8,
+}
+WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKernels:
+    """All kernels of one operator and size: measured and predicted seconds of the whole span, and those with sizes
+    padded where they are ragged."""
+
+    name: str
+    kind: KernelKind
+    seconds: float
+    predicted_s: float
+    padded_s: float
+    padded: str
+    """The padded size; empty where nothing is ragged."""
+    count: int
+    flops: float
+
+
+def priced_kernels(
+    trace: KernelTrace, kinds: IntArray, line: Timeline, again: BoolArray, gpu: Gpu, calibration: Calibration | None
+) -> tuple[PricedKernels, ...]:
+    """The matrix multiplications and attention of a span whose sizes the trace tells, most seconds first."""
+    wanted = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again
+    seconds: dict[Gemm | Attention, float] = defaultdict(float)
+    counts: Counter[Gemm | Attention] = Counter()
+    of: dict[int, Gemm | Attention | None] = {}
+    seen: set[int] = set()
+    for i in np.flatnonzero(wanted & (line.owned_s > 0)):
+        number = int(trace.operator[i])
+        if number not in of:
+            name = trace.names[int(trace.name[i])]
+            of[number] = _operator(trace.operators[number], name, gpu) if number >= 0 else None
+        operator = of[number]
+        if operator is not None:
+            seconds[operator] += float(line.owned_s[i])
+            counts[operator] += number not in seen  # one operator may be several kernels
+            seen.add(number)
+    others = {each: _padded(each, gpu) if isinstance(each, Gemm) else (each, "") for each in seconds}
+    times = _times([*seconds, *(other for other, _ in others.values())], gpu, calibration)
+    found = [
+        PricedKernels(
+            name=each.name,
+            kind=KernelKind.MATMUL if isinstance(each, Gemm) else KernelKind.ATTENTION,
+            seconds=seconds[each],
+            predicted_s=counts[each] * times[i],
+            padded_s=counts[each] * times[len(seconds) + i],
+            padded=others[each][1],
+            count=counts[each],
+            flops=counts[each] * float(each.flops),
+        )
+        for i, each in enumerate(seconds)
+        if times[i] > 0
+    ]
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _times(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[float]:
+    """Predicted seconds of each; NaN where the device cannot run it."""
+    times = [math.nan] * len(operators)
+    for dtype in {each.dtype for each in operators}:
+        index = [i for i, each in enumerate(operators) if each.dtype is dtype]
+        try:
+            costs = operator_costs([operators[i] for i in index], gpu, calibration or load_calibration(gpu, dtype))
+        except InputError:
+            continue
+        for i, cost in zip(index, costs, strict=True):
+            times[i] = float(cost.time_s)
+    return times
+
+
+def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | None:
+    dtype = DTYPES.get(seen.dtype.rpartition("::")[2])
+    if dtype is DType.FP32 and re.search(r"tf32|tensorop_s|s1688|s16816", kernel):
+        dtype = DType.TF32
+    if dtype is None or dtype not in gpu.peak_flops_per_s:
+        return None
+    return _attention(seen, dtype) if "attention" in seen.name else _gemm(seen, dtype)
+
+
+def _gemm(seen: HostOperator, dtype: DType) -> Gemm | None:
+    """``aten::mm [m,k] [k,n]``, ``addmm`` with its bias first, ``bmm``, ``linear [..., k] [n, k]``."""
+    name, dims = seen.name.removeprefix("aten::"), seen.dims
+    dims = dims[1:] if name in ("addmm", "baddbmm") else dims
+    if len(dims) < 2:
+        return None
+    a, b = dims[0], dims[1]
+    batch = 1
+    if name in ("mm", "addmm", "_scaled_mm") and len(a) == len(b) == 2 and a[1] == b[0]:
+        m, k, n = a[0], a[1], b[1]
+    elif name in ("bmm", "baddbmm") and len(a) == len(b) == 3 and a[2] == b[1]:
+        batch, m, k, n = a[0], a[1], a[2], b[2]
+    elif name == "linear" and len(b) == 2 and a and a[-1] == b[1]:
+        m, k, n = math.prod(a[:-1]), b[1], b[0]
+    else:
+        return None
+    if min(m, n, k, batch) < 1:
+        return None
+    said = f"{name} {f'{batch} x ' if batch > 1 else ''}{m} x {n} x {k}"
+    return Gemm(name=said, m=m, n=n, k=k, batch=batch, dtype=dtype)
+
+
+def _attention(seen: HostOperator, dtype: DType) -> Attention | None:
+    """Queries, keys and values as ``(batch, heads, tokens, size)``; flash's own operator has tokens before heads."""
+    back = "backward" in seen.name
+    dims = seen.dims[1:] if back else seen.dims  # the gradient comes first
+    if len(dims) < 2 or len(dims[0]) != 4 or len(dims[1]) != 4:
+        return None
+    (b, h, s, d), (_, kv, t, _) = dims[0], dims[1]
+    if "_flash_attention" in seen.name and "scaled_dot" not in seen.name:
+        h, s, kv, t = s, h, t, kv
+    if min(b, h, s, d, kv, t) < 1 or h % kv:
+        return None
+    return Attention(
+        name=f"attention {b} x {h} heads x {s} x {d}{' backward' if back else ''}",
+        pass_=Pass.BACKWARD if back else Pass.FORWARD,
+        batch=b,
+        num_heads=h,
+        num_kv_heads=kv,
+        seq_q=s,
+        seq_kv=t,
+        head_dim=d,
+        v_head_dim=d,
+        dtype=dtype,
+    )
+
+
+def _padded(gemm: Gemm, gpu: Gpu) -> tuple[Gemm, str]:
+    """The same with ragged lengths at the next multiple; its words are empty where none is ragged."""
+    rule = alignment_of(gpu, gemm.dtype)
+    sizes = {name: int(getattr(gemm, name)) for name in ("m", "n", "k")}
+    ragged: dict[str, Any] = {
+        name: int(round_up(size, max(rule.preferred, SMALL)))
+        for name, size in sizes.items()
+        if size % rule.minimum and size > SMALL
+    }
+    if not ragged:
+        return gemm, ""
+    return replace(gemm, **ragged), ", ".join(f"{name}={size}" for name, size in ragged.items())
+
+
+COLLECTIVES = (
+    ("reduce_scatter", CollectiveKind.REDUCE_SCATTER),
+    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("all_gather", CollectiveKind.ALL_GATHER),
+    ("allgather", CollectiveKind.ALL_GATHER),
+    ("all_reduce", CollectiveKind.ALL_REDUCE),
+    ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("all_to_all", CollectiveKind.ALL_TO_ALL),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+)
+
+
+def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: Cluster | None) -> FloatArray:
+    """What the collectives of a trace should take; NaN where kind, size or group are not known."""
+    known: dict[Collective | None, float] = {None: math.nan}
+    found = np.full(index.size, np.nan)
+    for row, i in enumerate(index):
+        op = _collective(trace, int(i))
+        if op not in known and op is not None:
+            try:
+                known[op] = float(collective_cost(op, gpu, load_calibration(gpu), cluster).time_s)
+            except InputError:
+                known[op] = math.nan
+        found[row] = known[op]
+    return found
+
+
+def _collective(trace: KernelTrace, index: int) -> Collective | None:
+    number = int(trace.operator[index])
+    if number < 0:
+        return None
+    seen = trace.operators[number]
+    words = f"{seen.collective} {trace.names[int(trace.name[index])]}".lower()
+    kind = next((kind for word, kind in COLLECTIVES if word in words), None)
+    size = seen.elements * WIDTHS.get(seen.dtype.rpartition("::")[2], 0)
+    group = seen.group_size or trace.world_size or 0
+    if kind is None or size <= 0 or group < 2:
+        return None
+    return Collective(name=kind.value, kind=kind, group_size=group, message_bytes=float(size))

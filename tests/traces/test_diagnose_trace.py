@@ -1,0 +1,159 @@
+"""``sartor diagnose`` of traces: parts that add up, the seeded fault named first, no alarm on healthy runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Ran
+from sartor import api
+from sartor.answers import TraceDiagnosis
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.step.parts import PartKind
+from sartor.traces.attribute import Attributed, attribute, losses
+from sartor.traces.kernel_kinds import KernelKind, kernel_kinds, kind_of
+from sartor.traces.kineto import read_kineto
+from sartor.traces.timeline import timeline
+from traces.kineto_made import FAULTS, GPU, RANKS, Made, predicted, strength_for, write, write_ranks
+
+CAUSE = {
+    "slow_link": PartKind.SLOW_LINK,
+    "straggler": PartKind.STRAGGLER,
+    "prefetch_off": PartKind.COMMUNICATION,
+    "host_gaps": PartKind.HOST_GAP,
+    "ragged_vocab": PartKind.SHAPE,
+    "recompute": PartKind.RECOMPUTE,
+    "power_cap": PartKind.SLOW_COMPUTE,
+}
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "traces"
+
+
+def attributed(made: Made, folder: Path) -> Attributed:
+    ranks = range(RANKS) if made.fault == "straggler" else (0,)
+    traces = [read_kineto(write(replace(made, rank=rank), folder / f"{rank}.json")) for rank in ranks]
+    cluster = load_cluster("dgx-h100").reached(RANKS)
+    return attribute(traces[0], load_gpu(GPU), traces[1:], cluster, predicted().run.calibration)
+
+
+def made(fault: str, seed: int) -> Made:
+    return Made(fault=fault, strength=strength_for(fault), seed=seed, steps=3)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_of_5_percent_is_the_first_cause(fault: str, tmp_path: Path) -> None:
+    found = attributed(made(fault, 100), tmp_path)
+    named = losses(found)
+    assert named[0].kind is CAUSE[fault]
+    assert named[0].evidence
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.step_s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nine_of_ten_seeded_faults_are_the_first_cause(fault: str, tmp_path: Path) -> None:
+    named = [losses(attributed(made(fault, seed), tmp_path)) for seed in range(200, 210)]
+    assert sum(bool(each) and each[0].kind is CAUSE[fault] for each in named) >= 9
+
+
+@pytest.mark.slow
+def test_healthy_runs_raise_no_alarm_a_hundred_times(tmp_path: Path) -> None:
+    assert not [seed for seed in range(100) if losses(attributed(made("", seed), tmp_path))]
+
+
+def test_healthy_runs_raise_no_alarm(tmp_path: Path) -> None:
+    assert not [seed for seed in range(3) if losses(attributed(made("", seed), tmp_path))]
+
+
+def test_every_instant_belongs_to_a_kernel_or_to_a_gap(tmp_path: Path) -> None:
+    trace = read_kineto(write(made("host_gaps", 1), tmp_path / "t.json"))
+    line = timeline(trace, kernel_kinds(trace))
+    gaps = sum(end - begin for begin, end in line.gaps)
+    assert float(line.owned_s.sum()) + gaps == pytest.approx(line.span_s)
+    assert (line.owned_s <= trace.end_s - trace.begin_s + 1e-12).all()
+
+
+def test_what_runs_beside_compute_costs_nothing(tmp_path: Path) -> None:
+    trace = read_kineto(write(made("", 1), tmp_path / "t.json"))
+    kinds = kernel_kinds(trace)
+    line = timeline(trace, kinds)
+    of = [KernelKind(kind) for kind in ("communication", "matmul")]
+    owned = [line.owned_s[kinds == list(KernelKind).index(kind)].sum() for kind in of]
+    took = [(trace.end_s - trace.begin_s)[kinds == list(KernelKind).index(kind)].sum() for kind in of]
+    assert owned[0] < 0.5 * took[0]
+    assert owned[1] > 0.6 * took[1]  # all but the step that is left out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operator", "kind"),
+    [
+        ("ncclDevKernel_AllGather_RING_LL(...)", "record_param_comms", KernelKind.COLLECTIVE),
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "aten::mm", KernelKind.MATMUL),
+        ("Cijk_Alik_Bljk_BBS_BH_MT128x128x32", "aten::addmm", KernelKind.MATMUL),
+        ("void pytorch_flash::flash_fwd_kernel<...>", "aten::_flash_attention_forward", KernelKind.ATTENTION),
+        ("void at::native::vectorized_elementwise_kernel<4, ...>", "aten::mul", KernelKind.MEMORY_BOUND),
+        ("Memcpy HtoD (Pageable -> Device)", "aten::copy_", KernelKind.COPY),
+        ("my_own_kernel_42", "", KernelKind.UNKNOWN),
+    ],
+)
+def test_kernels_are_told_by_their_names_and_operators(kernel: str, operator: str, kind: KernelKind) -> None:
+    assert kind_of(kernel, operator) is kind
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_names_the_cause_and_its_remedy(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    path = write(made("ragged_vocab", 3), tmp_path / "t.json.gz")
+    done = sartor("diagnose", path)
+    assert done.code == 0
+    assert "1. Ragged sizes" in done.out
+    assert "128257" in done.out
+
+
+def test_json_has_parts_that_add_up_and_the_prediction(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    path = write(made("", 3), tmp_path / "t.json")
+    plan = ("--model", "llama-3.1-8b", "--set", "num_layers=8", "--seq-len", 4096, "--global-batch-size", 16)
+    body = sartor("diagnose", path, *plan, "--json").body
+    assert body["schema"] == "sartor/diagnose/1"
+    assert sum(part["seconds"] for part in body["parts"]) == pytest.approx(body["measured"]["step_s"])
+    points = sum(part["points_of_mfu"] for part in body["parts"])
+    assert points == pytest.approx(100 * (1 - body["measured"]["mfu"]))
+    assert body["predicted"]["step_s"] == float(predicted().priced.step_s)
+
+
+def test_a_folder_of_ranks_is_one_run(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    body = sartor("diagnose", write_ranks(made("straggler", 4), tmp_path / "ranks"), "--json").body
+    assert body["trace"]["num_ranks"] == RANKS
+    assert "straggler" in body["losses"]
+    straggler = next(part for part in body["parts"] if part["kind"] == "straggler")
+    assert "rank 3 computes" in straggler["evidence"][0]
+
+
+def test_ranks_that_are_no_one_job_are_refused(tmp_path: Path) -> None:
+    one, other = (write(made("", seed), tmp_path / f"{seed}.json") for seed in (1, 2))
+    refused: list[tuple[Any, str]] = [
+        ([one, other], "rank 0 is there twice"),
+        ([one, tmp_path / "no.json"], "no such file"),
+    ]
+    for paths, sentence in refused:
+        with pytest.raises(InputError, match=sentence):
+            api.diagnose(paths)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="folder without traces"):
+        api.diagnose(tmp_path / "empty")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the published traces of ../shared are not here")
+def test_95_percent_of_each_published_trace_is_assigned() -> None:
+    for path in sorted(SHARED.glob("*.gz")):
+        if path.stat().st_size < 8e5:
+            found = api.diagnose(path)
+            assert isinstance(found, TraceDiagnosis)
+            assert sum(part.seconds for part in found.parts) == pytest.approx(found.step_s)
+            assert found.unknown_share < 0.05
