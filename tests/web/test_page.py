@@ -240,9 +240,11 @@ def test_the_first_sentence_has_a_noun_beside_each_number(open_page: Callable[..
     page = open_page()
     said = page.locator("#headline").inner_text()
     assert said.startswith("A training step of Llama 3.1 8B on 64 x h100_sxm takes ")
-    assert "(80%: " in said and "It does not fit: " in said
+    assert "(80%: " in said
+    assert "It does not fit: " in said
     held = page.locator(".story .stackbar").last.get_attribute("aria-label")
-    assert "parameters" in held and "activations" in held
+    assert "parameters" in held
+    assert "activations" in held
 
 
 def test_the_total_stays_in_sight_on_a_phone_while_a_slider_moves(open_page: Callable[..., Any]) -> None:
@@ -250,7 +252,24 @@ def test_the_total_stays_in_sight_on_a_phone_while_a_slider_moves(open_page: Cal
     settled(page)
     page.locator("[data-field=ffn_hidden_size] input[type=range]").scroll_into_view_if_needed()
     box = page.locator(".ticker").bounding_box()
-    assert 0 <= box["y"] <= 40 and page.locator("#step-time").inner_text() in page.locator(".ticker").inner_text()
+    assert 0 <= box["y"] <= 40
+    assert page.locator("#step-time").inner_text() in page.locator(".ticker").inner_text()
+
+
+def test_a_curve_is_read_off_where_the_hand_points_and_no_chip_is_green_that_is_slower(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page()
+    plot = page.locator("[data-field=hidden_size] .plot")
+    assert page.locator("[data-field=hidden_size] .readout").text_content().startswith("4,096: ")
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 40)
+    assert "at equal work" in page.locator("[data-field=hidden_size] .readout").text_content()
+    assert page.locator("[data-field=hidden_size] .cross").count() == 1
+    chips = page.locator(".offers .chip b").all()
+    assert chips
+    for chip in chips:
+        assert ("good" in (chip.get_attribute("class") or "")) == chip.inner_text().startswith("\u2212")
 
 
 def test_an_invalid_value_is_taken_back_where_it_is_said(open_page: Callable[..., Any]) -> None:

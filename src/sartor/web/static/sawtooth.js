@@ -1,31 +1,31 @@
-// One field: its number, its slider, and the predicted time at every value around it.
+// One field: its number, its slider, and what the same work would take at every value around it.
 
 import { h, put, s, sized, term } from "./dom.js";
-import { linear, path, rem } from "./charts.js";
+import { linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { change, count, seconds, whole } from "./format.js";
 
 const TOP = 1.1, BOTTOM = 1.05; // room for words above and below the curve, in rem
+const STEP = 0.01; // least rise at equal work to be marked as a wave or tile that begins
 const EDGE = 8; // px left and right: half a slider's thumb, so that it stands under its point
 
 /** A card for `field`. `onValue(value, live)` is called with what the person chose. */
 export function sawtooth(field, { onValue, onOffer, onFix }) {
-  let data = null, value = null, low = 1, high = 2, dragging = false, typing = false; // typing: the number is the person's until it is entered
+  let data = null, equal = [], own = null, pointed = null, cross = null, readout = null, xOf = null, value = null, low = 1, high = 2, dragging = false, typing = false; // typing: the number is the person's until it is entered
   const id = `field-${field}`;
   const number = h("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", "aria-describedby": `${id}-says`, oninput: () => { typing = true; }, onchange: () => typed(), onblur: () => { typing = false; }, onkeydown: (e) => stepped(e) });
-  const time = h("output", { class: "then", for: id });
   const slider = h("input", { type: "range", "aria-label": `${field}, slider`, oninput: () => slid(true), onchange: () => slid(false), onkeydown: (e) => stepped(e) });
   const plot = h("div", { class: "plot" });
   const offers = h("div", { class: "offers" });
   const says = h("div", { class: "says", id: `${id}-says` });
   const element = h("section", { class: "field card", "data-field": field },
-    h("div", { class: "head" }, h("label", { for: id }, term(field, field)), number, time), plot, slider, offers, says);
+    h("div", { class: "head" }, h("label", { for: id }, term(field, field)), number), plot, slider, offers, says);
 
   const width = sized(plot, () => draw());
   plot.addEventListener("pointerdown", (event) => { if (event.button === 0 && !event.target.closest("[data-offer]")) { dragging = true; plot.setPointerCapture(event.pointerId); moved(event, true); } });
   plot.addEventListener("pointermove", (event) => { if (dragging) moved(event, true); else hover(event); });
   plot.addEventListener("pointerup", (event) => { if (dragging) { dragging = false; moved(event, false); } });
   plot.addEventListener("pointercancel", () => { dragging = false; });
-  plot.addEventListener("pointerleave", () => caption(value));
+  plot.addEventListener("pointerleave", () => point(null));
 
   function typed() {
     typing = false;
@@ -59,8 +59,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   }
 
   function hover(event) {
-    const at = nearest(valueAt(event));
-    if (at !== null) caption(at);
+    point(nearest(valueAt(event)));
   }
 
   function valueAt(event) {
@@ -84,49 +83,87 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     return i < 0 ? null : data.time_s[i];
   }
 
-  function caption(at) {
+  /** Where the hand points: a line there, and what is read off. */
+  function point(at) {
+    if (at === pointed) return;
+    pointed = at;
+    if (cross) put(cross, at === null ? null : s("line", { class: "cross", x1: xOf(at), x2: xOf(at), y1: TOP * rem(), y2: plot.clientHeight - BOTTOM * rem() }));
+    if (readout) readout.textContent = readOff(at ?? value);
+  }
+
+  function readOff(at) {
     const t = timeOf(at);
-    time.textContent = t === null ? "" : `${at === value ? "" : `${whole(at)}: `}${seconds(t)}`;
+    if (t === null) return "";
+    if (at === data.asked) return `${whole(at)}: ${seconds(t)} a microbatch`;
+    const i = data.values.indexOf(at), base = data.values.indexOf(data.asked);
+    return `${whole(at)}: ${seconds(t)}, ${change(equal[i] / equal[base] - 1)} at equal work`;
+  }
+
+  /** Times as the work of the shape asked about would take: over GEMM FLOPs or parameters, whichever favours less. */
+  function atEqualWork({ values, time_s, flops, num_params, asked }) {
+    const base = values.indexOf(asked);
+    return time_s.map((t, i) => (t === null ? null : t / Math.min(flops[i] / flops[base], num_params[i] / num_params[base])));
   }
 
   function draw() {
     if (!data || !width()) return;
-    const w = width(), can = data.time_s.filter((t) => t !== null), em = rem();
-    const height = plot.clientHeight, top = TOP * em, bottom = height - BOTTOM * em;
-    const x = linear([low, high], [EDGE, w - EDGE]);
-    const least = Math.min(...can), most = Math.max(...can);
-    const y = linear([least, most === least ? least * 1.01 + 1e-12 : most], [bottom - 3, top]);
+    const w = width(), em = rem(), height = plot.clientHeight, top = TOP * em, bottom = height - BOTTOM * em;
     const shown = data.values.map((v, i) => (data.time_s[i] === null ? -1 : i)).filter((i) => i >= 0);
-    const xs = shown.map((i) => x(data.values[i])), ys = shown.map((i) => y(data.time_s[i]));
-    const t = timeOf(value), rate = shown.map((i) => data.flops[i] / data.time_s[i]);
-    const slow = Math.min(...rate), fast = Math.max(...rate), z = linear([slow, fast === slow ? fast * 1.01 + 1 : fast], [bottom - 3, top]);
-    put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Predicted time from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
-      s("path", { class: "rate", d: path(xs, rate.map(z)) }),
-      s("text", { class: "tick rate", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, `${whole(slow / 1e12)} to ${whole(fast / 1e12)} TFLOP/s`),
-      s("path", { class: "saw", d: path(xs, ys) }),
-      shown.length < 70 ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: ys[k], r: 1.8 })) : null,
-      s("text", { class: "tick", x: 2, y: height - 2 }, whole(low)),
-      s("text", { class: "tick", x: w - 2, y: height - 2, "text-anchor": "end" }, whole(high)),
-      s("line", { class: "grid", x1: 0, x2: w, y1: bottom, y2: bottom }), s("text", { class: "tick", x: 2, y: 0.75 * em }, `${seconds(least)} to ${seconds(most)}`),
-      data.better.map((offer) => mark(offer, x, y)),
-      t === null ? null : [s("line", { class: "now", x1: x(value), x2: x(value), y1: top - 4, y2: bottom }), s("circle", { class: "now", cx: x(value), cy: y(t), r: 5 })]));
+    const least = Math.min(...shown.map((i) => equal[i])), most = Math.max(...shown.map((i) => equal[i])), room = Math.max(most - least, least * 0.01) * 0.12;
+    const x = linear([low, high], [EDGE, w - EDGE]), y = linear([least - room, most + room], [bottom, top]);
+    const [unit, word] = timeUnit(most), inside = (at) => Math.min(Math.max(at, top), bottom);
+    const xs = shown.map((i) => x(data.values[i])), at = data.values.indexOf(value), marks = ticks(least - room, most + room, 3);
+    xOf = x;
+    cross = s("g", {});
+    readout = s("text", { class: "tick readout", x: 2, y: 0.75 * em }, readOff(pointed ?? value));
+    put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Time of a microbatch at equal work from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
+      marks.map((t) => [s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }), s("text", { class: "tick", x: 1, y: y(t) - 2 }, secondsTicks(unit)(t))]),
+      s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word), readout,
+      s("path", { class: "size", d: path(xs, shown.map((i) => (Math.abs(inside(y(data.time_s[i])) - y(data.time_s[i])) > 0 ? null : y(data.time_s[i])))) }),
+      s("path", { class: "saw", d: path(xs, shown.map((i) => y(equal[i]))) }),
+      shown.length < 70 ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: y(equal[i]), r: 1.8 })) : null,
+      aligned(x, bottom, w), steps(shown, x, y),
+      s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),
+      [low, (low + high) / 2, high].map((v, k) => s("text", { class: "tick", x: [2, w / 2, w - 2][k], y: height - 2, "text-anchor": ["start", "middle", "end"][k] }, whole(v))),
+      own === null || own === value || own < low || own > high ? null : s("line", { class: "own", x1: x(own), x2: x(own), y1: top, y2: bottom, "data-tip": `The model's own: ${whole(own)}` }),
+      data.better.map((offer) => mark(offer, x, y)), cross,
+      at < 0 || equal[at] === null ? null : [s("line", { class: "now", x1: x(value), x2: x(value), y1: top, y2: bottom }), s("circle", { class: "now", cx: x(value), cy: y(equal[at]), r: 5 })]));
+  }
+
+  /** Ticks at the multiples that tiles and kernels like best, as many as can be told apart. */
+  function aligned(x, bottom, w) {
+    if (!/_size$|_dim$/.test(field)) return null;
+    const step = [64, 128, 256, 512, 1024, 2048, 4096, 8192].find((n) => (w * n) / (high - low) >= 7);
+    if (!step) return null;
+    const at = Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, k) => (Math.ceil(low / step) + k) * step);
+    return s("path", { class: "aligned", d: at.map((v) => `M${x(v).toFixed(1)} ${bottom}v-5`).join(""), "data-tip": `Multiples of ${step}` });
+  }
+
+  /** Where the next aligned value takes surely longer for the same work: a wave or a tile more has begun. */
+  function steps(shown, x, y) {
+    const on = shown.filter((i) => !data.fine.has(data.values[i]));
+    const jumps = on.filter((i, k) => k > 0 && equal[i] > equal[on[k - 1]] * (1 + STEP) && !["num_heads", "num_kv_heads"].includes(field));
+    return jumps.length > 14 ? null : jumps.map((i) => s("path", { class: "step", d: `M${x(data.values[i])} ${y(equal[i]) - 4}l3 -5h-6z`, "data-tip": `${whole(data.values[i])}: one more wave or tile begins` }));
   }
 
   function mark(offer, x, y) {
-    const t = timeOf(offer.value);
-    if (t === null) return null;
-    const cx = x(offer.value), cy = y(t);
+    const i = data.values.indexOf(offer.value);
+    if (i < 0 || equal[i] === null) return null;
+    const cx = x(offer.value), cy = y(equal[i]);
     return s("path", { class: "better", "data-offer": offer.value, d: `M${cx} ${cy - 5}l5 5l-5 5l-5 -5z`, onclick: () => onOffer(offer.value) });
   }
 
   return {
     element,
     /** New figures from the server. */
-    show(sweep, now, around) {
+    show(sweep, now, around, ownValue = null) {
       value = now;
+      own = ownValue;
+      pointed = null;
       if (sweep) {
         const step = commonStep(sweep.values);
         data = { ...sweep, fine: new Set(sweep.values.filter((v) => v % step && v !== now && v !== around)) };
+        equal = atEqualWork(data);
         low = sweep.values[0]; high = sweep.values.at(-1);
         slider.min = low; slider.max = high; slider.step = 1;
       }
@@ -134,11 +171,10 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       if (!typing) number.value = now;
       slider.value = now;
       slider.setAttribute("aria-valuetext", `${whole(now)}, ${seconds(timeOf(now))}`);
-      caption(now);
       put(offers, (data?.better ?? []).map((offer) => h("button", {
         class: "chip", onclick: () => onOffer(offer.value),
-        "data-tip": `At equal work ${change(-offer.saving)} time; in total ${change(offer.time_change)} time, ${change(offer.params_change, 2)} parameters.`,
-      }, offer.value < now ? "◂ " : "", whole(offer.value), h("small", {}, ` ${change(-offer.saving)}`), offer.value > now ? " ▸" : "")),
+        "data-tip": `${seconds(timeOf(offer.value))} a microbatch (${change(offer.time_change)}), ${change(offer.params_change, 2)} parameters; at equal work ${change(-offer.saving)} time.`,
+      }, `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `, h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`), h("small", {}, `, ${change(-offer.saving)} at equal work`))),
         data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value near by"));
       draw();
     },
@@ -147,14 +183,11 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       value = now;
       if (!typing) number.value = now;
       if (document.activeElement !== slider) slider.value = now;
-      caption(now);
+      pointed = null;
       draw();
     },
-    /** While another size moves: this one's value, and the time of all. */
-    now(at, t) {
-      if (at !== value && at !== undefined) this.move(at);
-      time.textContent = seconds(t);
-    },
+    /** While another size moves, those that follow it move too. */
+    follow(now) { if (now !== value && now !== undefined) this.move(now); },
     findings(found) {
       element.classList.toggle("has-finding", found.length > 0);
       put(says, found.slice(0, 1).map((f) => h("div", { class: `finding ${f.grade}` },

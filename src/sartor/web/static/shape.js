@@ -84,10 +84,10 @@ export function shapeView({ banner, status }) {
       anchors[sweep.field] ??= sweep.asked;
       const one = fields.get(sweep.field);
       one.error("");
-      one.show(sweep, model[sweep.field], anchors[sweep.field]);
+      one.show(sweep, model[sweep.field], anchors[sweep.field], baseline?.fields?.[sweep.field] ?? null);
       one.findings(answer.findings.filter((f) => f.field === sweep.field));
     }
-    if (moving) for (const [name, one] of fields) one.now(model[name], answer.totals.microbatch_s);
+    if (moving) for (const [name, one] of fields) one.follow(model[name]);
     for (const [name, one] of fields) one.element.classList.toggle("changed", baseline && baseline.fields?.[name] !== undefined && baseline.fields[name] !== model[name]);
     drawStory();
     drawTotal();
