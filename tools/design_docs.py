@@ -58,7 +58,7 @@ PAGE_TEXT = """# Designs on the published grid
 ([concepts/accelerator.md](concepts/accelerator.md)); nothing was measured on hardware.
 
 The grid is the published one: 29,360 accelerators x microbatch 1, 2, 4, 8 x recompute none, full x memory 32, 64, 80 GB
-(2,113,920 points), on 1,024 devices with a global batch of 4,096:
+(704,640 combinations), on 1,024 devices with a global batch of 4,096:
 
     sartor design --model MODEL --seq-len S --num-devices 1024 --global-batch-size 4096
 

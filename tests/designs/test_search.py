@@ -54,7 +54,8 @@ def test_several_models_are_weighed_as_asked(mean: Mean) -> None:
 
 
 def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
-    space, asked = small_space(clock_mhz=[1000, 9000]), question(costs=DesignCosts(area=AreaModel.DIE))
+    space = small_space(clock_mhz=[1000, 9000], num_tensor_cores=[1], array_rows=[16])
+    asked = question(costs=DesignCosts(area=AreaModel.DIE), recomputes=(Recompute.NONE,))
     free = replace(asked, budgets=Budgets(plausible=False))
     best, mad = (search_design(each, space).best for each in (asked, free))
     assert best is not None
@@ -62,7 +63,7 @@ def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     assert (best.evaluation.point.accelerator.clock_hz, mad.evaluation.point.accelerator.clock_hz) == (1e9, 9e9)
     assert "no one can build this chip: clock_mhz=9,000" in cautions(space, mad)[0]
     assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(space, best))
-    assert next(left_out(asked, space)).startswith("8 of 16 chips are left out because no one can build them")
+    assert next(left_out(asked, space)).startswith("2 of 4 chips are left out because no one can build them")
     assert list(left_out(free, space)) == []
 
 
@@ -244,3 +245,20 @@ def test_a_space_must_state_its_cores() -> None:
 def test_a_model_that_no_width_splits_leaves_nothing() -> None:
     asked = question(models=(DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(3,)),))
     assert search_design(asked, small_space()).status is DesignStatus.INFEASIBLE
+
+
+def test_every_chip_with_a_memory_is_counted_once() -> None:
+    asked = question(microbatch_sizes=(4,), recomputes=(Recompute.NONE,))
+    space = small_space(num_vector_cores=[1], array_rows=[16])
+    most = search_design(asked, space)
+    assert most.best is not None
+    tight = search_design(replace(asked, budgets=Budgets(area_mm2=most.best.area_mm2 * 0.9)), space)
+    nothing = search_design(replace(asked, budgets=Budgets(area_mm2=0.01)), space)
+    late = search_design(asked, space, time_limit_s=1e-6)
+    for found in (most, tight, nothing, late):
+        assert (found.num_candidates, found.num_points) == (2, 2 * 2)
+        assert found.space_size == found.num_points * len(asked.microbatch_sizes) * len(asked.recomputes)
+        counts = (found.evaluated, found.pruned, found.left_out, found.waiting)
+        assert sum(counts) == found.num_points
+    assert (most.left_out, most.waiting, nothing.left_out, late.waiting) == (0, 0, 4, 4)
+    assert tight.left_out == 2

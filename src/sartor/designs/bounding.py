@@ -135,9 +135,11 @@ class Bounding:
 
     def pruned(self) -> int:
         """Points that were not evaluated and need not be, unless they wait or are not bounded yet."""
-        memories = len(self.candidates.hbm_bytes)
+        if not len(self.order):
+            return 0
+        memories, points = len(self.candidates.hbm_bytes), int(np.count_nonzero(self.candidates.hbm_bytes))
         looked_at = len(self.ranked) + len(self.heap) + len(self.in_flight) - len(self.again)
-        return max(len(self.candidates) * memories - looked_at - self._later(self.enough()) * memories, 0)
+        return max(points - looked_at - self._later(self.enough()) * memories, 0)
 
     def _later(self, enough: float) -> int:
         """Candidates not bounded yet whose first bound exceeds ``enough``."""

@@ -63,8 +63,9 @@ class Baseline:
 class JointResult:
     """The best point of the space. ``upper_bound`` is what no point exceeds; ``gap`` = (upper_bound - best) / best.
 
-    ``space_size``: points of the space times microbatches, recomputations and memories, as the publication counts;
-    ``evaluated``: points scheduled and placed; ``pruned``: points a bound alone ruled out.
+    ``num_candidates``: chips of the space, each counted once; ``space_size``: these times memories, microbatches and
+    recomputations. A point is a chip with a memory: of ``num_points``, ``evaluated`` were scheduled and placed, a bound
+    alone ruled out ``pruned``, budgets and what can be built ``left_out``, and ``waiting`` nobody has looked at.
     """
 
     status: DesignStatus
@@ -76,6 +77,8 @@ class JointResult:
     evaluated: int
     pruned: int
     seconds: float
+    num_points: int
+    left_out: int
     trajectory: tuple[Progress, ...]
     ranked: tuple[Ranked, ...] = ()
     """Every point that was evaluated, best first."""
@@ -86,3 +89,8 @@ class JointResult:
     tightest: str = ""
     interrupted: bool = False
     assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def waiting(self) -> int:
+        """Points that were neither evaluated nor ruled out."""
+        return max(self.num_points - self.left_out - self.evaluated - self.pruned, 0)

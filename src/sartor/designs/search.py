@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from sartor.designs.candidates import EQUAL, Candidates, area_of, candidates_of, priced
 from sartor.designs.infeasible import tightest_constraint
 from sartor.designs.question import DesignQuestion
@@ -105,21 +107,25 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
 
 def _result(state: SearchState, interrupted: bool) -> JointResult:
     question, space = state.question, state.space
-    each = len(question.microbatch_sizes) * len(question.recomputes) * max(len(space.hbm_bytes), 1)
+    num_points = space.num_kept * max(len(space.hbm_bytes), 1)
+    left_out = num_points - int(np.count_nonzero(state.candidates.hbm_bytes))
     common = {
-        "space_size": space.num_points * each,
+        "space_size": num_points * len(question.microbatch_sizes) * len(question.recomputes),
         "num_candidates": space.num_kept,
+        "num_points": num_points,
+        "left_out": left_out,
         "seconds": time.perf_counter() - state.start,
         "assumptions": space.assumptions,
         "interrupted": interrupted,
         "trajectory": tuple(state.trajectory),
     }
     if state.infeasible:
-        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": 0}
+        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": num_points - left_out}
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=state.infeasible, **nothing, **common)  # type: ignore[arg-type]
     upper, value = state.bound(), state.value()
     if not value and not upper:
-        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked), "pruned": 0}
+        nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
+        nothing["pruned"] = num_points - left_out - len(state.ranked)
         why = tightest_constraint(question, lowered(question), float(state.candidates.hbm_bytes.max()))
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")

@@ -118,7 +118,10 @@ def headline(answer: DesignAnswer) -> str:
 def proof_text(answer: DesignAnswer) -> str:
     """The proof about all other points."""
     found = answer.result
-    how = f"{found.evaluated:,} points evaluated, {found.pruned:,} ruled out by their upper bounds"
+    how = f"of {found.num_points:,} chips with a memory {found.evaluated:,} evaluated"
+    how += f", {found.pruned:,} ruled out by their upper bounds"
+    how += f", {found.left_out:,} left out by budgets or limits" if found.left_out else ""
+    how += f", {found.waiting:,} not looked at" if found.waiting else ""
     size = f"{found.space_size:,} combinations"
     if found.status is DesignStatus.OPTIMAL:
         return f"Proved optimal: none of {size} is better ({how})."

@@ -117,7 +117,7 @@ def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> 
     cards = [
         ("Objective", rate(best.objective), f"{UNITS[asked.objective]}, {proved}"),
         ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W peak"),
-        ("Combinations", f"{found.space_size:,}", f"{found.evaluated:,} points evaluated, the rest ruled out"),
+        ("Combinations", f"{found.space_size:,}", f"{found.evaluated:,} of {found.num_points:,} points evaluated"),
         ("Search time", format_seconds(found.seconds), "on this machine"),
     ]
     if len(details) == 1:

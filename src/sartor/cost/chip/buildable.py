@@ -34,7 +34,7 @@ EDGE_OF_ROOT = 3 * 2**0.5
 """Edge of a die twice as long as wide, over the root of its area: the longest that is taken."""
 WORDS = {
     "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
-    "die": "a whole die of {needs:,.0f} mm2 (memory interfaces, links and control too): scanners expose {most:.0f} mm2",
+    "die": "a whole die of {needs:,.0f} mm2 at {node} nm (links and control too): scanners expose {most:.0f} mm2",
     "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
     "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
     "cooling": "{needs:.3g} W/mm2 on the die: cold plates take about {most:.3g}",
@@ -69,4 +69,4 @@ def faults(a: Accelerator) -> Iterator[str]:
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
     for name, (needs, most) in found.items():
         if float(needs) > float(most):
-            yield WORDS[name].format(needs=float(needs), most=float(most), die=die, where=joined)
+            yield WORDS[name].format(needs=float(needs), most=float(most), die=die, where=joined, node=a.node_nm)
