@@ -246,8 +246,8 @@ def advise(
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
     Gains are at equal work: a smaller model earns nothing by being smaller. What changes quality stays unless ``free``
-    names it: ``num_layers``, ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, and with ``experts_per_token`` that
-    experts become no coarser; what ``freeze`` names stays too.
+    names it: ``num_layers``, ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, and that experts are no coarser:
+    ``experts_per_token``. What ``freeze`` names stays too.
     ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate, or several with weights
     (``train:0.7,decode:0.3``): then ``codesign`` holds one shape for all of them on all GPUs, of least ``regret``
     (weighted or worst), and the rest is of the phase with the largest weight. With several GPUs the first
