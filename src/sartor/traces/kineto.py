@@ -23,6 +23,8 @@ CHUNK = 1 << 22
 LONGEST_EVENT = 1 << 24
 """Characters that one event may have."""
 MUST = "must be a trace of PyTorch's profiler (JSON, or JSON in gzip)"
+MOST = 2**53
+"""Largest number that an event may say."""
 DEEPEST = 200
 """Operators begun before a launch among which the one around it is looked for."""
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -221,7 +223,7 @@ def _keep(event: dict[str, Any], kept: _Kept) -> None:
 def _operator(name: str, args: dict[str, Any], begin_s: float, end_s: float) -> HostOperator:
     dims = args.get("Input Dims")
     shapes = (
-        [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
+        [d for d in dims if isinstance(d, list) and d and all(_int(n) >= 0 for n in d)]
         if isinstance(dims, list)
         else []
     )
@@ -243,14 +245,20 @@ def _first_type(types: object) -> str:
 
 
 def _int(value: object) -> int:
-    return value if isinstance(value, int) else -1
+    return value if isinstance(value, int) and abs(value) < MOST else -1
+
+
+def _known(value: object) -> int | None:
+    return None if _int(value) < 0 else _int(value)
 
 
 def _float(value: object) -> float:
+    """A number of microseconds; 0 for what is none."""
     try:
-        return float(value) if isinstance(value, int | float | str) else 0.0
-    except ValueError:
+        number = float(value) if isinstance(value, int | float | str) else 0.0
+    except (ValueError, OverflowError):
         return 0.0
+    return number if abs(number) < MOST else 0.0
 
 
 def _columns(path: str, kept: _Kept) -> KernelTrace:
@@ -271,8 +279,8 @@ def _columns(path: str, kept: _Kept) -> KernelTrace:
     who = who if isinstance(who, dict) else {}
     return KernelTrace(
         path=path,
-        rank=who.get("rank") if isinstance(who.get("rank"), int) else None,
-        world_size=who.get("world_size") if isinstance(who.get("world_size"), int) else None,
+        rank=_known(who.get("rank")),
+        world_size=_known(who.get("world_size")),
         gpu=_gpu(kept.properties.get("deviceProperties")),
         names=tuple(names),
         name=np.array([names[row[2]] for row in kept.kernels], dtype=np.int64),
