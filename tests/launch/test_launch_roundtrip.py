@@ -67,6 +67,11 @@ ABLE: dict[LaunchKind, dict[str, tuple[Any, ...]]] = {
         "recipe": (Recipe.BF16, Recipe.FP16, Recipe.FP32, Recipe.FP8_DELAYED, Recipe.MXFP8, Recipe.NVFP4),
         "layers": (-1, 6, 12),
     },
+    LaunchKind.MEGATRON_BRIDGE: {
+        "schedule": (PipelineSchedule.ONE_F_ONE_B,),
+        "recipe": (Recipe.BF16, Recipe.FP16, Recipe.FP8_DELAYED, Recipe.MXFP8, Recipe.NVFP4),
+        "layers": (-1, 6, 12),
+    },
     LaunchKind.TORCHTITAN: {
         "zero": (2, 3),
         "exchange": (ContextParallel.ALL_GATHER,),
@@ -151,7 +156,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind, version: str = "") -> tuple[Trainin
         context_parallel=pick("exchange"),
         trainer=Trainer(
             dp_overlap=draw(st.booleans()),
-            fused_kernels=draw(st.booleans()),
+            fused_kernels=kind is LaunchKind.MEGATRON_BRIDGE or draw(st.booleans()),
             splits_experts=splits,
             **{name: draw(st.booleans()) for name in SWITCHES},
         ),
@@ -203,30 +208,30 @@ def test_a_plan_written_and_read_back_is_the_same_plan(
     assert counted[True] > counted.total() / 3, "too few of the plans could be written to say much"
 
 
+OF_MEGATRON = (LaunchKind.MEGATRON, LaunchKind.MEGATRON_BRIDGE)
+
+
 def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> None:
     assert reading.plan == canonical(plan, int(job.shape.num_layers))
     assert reading.unknown == ()
     again = reading.job(job.shape, 4096)
-    if reading.kind is LaunchKind.MEGATRON:
+    if reading.kind in OF_MEGATRON:
         assert again.trainer.grad_fusion is job.trainer.grad_fusion
         assert again.trainer.fused_loss is job.trainer.fused_loss
-    if reading.kind is LaunchKind.MEGATRON and plan.dims.ep > 1:
+    if reading.kind in OF_MEGATRON and plan.dims.ep > 1:
         assert again.trainer.dispatch_once is job.trainer.dispatch_once
         assert again.trainer.ep_overlap is (job.trainer.ep_overlap and plan.virtual_stages > 1)
     assert (again.seq_len, again.global_batch_size) == (4096, job.global_batch_size)
     assert (again.recipe, again.optimizer) == (job.recipe, job.optimizer)
     if plan.dims.cp > 1:
         assert again.context_parallel is job.context_parallel
-    if (
-        job.shape.moe_ffn is not None
-        and plan.dims.tp > 1
-        and reading.kind in (LaunchKind.MEGATRON, LaunchKind.TORCHTITAN)
-    ):
+    if job.shape.moe_ffn is not None and plan.dims.tp > 1 and reading.kind in (*OF_MEGATRON, LaunchKind.TORCHTITAN):
         assert again.trainer.splits_experts is job.trainer.splits_experts
 
 
 KINDS_OF_PLAN = {
     LaunchKind.MEGATRON: {"zero_stage": 1},
+    LaunchKind.MEGATRON_BRIDGE: {"zero_stage": 1},
     LaunchKind.TORCHTITAN: {"zero_stage": 3},
     LaunchKind.DEEPSPEED: {"zero_stage": 2},
     LaunchKind.ACCELERATE: {"zero_stage": 3},
@@ -291,7 +296,7 @@ def test_what_a_framework_cannot_run_is_named_with_the_nearest_it_can(
 
 def test_a_framework_nobody_knows_is_refused() -> None:
     job, plan = plain(LaunchKind.MEGATRON)
-    with pytest.raises(InputError, match="must be one of megatron, torchtitan, deepspeed, accelerate"):
+    with pytest.raises(InputError, match="must be one of megatron, megatron-bridge, torchtitan, deepspeed, accelerate"):
         launch_files("horovod", job, plan, CLUSTER)
 
 
@@ -316,7 +321,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         write_launch("megatron", job, plan, CLUSTER, tmp_path / "file" / "inside")
 
 
-@pytest.mark.parametrize("kind", list(LaunchKind))
+@pytest.mark.parametrize("kind", [kind for kind in LaunchKind if kind is not LaunchKind.MEGATRON_BRIDGE])
 def test_every_name_written_is_the_frameworks_own(kind: LaunchKind, repo_dir: Path) -> None:
     with (repo_dir / "tests" / "golden" / "launch_arguments.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

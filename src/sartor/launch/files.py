@@ -15,6 +15,7 @@ from sartor.errors import InputError
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
 from sartor.launch.accelerate import accelerate_files, read_accelerate
+from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
 from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_read import read_megatron
@@ -33,6 +34,7 @@ MAX_BYTES = 1_000_000
 
 WRITERS = {
     LaunchKind.MEGATRON: megatron_files,
+    LaunchKind.MEGATRON_BRIDGE: bridge_files,
     LaunchKind.TORCHTITAN: torchtitan_files,
     LaunchKind.DEEPSPEED: deepspeed_files,
     LaunchKind.ACCELERATE: accelerate_files,
@@ -88,7 +90,7 @@ def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrit
 def launch_kind(word: LaunchKind | str) -> LaunchKind:
     """The framework a word names. Raises `InputError`."""
     try:
-        return LaunchKind(word)
+        return word if isinstance(word, LaunchKind) else LaunchKind(word.replace("_", "-"))
     except ValueError:
         must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
         raise InputError("trainer", word, must) from None
@@ -117,6 +119,8 @@ def read_launch(
 
 def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
     suffix, name = path.suffix.lower(), path.name
+    if suffix == ".py" and MODULE in text:
+        return read_bridge(text, name, None, num_devices)
     if suffix == ".py":
         return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
     if suffix == ".toml":
@@ -137,6 +141,8 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
     """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
     check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
+    if recipe := _recipe_of(path, command):
+        return read_bridge(recipe, command.program.rpartition("/")[2], command, num_devices)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
         source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
@@ -163,6 +169,12 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
     return read_megatron(command, num_devices)
+
+
+def _recipe_of(script: Path, command: Command) -> str | None:
+    """The text of a recipe of Megatron Bridge that a script starts and that lies beside it."""
+    text = _beside(script, command.program) if command.program.endswith(".py") else None
+    return text if text and MODULE in text else None
 
 
 def _beside(script: Path, name: str) -> str | None:

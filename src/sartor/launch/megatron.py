@@ -58,15 +58,7 @@ OPTIMIZERS = {Optimizer.ADAM: "adam", Optimizer.SGD: "sgd", Optimizer.MUON: "muo
 def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``launch.sh`` with every argument that shapes time and memory; data, learning rate and checkpoints follow as
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
-    layers = int(job.shape.num_layers)
-    plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
-    _check(job, plan)
-    model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
-    groups = {
-        "MODEL_ARGS": model,
-        "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
-        "TRAINING_ARGS": list(_training(job, plan, layers)),
-    }
+    plan, groups, notes = megatron_groups(job, plan)
     check_arguments(KIND, (words for group in groups.values() for words in group), version)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     env = {} if plan.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -81,6 +73,20 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, 
         notes=(*notes, "give data, tokenizer, learning rate and checkpoints behind this script's name"),
     )
     return LaunchFiles(kind=KIND, files=(LaunchFile(name="launch.sh", text=text, executable=True),), notes=tuple(notes))
+
+
+def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan, dict[str, list[Argument]], list[str]]:
+    """The plan as it is written, its arguments by group, and notes. Raises `InputError`."""
+    layers = int(job.shape.num_layers)
+    plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
+    _check(job, plan)
+    model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
+    groups = {
+        "MODEL_ARGS": model,
+        "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
+        "TRAINING_ARGS": list(_training(job, plan, layers)),
+    }
+    return plan, groups, notes
 
 
 def _about(job: TrainingJob, plan: TrainingPlan) -> str:

@@ -36,13 +36,19 @@ class LaunchKind(Enum):
     """Whose launch files."""
 
     MEGATRON = "megatron"
+    MEGATRON_BRIDGE = "megatron-bridge"
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"
 
     @property
     def title(self) -> str:
-        titles = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "accelerate": "Hugging Face accelerate"}
+        titles = {
+            "megatron": "Megatron-LM",
+            "megatron-bridge": "Megatron Bridge",
+            "deepspeed": "DeepSpeed",
+            "accelerate": "Hugging Face accelerate",
+        }
         return titles.get(self.value, self.value)
 
     @property

@@ -9,7 +9,7 @@ from sartor.errors import InputError
 from sartor.launch.model_fields import Argument, first_release
 from sartor.launch.plan import LaunchKind
 
-NEWEST = {LaunchKind.MEGATRON: "0.16.1", LaunchKind.TORCHTITAN: "0.3.0"}
+NEWEST = {LaunchKind.MEGATRON: "0.16.1", LaunchKind.TORCHTITAN: "0.3.0", LaunchKind.MEGATRON_BRIDGE: "0.3.1"}
 """Releases on PyPI as of 2026-11-23. The fields written for DeepSpeed and accelerate are the same in all theirs."""
 PYTHON_CONFIGS = (0, 3)
 """torchtitan's first release whose configurations are Python; those before take TOML."""

@@ -1,0 +1,358 @@
+"""A plan as a Megatron Bridge recipe (``sartor_recipe.py`` and the command that starts it), and such a recipe read.
+
+Megatron Bridge configures Megatron-Core by the fields that Megatron-LM's arguments fill, so a recipe is the arguments
+of `megatron` under other names: what Megatron-LM cannot say of a model is refused here for the same reason. Names: the
+wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1, read 2026-11-23; Megatron Bridge's own table of arguments is
+in its docs (megatron-lm-to-megatron-bridge.md).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sartor.bounded import printable
+from sartor.errors import InputError
+from sartor.launch.megatron import megatron_groups
+from sartor.launch.megatron_read import read_megatron
+from sartor.launch.model_fields import Argument
+from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
+from sartor.launch.release import release_of
+from sartor.launch.script import Command, script_text
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
+
+KIND = LaunchKind.MEGATRON_BRIDGE
+MODULE = "megatron.bridge"
+"""What the recipes of Megatron Bridge import from."""
+_refuse = refuser(KIND)
+
+MIXED = {
+    Recipe.BF16: "bf16_mixed",
+    Recipe.FP16: "fp16_mixed",
+    Recipe.FP8_DELAYED: "bf16_with_fp8_delayed_scaling_mixed",
+    Recipe.FP8_CURRENT: "bf16_with_fp8_current_scaling_mixed",
+    Recipe.FP8_BLOCK: "bf16_with_fp8_subchannel_scaling_mixed",
+    Recipe.MXFP8: "bf16_with_mxfp8_mixed",
+    Recipe.NVFP4: "bf16_with_nvfp4_mixed",
+}
+"""Recipes of megatron/bridge/training/mixed_precision.py."""
+PRECISION = ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe")
+
+SECTIONS = {
+    "train": ("--micro-batch-size", "--global-batch-size"),
+    "ddp": (
+        "--use-distributed-optimizer",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        "--num-distributed-optimizer-instances",
+        "--data-parallel-sharding-strategy",
+        "--use-megatron-fsdp",
+    ),
+    "optimizer": (
+        "--optimizer",
+        "--optimizer-cpu-offload",
+        "--use-precision-aware-optimizer",
+        "--exp-avg-dtype",
+        "--exp-avg-sq-dtype",
+    ),
+    "checkpoint": ("--ckpt-format",),
+}
+"""Arguments that are no fields of the model's provider."""
+
+OTHER_NAMES = {
+    "--norm-epsilon": "layernorm_epsilon",
+    "--num-experts": "num_moe_experts",
+    "--apply-layernorm-1p": "layernorm_zero_centered_gamma",
+    "--decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
+    "--rotary-seq-len-interpolation-factor": "seq_len_interpolation_factor",
+    "--te-rng-tracker": "use_te_rng_tracker",
+    "--use-rope-scaling": "rope_scaling",
+    "--yarn-beta-fast": "beta_fast",
+    "--yarn-beta-slow": "beta_slow",
+    "--yarn-original-max-position-embeddings": "original_max_position_embeddings",
+}
+OFF = {
+    "--disable-bias-linear": "add_bias_linear",
+    "--untie-embeddings-and-output-weights": "share_embeddings_and_output_weights",
+    "--no-bias-gelu-fusion": "bias_activation_fusion",
+    "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
+    "--no-overlap-p2p-communication": "overlap_p2p_comm",
+}
+"""Flags that switch a field off, which is on without them."""
+ON_WITHOUT = (
+    "ddp.use_distributed_optimizer",
+    "ddp.overlap_grad_reduce",
+    "ddp.overlap_param_gather",
+    "model.cross_entropy_loss_fusion",
+)
+"""Switches that Megatron Bridge has on and Megatron-LM off where nobody speaks of them."""
+ACTIVATIONS = {
+    "--swiglu": ("F.silu", True),
+    "--quick-geglu": ("quick_gelu", True),
+    "--squared-relu": ("squared_relu", False),
+}
+"""The activation function, and whether the layer is gated."""
+SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-attention-mask-in-dataloader")
+"""What follows from other fields, or is so in every recipe."""
+MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
+
+
+class Code(str):
+    """A value that is an expression of Python."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+Fields = dict[str, object]
+
+
+def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
+    """``sartor_recipe.py`` and ``launch.sh``. Raises `InputError` for what Megatron Bridge cannot do."""
+    release_of(KIND, version)
+    if job.recipe not in MIXED:
+        raise _refuse("recipe", job.recipe.value, "has no such mixed precision", ", ".join(r.value for r in MIXED))
+    if int(job.shape.learned_positions) not in (0, job.seq_len):
+        why = f"learns as many positions as a sequence has tokens; the model has {int(job.shape.learned_positions)}"
+        raise _refuse("seq_len", job.seq_len, why, str(int(job.shape.learned_positions)))
+    plan, groups, notes = megatron_groups(job, plan)
+    found = _fields([words for group in groups.values() for words in group])
+    reduced = any(words[0] == "--grad-reduce-in-bf16" for group in groups.values() for words in group)
+    about = f"Megatron Bridge: {job.shape.name or 'a model'} on {plan.num_devices} devices"
+    text = _recipe_text(about, found, MIXED[job.recipe], reduced)
+    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
+    script = script_text(
+        about=about,
+        launcher="torchrun",
+        nodes=nodes,
+        local=local,
+        script='"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/sartor_recipe.py"',
+        groups={},
+        notes=(*notes, "set data, tokenizer, learning rate and checkpoints in the recipe"),
+    )
+    files = (
+        LaunchFile(name="sartor_recipe.py", text=text),
+        LaunchFile(name="launch.sh", text=script, executable=True),
+    )
+    return LaunchFiles(kind=KIND, files=files, notes=tuple(notes))
+
+
+def _fields(arguments: list[Argument]) -> Fields:
+    """Fields of a recipe's sections by path, from Megatron-LM's arguments."""
+    out: Fields = dict.fromkeys(ON_WITHOUT, False)
+    out |= {"model.should_pad_vocab": True}
+    for flag, *values in arguments:
+        if flag in (*SILENT, *PRECISION, "--grad-reduce-in-bf16"):
+            continue
+        if flag == "--openai-gelu" or (flag == "--transformer-impl" and values == ["local"]):
+            raise _refuse(flag, " ".join(values) or "on", "has no field for it", "leave it out")
+        out |= dict(_said(flag, values))
+    if out.get("ddp.use_megatron_fsdp"):
+        out["dist.use_megatron_fsdp"] = True
+    out["optimizer.use_distributed_optimizer"] = out["ddp.use_distributed_optimizer"]
+    return out
+
+
+def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
+    if flag in ACTIVATIONS:
+        function, gated = ACTIVATIONS[flag]
+        yield "model.activation_func", Code(function)
+        if gated:
+            yield "model.gated_linear_unit", True
+    elif flag in OFF:
+        yield f"model.{OFF[flag]}", False
+    elif flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
+        yield _path(flag), Code(MOMENTS[values[0]])
+    elif flag == "--tp-comm-overlap":
+        yield "comm_overlap", Code("CommOverlapConfig(tp_comm_overlap=True)")
+    elif flag == "--attention-backend":
+        yield _path(flag), Code(f"AttnBackend.{values[0]}")
+    elif flag == "--recompute-modules":
+        yield _path(flag), values
+    elif flag == "--window-size":
+        yield _path(flag), tuple(int(each) for each in values[0].split(","))
+    elif flag == "--seq-length":
+        yield "model.seq_length", int(values[0])
+        yield "dataset.seq_length", int(values[0])
+    else:
+        yield _path(flag), _value(values)
+
+
+def _path(flag: str) -> str:
+    section = next((name for name, flags in SECTIONS.items() if flag in flags), "model")
+    return f"{section}.{OTHER_NAMES.get(flag, flag[2:].replace('-', '_'))}"
+
+
+def _value(values: list[str]) -> object:
+    """``[0]*3+[1]*58`` stays the expression it is."""
+    if not values:
+        return True
+    text = values[0]
+    if text.startswith("(["):
+        return Code(text)
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _recipe_text(about: str, found: Fields, mixed: str, reduced: bool) -> str:
+    latent = "model.multi_latent_attention" in found
+    provider, module = ("MLAModelProvider", "mla_provider") if latent else ("GPTModelProvider", "gpt_provider")
+    model = {path.partition(".")[2]: value for path, value in found.items() if path.startswith("model.")}
+    rest = {path: value for path, value in found.items() if not path.startswith("model.")}
+    activation = str(model.get("activation_func", ""))
+    lines = [
+        f'"""{about}. Written by sartor plan --write."""',
+        "",
+        *(["import torch"] if any(isinstance(v, Code) and "torch." in v for v in rest.values()) else []),
+        *(["import torch.nn.functional as F"] if activation.startswith("F.") else []),
+        "from megatron.core.transformer.enums import AttnBackend",
+        *([f"from megatron.core.activations import {activation}"] if activation and "." not in activation else []),
+        "",
+        f"from megatron.bridge.models.{module} import {provider}",
+        "from megatron.bridge.recipes.common import _pretrain_common",
+        "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+        "from megatron.bridge.training.gpt_step import forward_step",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+        "from megatron.bridge.training.pretrain import pretrain",
+        "",
+        "",
+        "def sartor_pretrain_config():",
+        "    config = _pretrain_common()",
+        f"    config.model = {provider}(",
+        *(f"        {name}={value!r}," for name, value in model.items()),
+        "    )",
+        f"    config.mixed_precision = get_mixed_precision_config({mixed!r})",
+        f"    config.mixed_precision.grad_reduce_in_fp32 = {not reduced}",
+        f"    config.ddp.grad_reduce_in_fp32 = {not reduced}",
+        *(f"    config.{path} = {value!r}" for path, value in rest.items()),
+        "    return config",
+        "",
+        "",
+        'if __name__ == "__main__":',
+        "    pretrain(config=sartor_pretrain_config(), forward_step_func=forward_step)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_bridge(text: str, name: str, command: Command | None, num_devices: int = 0) -> LaunchReading:
+    """The model, job and plan of a recipe: assignments to ``config`` (or ``cfg``) and what its model's provider is
+    called with. Raises `InputError`."""
+    found, notes = _read_fields(text, name)
+    if "model.num_layers" not in found:
+        must = "must give the model by a provider with its sizes (GPTModelProvider(num_layers=...))"
+        raise InputError("launch", printable(name), must)
+    arguments, unknown = _arguments(found)
+    devices = command.num_devices if command else 0
+    reading = read_megatron(Command(launcher=(), program="", arguments=arguments, num_devices=devices), num_devices)
+    given = reading.parts.trainer
+    switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "grad_dtype", "grad_fusion", "fused_loss")
+    kept = {field: getattr(given, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")}
+    return replace(
+        reading,
+        kind=KIND,
+        parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, **kept)),
+        unknown=(*unknown, *reading.unknown),
+        assumptions=(*notes, *reading.assumptions),
+    )
+
+
+def _read_fields(text: str, name: str) -> tuple[Fields, list[str]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
+    found: Fields = {}
+    notes: list[str] = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
+            continue
+        path = ast.unparse(node.targets[0]).partition(".")[2]
+        if path == "model" and isinstance(node.value, ast.Call):
+            found |= {f"model.{k.arg}": _read(k.value) for k in node.value.keywords if k.arg}
+        elif path and isinstance(node.targets[0], ast.Attribute):
+            found[path] = _read(node.value)
+    return found, notes
+
+
+def _read(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return Code(ast.unparse(node).replace(" ", ""))
+
+
+def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
+    """Megatron-LM's arguments of a recipe, and the fields that have none."""
+    words: list[str] = ["--max-position-embeddings", str(found.get("model.seq_length", 4096))]
+    words += _precision(found)
+    if found.get("model.num_query_groups"):
+        words.append("--group-query-attention")
+    gated, function = bool(found.get("model.gated_linear_unit")), str(found.get("model.activation_func", "F.gelu"))
+    shorter = {name.rpartition(".")[2]: flag for flag, (name, is_gated) in ACTIVATIONS.items() if is_gated == gated}
+    if flag := shorter.get(function.rpartition(".")[2]):
+        words.append(flag)
+    flags = {path: flag for flag, path in _known().items()}
+    off = {f"model.{field}": flag for flag, field in OFF.items()}
+    done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
+    unknown = []
+    for path, value in {**dict.fromkeys(ON_WITHOUT, True), **found}.items():
+        if path in done or path.startswith(("mixed_precision", "dist.", "optimizer.use_dist", "ddp.grad_reduce")):
+            continue
+        if path in off:
+            words += [] if value else [off[path]]
+        elif path == "comm_overlap":
+            words += ["--tp-comm-overlap"] if "tp_comm_overlap=True" in str(value) else []
+        elif path in flags:
+            words += _words(flags[path], value)
+        elif path.startswith(("model.", "train.", "ddp.", "optimizer.")):
+            words += _words("--" + path.partition(".")[2].replace("_", "-"), value)
+        else:
+            unknown.append(path)
+    return tuple(words), unknown
+
+
+def _known() -> Mapping[str, str]:
+    """Paths of fields by their arguments, of those whose names differ."""
+    return {flag: _path(flag) for flag in (*OTHER_NAMES, *(f for flags in SECTIONS.values() for f in flags))}
+
+
+def _precision(found: Fields) -> list[str]:
+    from sartor.launch.megatron import PRECISION as ARGUMENTS
+
+    said = str(found.get("mixed_precision", "bf16_mixed")).replace("-", "_")
+    recipe = next((recipe for recipe, name in reversed(MIXED.items()) if name in said), Recipe.BF16)
+    words = [word for argument in ARGUMENTS[recipe] for word in argument]
+    wide = found.get("mixed_precision.grad_reduce_in_fp32", found.get("ddp.grad_reduce_in_fp32", True))
+    return [*words, *([] if wide else ["--grad-reduce-in-bf16"])]
+
+
+def _words(flag: str, value: object) -> list[str]:
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, Code) and value.startswith("torch."):
+        return [flag, next((word for word, name in MOMENTS.items() if name == value), "fp32")]
+    if isinstance(value, Code) and value.startswith("AttnBackend."):
+        return [flag, value.partition(".")[2]]
+    if isinstance(value, tuple):
+        return [flag, ",".join(map(str, value))]
+    if isinstance(value, list) and flag == "--moe-layer-freq":
+        return [flag, f"({'+'.join(f'[{each}]' for each in value)})"]
+    if isinstance(value, list):
+        return [flag, *map(str, value)]
+    return [flag, str(value)]

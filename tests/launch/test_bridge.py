@@ -1,0 +1,139 @@
+"""Recipes of Megatron Bridge: written with fields that its wheels have, read back as the plan and model they were."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.launch.files import launch_files, read_launch, save_files
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Recipe, Recompute, RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.zoo import load_model
+from sartor.operators import DType
+from sartor.step.question import training_job
+from sartor.step.step import step
+
+CLUSTER = load_cluster("dgx-h100")
+MODELS = ("llama-3-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b")
+SHAPED = TrainingPlan(
+    dims=ParallelDims(tp=2, pp=2, dp=16, cp=1), num_microbatches=4, zero_stage=1, recompute=Recompute.FULL
+)
+
+
+def job_of(model: str, **changes: object) -> TrainingJob:
+    made, _ = training_job(
+        load_model(model), CLUSTER.gpus, global_batch_size=64, seq_len=2048, framework="megatron-bridge"
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def case(model: str) -> tuple[TrainingJob, TrainingPlan]:
+    job = job_of(model)
+    return job, replace(SHAPED, dims=replace(SHAPED.dims, ep=4)) if job.shape.moe_ffn else SHAPED
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_recipe_is_read_back_as_the_model_and_plan_it_was_written_for(model: str, tmp_path: Path) -> None:
+    job, plan = case(model)
+    save_files(launch_files("megatron-bridge", job, plan, CLUSTER), tmp_path)
+    save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path / "script")
+    script = read_launch(tmp_path / "script")
+    for file in (tmp_path, tmp_path / "sartor_recipe.py"):
+        reading = read_launch(file, num_devices=64)
+        back = reading.job()
+        assert not reading.unknown
+        assert script.shape
+        assert back.shape == replace(script.shape, max_positions=2048)  # a recipe has those of its sequences alone
+        assert float(step(back, reading.plan, CLUSTER).step_s) == float(step(job, plan, CLUSTER).step_s)
+
+
+CASES = {
+    "fp8": {"recipe": Recipe.FP8_CURRENT},
+    "mxfp8": {"recipe": Recipe.MXFP8},
+    "moments": {"moments_dtype": DType.BF16},
+    "modules": {"recompute_modules": frozenset({RecomputeModule.LAYERNORM, RecomputeModule.MLP})},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_job_switches_is_in_the_recipe(name: str, tmp_path: Path) -> None:
+    job, plan = job_of("llama-3-8b", **CASES[name]), replace(SHAPED, recompute=Recompute.SELECTIVE)
+    save_files(launch_files("megatron-bridge", job, plan, CLUSTER), tmp_path)
+    back = read_launch(tmp_path).job()
+    assert {field: getattr(back, field) for field in CASES[name]} == CASES[name]
+
+
+def test_a_recipe_of_ones_own_keeps_what_megatron_bridge_has_on_without_asking(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from megatron.bridge.models.gpt_provider import GPTModelProvider\n"
+        "def mine():\n    cfg = _pretrain_common()\n"
+        "    cfg.model = GPTModelProvider(num_layers=32, hidden_size=4096, num_attention_heads=32,\n"
+        "        ffn_hidden_size=16384, seq_length=2048, vocab_size=32000)\n"
+        "    cfg.model.tensor_model_parallel_size = 2\n    cfg.train.global_batch_size = 32\n"
+        "    cfg.mixed_precision = 'bf16_with_mxfp8_mixed'\n    return cfg\n"
+    )
+    reading = read_launch(tmp_path / "mine.py", num_devices=8)
+    assert (int(reading.plan.dims.tp), int(reading.plan.dims.dp), reading.plan.zero_stage) == (2, 4, 1)
+    assert reading.parts.recipe is Recipe.MXFP8
+    with pytest.raises(InputError, match="num_devices"):
+        read_launch(tmp_path / "mine.py")
+
+
+def test_learned_positions_other_than_the_sequences_are_refused() -> None:
+    job = replace(job_of("gpt3-175b"), seq_len=1024)
+    with pytest.raises(InputError, match="learns as many positions as a sequence has tokens; the model has 2048"):
+        launch_files("megatron-bridge", job, SHAPED, CLUSTER)
+
+
+# -- the wheels ---------------------------------------------------------------------------------------------------
+
+
+def fields_of(folder: Path, file: str, name: str) -> set[str]:
+    tree = ast.parse((folder / file).read_text())
+    found = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name)
+    return {n.target.id for n in found.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+
+
+@pytest.mark.slow
+def test_every_field_of_a_recipe_is_one_of_the_wheels_dataclasses(tmp_path: Path) -> None:
+    """Megatron Bridge imports Transformer Engine and CUDA, so that its classes are read, not run."""
+    for wheel in ("megatron-bridge==0.3.1", "megatron-core==0.16.1"):
+        get = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path), wheel]
+        if subprocess.run(get, capture_output=True, check=False).returncode:
+            pytest.skip(f"{wheel} cannot be downloaded here: no package index")
+    for path in tmp_path.glob("*.whl"):
+        zipfile.ZipFile(path).extractall(tmp_path)
+    core, bridge = "megatron/core/", "megatron/bridge/"
+    known = {
+        "model": fields_of(tmp_path, core + "transformer/transformer_config.py", "TransformerConfig")
+        | fields_of(tmp_path, core + "transformer/transformer_config.py", "MLATransformerConfig")
+        | fields_of(tmp_path, core + "model_parallel_config.py", "ModelParallelConfig")
+        | fields_of(tmp_path, bridge + "models/gpt_provider.py", "GPTModelProvider"),
+        "ddp": fields_of(
+            tmp_path, core + "distributed/distributed_data_parallel_config.py", "DistributedDataParallelConfig"
+        ),
+        "optimizer": fields_of(tmp_path, core + "optimizer/optimizer_config.py", "OptimizerConfig"),
+        "train": fields_of(tmp_path, bridge + "training/config.py", "TrainingConfig"),
+        "checkpoint": fields_of(tmp_path, bridge + "training/config.py", "CheckpointConfig"),
+        "dist": fields_of(tmp_path, bridge + "training/config.py", "DistributedInitConfig"),
+        "mixed_precision": fields_of(tmp_path, bridge + "training/mixed_precision.py", "MixedPrecisionConfig"),
+        "dataset": {"seq_length"},
+    }
+    for model in MODELS:
+        job, plan = case(model)
+        text = launch_files("megatron-bridge", job, plan, CLUSTER).files[0].text
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.keywords:
+                names = {k.arg for k in node.value.keywords}
+                assert names <= known["model"] | {"tp_comm_overlap"}, model
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).count(".") == 2:
+                _, section, field = ast.unparse(node.targets[0]).split(".")
+                assert field in known[section], (model, section, field)
