@@ -95,7 +95,7 @@ def test_coarser_experts_are_advised_only_when_asked_for() -> None:
         search_shapes(workload, [load_gpu("h100_sxm")], ParallelDims(ep=8), free=free)
         for free in ((), ("experts_per_token",))
     )
-    assert any(mix.adverse and mix.gains["train"].low > 1 for mix in kept.mixes)
+    assert any(mix.quality.adverse and mix.gains["train"].low > 1 for mix in kept.mixes)
     assert not any("experts_per_token" in each.changed for each in kept.candidates)
     best = freed.candidates[0]
     assert best.num_fields >= 3  # experts, top-k and width count each

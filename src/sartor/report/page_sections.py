@@ -17,8 +17,8 @@ from sartor.report.table_advice import (
     WORSE,
     fix_text,
     gain_in,
-    mix_evidence,
     position,
+    quality_word,
     shown_mixes,
     with_candidate,
 )
@@ -180,7 +180,7 @@ def _mixes(mixes: Sequence[Mix]) -> Markup:
             *(gain_in(mix, phase) for phase in phases),
             signed_share(mix.params_change, 2),
             signed_share(mix.active_change, 2),
-            _quality(mix.quality, mix_evidence(mix)),
+            _quality(mix.quality),
         )
         for mix in shown_mixes(mixes)
     ]
@@ -196,7 +196,7 @@ def _tag(words: str) -> Markup:
     return element("span", words, class_="tag")
 
 
-def _quality(quality: Quality, words: str = "") -> Markup:
+def _quality(quality: Quality) -> Markup:
     """Every quantity with evidence on the loss, those that move first: its range and source, and how far that is
     stretched."""
     order = sorted(quality.checks, key=lambda check: not check.moved)
@@ -204,7 +204,7 @@ def _quality(quality: Quality, words: str = "") -> Markup:
         f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
     ]
     items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
-    return element("details", element("summary", words or quality.evidence.value), element("div", items))
+    return element("details", element("summary", quality_word(quality)), element("div", items))
 
 
 def _moves(check: QualityCheck) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.mixes import Mix
+    from sartor.shapes.quality import Quality
     from sartor.shapes.search import Candidate, ShapeSearch
 
 GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
@@ -128,7 +129,7 @@ def candidates_table(search: ShapeSearch) -> RenderableType:
             sure_text(float(each.confidence)),
             signed_share(float(each.params_change), 2),
             speedup_text(each.speedup),
-            each.quality.evidence.value,
+            quality_word(each.quality),
         )
     return table
 
@@ -137,9 +138,10 @@ def _legend(search: ShapeSearch) -> list[RenderableType]:
     """The meaning of the columns."""
     if not search.candidates:
         return []
+    worse = f", worse = {WORSE}" if any(each.quality.adverse for each in search.candidates) else ""
     words = (
         "gain: speedup at equal parameters and FLOPs; sure: probability of a gain; speedup: with what a smaller model "
-        f"adds; quality: {EVIDENCE_WORDS}"
+        f"adds; quality: {EVIDENCE_WORDS}{worse}"
     )
     return [Text(words, style="dim")]
 
@@ -156,7 +158,9 @@ def mixes_table(mixes: Sequence[Mix]) -> RenderableType:
     table = plain_table("change", *phases, "active", "quality")
     for mix in shown_mixes(mixes):
         cells = (gain_in(mix, phase) for phase in phases)
-        table.add_row(Text(short_change(mix.changed)), *cells, signed_share(mix.active_change, 2), mix_evidence(mix))
+        table.add_row(
+            Text(short_change(mix.changed)), *cells, signed_share(mix.active_change, 2), quality_word(mix.quality)
+        )
     return table
 
 
@@ -166,8 +170,8 @@ def gain_in(mix: Mix, phase: str) -> str:
     return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
 
 
-def mix_evidence(mix: Mix) -> str:
-    return "worse" if mix.adverse else mix.quality.evidence.value
+def quality_word(quality: Quality) -> str:
+    return "worse" if quality.adverse else quality.evidence.value
 
 
 def shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:

@@ -140,6 +140,8 @@ def _rest(candidate: Candidate) -> str:
 
 def _evidence(quality: Quality) -> str:
     """``; quality extrapolated from studies of at most 336M parameters``."""
+    if quality.adverse:
+        return "; controlled studies found such a change worse for quality"
     if quality.evidence.value == "known":
         return ""
     if quality.evidence.value == "outside":

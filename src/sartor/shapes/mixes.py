@@ -32,11 +32,6 @@ class Mix:
     gains: Mapping[str, Comparison]
     quality: Quality
 
-    @property
-    def adverse(self) -> bool:
-        """Whether controlled studies found such a change worse."""
-        return any(check.adverse for check in self.quality.moved)
-
 
 def priced_mixes(
     space: Space,

@@ -325,6 +325,11 @@ class Quality:
         """The checks of quantities that the change moves."""
         return tuple(check for check in self.checks if check.moved)
 
+    @property
+    def adverse(self) -> bool:
+        """Whether controlled studies found such a change worse."""
+        return any(check.adverse for check in self.checks)
+
 
 def quality_of(guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float) -> Quality:
     """The evidence about one candidate (scalar fields) of a model with ``num_params`` parameters."""
