@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
     from sartor.step.measured import MeasuredRun
-    from sartor.step.parts import TracePart
+    from sartor.step.parts import PricedKernels, TracePart
     from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
@@ -353,8 +353,12 @@ class TraceDiagnosis:
     """The parts worth a change, the largest gain first."""
     mfu: float
     """By the FLOPs of the operators whose sizes the trace tells; NaN where it tells none."""
+    device: str
+    """The catalogue's name of what its operators are priced on; empty where nothing is."""
+    priced: tuple[PricedKernels, ...]
+    """Matrix multiplications and attention with a prediction, most seconds first."""
     priced_share: float
-    """Share of the time of matrix multiplications and attention that has a prediction."""
+    """Of the time of all of them."""
     median_ratio: float
     """Measured over predicted time of those."""
     predicted: PricedPlan | None

@@ -149,6 +149,23 @@ def test_ranks_that_are_no_one_job_are_refused(tmp_path: Path) -> None:
         api.diagnose(tmp_path / "empty")
 
 
+def test_a_trace_of_another_model_is_said(tmp_path: Path) -> None:
+    path = write(made("", 5), tmp_path / "t.json")
+    found = api.diagnose(path, model="gpt2", num_devices=RANKS, global_batch_size=16, seq_len=512)
+    assert any("hidden_size=768" in line for line in found.warnings)
+
+
+def test_the_products_of_a_trace_are_records_for_calibrate(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    path, records, fitted = write(made("", 5), tmp_path / "t.json"), tmp_path / "r.csv", tmp_path / "c.toml"
+    assert sartor("diagnose", path, "--records", records).code == 0
+    header, *rows = records.read_text().splitlines()
+    assert header.split(",")[-4:] == ["m", "n", "k", "latency_us"]
+    assert len(rows) == 14
+    assert sartor("calibrate", records, "--out", fitted).code == 0
+    after = sartor("diagnose", path, "--calibration", fitted, "--json").body
+    assert after["median_ratio"] == pytest.approx(1.0, abs=0.1)
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the published traces of ../shared are not here")
 def test_95_percent_of_each_published_trace_is_assigned() -> None:
     for path in sorted(SHARED.glob("*.gz")):

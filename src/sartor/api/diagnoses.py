@@ -17,10 +17,12 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.operators import Gemm
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.plans.result import PricedPlan
+    from sartor.step.parts import PricedKernels
     from sartor.traces.kineto import KernelTrace
     from sartor.traces.logs.run_log import RunLog
 
@@ -189,10 +191,16 @@ def _divided(
         parts=divided.parts,
         losses=losses(divided),
         mfu=divided.mfu,
+        device="" if there is None else there.gpu.name,
+        priced=divided.priced,
         priced_share=divided.priced_share,
         median_ratio=divided.median_ratio,
         predicted=None if found is None or there is None else _priced(found, there, own),
-        warnings=(*warnings, *_missing(trace, divided.num_steps, divided.priced_share)),
+        warnings=(
+            *warnings,
+            *_missing(trace, divided.num_steps, divided.priced_share),
+            *_another_model(found, divided.priced),
+        ),
         assumptions=found.assumptions if found else (),
     )
 
@@ -243,3 +251,18 @@ def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
     elif priced < 0.5:
         said.append(f"{100 * priced:.0f}% of the time of matrix multiplications has sizes that could be priced")
     return said
+
+
+def _another_model(found: LoggedPlan | None, priced: Sequence[PricedKernels]) -> list[str]:
+    """Whether the trace is of the model that was named: its width is a length of some matrix multiplication."""
+    if found is None or not priced:
+        return []
+    width = int(found.job.shape.hidden_size)
+    lengths = {int(size) for each in priced if isinstance(each.operator, Gemm) for size in _sizes(each.operator)}
+    if not lengths or width in lengths:
+        return []
+    return [f"no matrix multiplication has hidden_size={width}: the trace looks like one of another model"]
+
+
+def _sizes(gemm: Gemm) -> tuple[int, int, int]:
+    return int(gemm.m), int(gemm.n), int(gemm.k)

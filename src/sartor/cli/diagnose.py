@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.plan import parse_fix
 from sartor.cli.plan_options import Fix, LaunchOfRun
+from sartor.errors import InputError
+
+if TYPE_CHECKING:
+    from sartor.answers import LogDiagnosis, TraceDiagnosis
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +42,17 @@ DevicesOfRun = Annotated[
 ]
 
 
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        metavar="FILE",
+        callback=o.writable,
+        help="Write the matrix multiplications of a trace as records (CSV) for `sartor calibrate`.",
+    ),
+]
+
+
 def diagnose(
     runs: Runs,
     model: ModelOfRun = None,
@@ -53,6 +68,7 @@ def diagnose(
     fix: Fix = None,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
+    records: Records = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
@@ -85,6 +101,23 @@ def diagnose(
         calibration=calibration,
     )
     body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
+    if records is not None:
+        _write_records(found, records)
     c.answer("diagnose", body, as_json=json, out=out)
     if not json:
         c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))
+
+
+def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
+    """What a trace measured of matrix multiplications."""
+    from datetime import date
+
+    from sartor.answers import TraceDiagnosis
+    from sartor.files import write_atomic
+    from sartor.report.trace_view import gemm_records
+
+    if not isinstance(found, TraceDiagnosis) or not found.priced:
+        must = "needs a trace whose matrix multiplications have sizes (record_shapes=True) and a known device"
+        raise InputError("--records", str(path), must)
+    write_atomic(path, gemm_records(found, date.today().isoformat()).encode())
+    c.say(f"wrote {path}: fit to it with sartor calibrate {path}")

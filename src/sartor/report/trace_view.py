@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.json_types import JsonDict
+from sartor.operators import Gemm
 from sartor.report.contract import plain
 from sartor.report.plan_words import plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
@@ -69,6 +70,15 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
         "losses": [part.kind.value for part in answer.losses],
         "assigned_share": 1 - answer.unknown_share,
         "unexplained_share": answer.unknown_share,
+        "operators": [
+            {
+                "name": each.name,
+                "count": each.count,
+                "time_s": each.seconds / each.count,
+                "predicted_s": each.predicted_s / each.count,
+            }
+            for each in answer.priced
+        ],
         "priced_share": answer.priced_share,
         "median_ratio": _number(answer.median_ratio),
         "warnings": list(answer.warnings),
@@ -111,6 +121,20 @@ def trace_view(answer: TraceDiagnosis) -> RenderableType:
     return Group(
         *parts, *notes("Warnings", answer.warnings), *notes("Assumed", [printable(line) for line in answer.assumptions])
     )
+
+
+def gemm_records(answer: TraceDiagnosis, date: str) -> str:
+    """The matrix multiplications of a trace, of the data type that most are of, as records for ``sartor calibrate``
+    (CSV)."""
+    lines = ["table,gpu,dtype,date,batch,m,n,k,latency_us"]
+    products = [each for each in answer.priced if isinstance(each.operator, Gemm)]
+    for each in products:
+        op = each.operator
+        if isinstance(op, Gemm) and op.dtype is products[0].operator.dtype:
+            sizes = ",".join(str(int(size)) for size in (op.batch, op.m, op.n, op.k))
+            took = 1e6 * each.seconds / each.count
+            lines.append(f"gemm,{answer.device},{op.dtype.value},{date},{sizes},{took:.3f}")
+    return "\n".join([*lines, ""])
 
 
 def _heading(answer: TraceDiagnosis) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sartor.operators import Attention, Gemm
+
 
 class PartKind(Enum):
     """Where the time of a step goes; every instant belongs to one."""
@@ -43,3 +45,26 @@ class TracePart:
     """What to change, where the part is a loss."""
     gain_s: float = 0.0
     """Seconds per step that the change would save."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKernels:
+    """All kernels of one operator and size: measured and predicted seconds of the whole span, and those with sizes
+    padded where they are ragged."""
+
+    operator: Gemm | Attention
+    seconds: float
+    predicted_s: float
+    padded_s: float
+    padded: str
+    """The padded size; empty where nothing is ragged."""
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Kind and sizes, in words."""
+        return self.operator.name
+
+    @property
+    def flops(self) -> float:
+        return self.count * float(self.operator.flops)

@@ -12,11 +12,11 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
-from sartor.operators import DType
-from sartor.step.parts import PartKind, TracePart
+from sartor.operators import DType, Gemm
+from sartor.step.parts import PartKind, PricedKernels, TracePart
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
 from sartor.traces.kineto import KernelTrace
-from sartor.traces.priced import PricedKernels, collective_seconds, priced_kernels
+from sartor.traces.priced import collective_seconds, priced_kernels
 from sartor.traces.recomputed import recomputed_kernels
 from sartor.traces.repeats import short_kernel
 from sartor.traces.timeline import Timeline, timeline
@@ -51,8 +51,10 @@ class Attributed:
     flops: float
     """Of the matrix multiplications and attention that are known by their sizes, per step."""
     mfu: float
+    priced: tuple[PricedKernels, ...]
+    """Matrix multiplications and attention whose sizes are known, so that they have a prediction."""
     priced_share: float
-    """Share of the time of matrix multiplications whose sizes are known, so that they have a prediction."""
+    """Of the time of all of them."""
     median_ratio: float
     """Measured over predicted time of those."""
 
@@ -85,6 +87,7 @@ def attribute(
         mfu=flops / step_s / float(peak_flops_per_s(gpu, DType.BF16))
         if gpu and took > KNOWN * of_products
         else float("nan"),
+        priced=priced,
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
     )
@@ -142,14 +145,14 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
     """Matrix multiplications and attention at their predicted time, what they take beyond it, and all else by kind."""
     count = seen.line.num_steps
     ragged = sum(max(each.seconds - each.padded_s, 0.0) for each in seen.priced if each.padded) / count
-    beyond = {KernelKind.MATMUL: 0.0, KernelKind.ATTENTION: 0.0}
+    beyond = {True: 0.0, False: 0.0}  # of matrix multiplications, and of attention
     for each in seen.priced:
         if not each.padded:
-            beyond[each.kind] += max(each.seconds - each.predicted_s, 0.0) / count
+            beyond[isinstance(each.operator, Gemm)] += max(each.seconds - each.predicted_s, 0.0) / count
     matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & ~seen.again)
     attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & ~seen.again)
-    yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[KernelKind.MATMUL] - ragged)
-    yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[KernelKind.ATTENTION])
+    yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[True] - ragged)
+    yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[False])
     yield _slow(seen, sum(beyond.values()))
     yield TracePart(
         kind=PartKind.SHAPE,

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sartor.hardware.alignment import alignment_of
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
+from sartor.step.parts import PricedKernels
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kineto import HostOperator, KernelTrace
 from sartor.traces.timeline import Timeline
@@ -36,22 +37,6 @@ DTYPES = {
     "Float8_e5m2": DType.FP8,
 }
 WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedKernels:
-    """All kernels of one operator and size: measured and predicted seconds of the whole span, and those with sizes
-    padded where they are ragged."""
-
-    name: str
-    kind: KernelKind
-    seconds: float
-    predicted_s: float
-    padded_s: float
-    padded: str
-    """The padded size; empty where nothing is ragged."""
-    count: int
-    flops: float
 
 
 def priced_kernels(
@@ -77,14 +62,12 @@ def priced_kernels(
     times = _times([*seconds, *(other for other, _ in others.values())], gpu, calibration)
     found = [
         PricedKernels(
-            name=each.name,
-            kind=KernelKind.MATMUL if isinstance(each, Gemm) else KernelKind.ATTENTION,
+            operator=each,
             seconds=seconds[each],
             predicted_s=counts[each] * times[i],
             padded_s=counts[each] * times[len(seconds) + i],
             padded=others[each][1],
             count=counts[each],
-            flops=counts[each] * float(each.flops),
         )
         for i, each in enumerate(seconds)
         if times[i] > 0
