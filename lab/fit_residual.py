@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -78,6 +77,8 @@ class Rows:
 
 
 def main(shared: Path, wanted: list[str]) -> None:
+    import torch
+
     torch.set_num_threads(1)
     OUT.mkdir(exist_ok=True)
     table = {key: dict(value) for key, value in residual_records().items()}
@@ -86,7 +87,7 @@ def main(shared: Path, wanted: list[str]) -> None:
         gpu, what = name.rsplit(".", 1)
         rows = rows_of(shared, gpu, what, gpu)
         trials[name] = fit(gpu, rows, ~rows.held_out)
-        table[name] = record_of(gpu, what, rows, trials[name])
+        table[name] = record_of(gpu, what, rows, predict(trials[name], rows))
         save(name, fit(gpu, rows, np.ones_like(rows.held_out)))
         write(table)
         print(name, "formula", table[name]["formula"], "residual", table[name]["held_out"], flush=True)
@@ -97,6 +98,8 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 def cover(shared: Path, wanted: list[str]) -> None:
     """Coverage alone, of fits that were made before it was recorded: their trial again, which sees the same rows."""
+    import torch
+
     torch.set_num_threads(1)
     lacking = [name for name, record in residual_records().items() if "coverage" not in record and "moe" not in name]
     for name in wanted or lacking:
@@ -111,19 +114,19 @@ def cover(shared: Path, wanted: list[str]) -> None:
         print(name, found, flush=True)
 
 
-def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any]:
-    held, time_s, target = rows.held_out, predict(trial, rows), np.log(rows.seconds / rows.formula_s)
+def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
+    held, target, part = rows.held_out, np.log(rows.seconds / rows.formula_s), what.partition(".")[0]
     least, most = np.quantile(target, [0.001, 0.999])
     return {
         "gpu": gpu,
-        **({"part": what} if what in PARTS else {"dtype": what}),
+        **({"part": what} if part in PARTS else {"dtype": what}),
         "fingerprint": fingerprint(rows.coefficients),
         "source": rows.source,
         "date": datetime.date.today().isoformat(),
         "rows": len(rows.sizes),
         "formula": errors(rows.formula_s, rows, held),
         "held_out": errors(time_s, rows, held),
-        "fitted_on": errors(time_s, rows, ~held),
+        **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
         "coverage": coverage(time_s, rows),
         "least": round(float(least), 4),
         "most": round(float(most), 4),
@@ -132,7 +135,7 @@ def record_of(gpu: str, what: str, rows: Rows, trial: Residual) -> dict[str, Any
         **{
             f"kin_{key}": round(factor * value, 4)
             for factor, (key, value) in zip(
-                KIN.get(what, (2.0, 2.0)), sigma_pair("", time_s, rows, held).items(), strict=True
+                KIN.get(part, (2.0, 2.0)), sigma_pair("", time_s, rows, held).items(), strict=True
             )
         },
     }
@@ -148,8 +151,9 @@ def windows_of(sizes: pd.DataFrame) -> Any:
 
 def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
     """Rows of ``gpu`` seen with the coefficients of ``owner``: its shares and seconds, the gpu's own datasheet."""
-    if what in PARTS:
-        return attention_rows(shared, gpu, what, owner)
+    part, _, framework = what.partition(".")
+    if part in PARTS:
+        return attention_rows(shared, gpu, part, owner, framework)
     return gemm_rows(shared, gpu, DType(what), owner)
 
 
@@ -190,11 +194,12 @@ def job_of(shared: Path, gpu: str, dtype: DType) -> Any:
 KEYS = ["batch", "heads", "kv_heads", "head_dim", "window", "seq_q", "seq_kv"]
 
 
-def attention_rows(shared: Path, gpu: str, part: str, owner: str) -> Rows:
-    """One target per shape, the median over frameworks and versions of rows with flag 0. Whole curves (what is left
-    when the sequence is taken out) are held out, by lab/fit_kernels.py's hash."""
+def attention_rows(shared: Path, gpu: str, part: str, owner: str, framework: str = "") -> Rows:
+    """One target per shape, the median over versions of rows with flag 0, and over frameworks where none is named.
+    Whole curves (what is left when the sequence is taken out) are held out, by lab/fit_kernels.py's hash."""
     table = attention_table(shared)
     table = table[(table.gpu == gpu) & (table.phase == part)]
+    table = table[table.framework == framework] if framework else table
     rows = table.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
     fits = rows.seq_kv > 1 if part == "generation" else rows.seq_q >= SHORTEST
     rows = rows[fits].reset_index(drop=True)
@@ -214,13 +219,13 @@ def attention_rows(shared: Path, gpu: str, part: str, owner: str) -> Rows:
         large=(1.0 * rows.batch * rows.heads * rows.seq_q * rows.seq_kv >= 1e6).to_numpy(),
         launch_s=launch_of(part, c),
         coefficients=c,
-        source=f"data/measured/attention.parquet {AIC}, {gpu} {part}",
+        source=f"data/measured/attention.parquet {AIC}, {gpu} {part} {framework}".rstrip(),
     )
 
 
 @cache
 def attention_table(shared: Path) -> pd.DataFrame:
-    columns = ["gpu", "phase", *KEYS, "latency_us", "flag"]
+    columns = ["gpu", "phase", "framework", *KEYS, "latency_us", "flag"]
     table = pd.read_parquet(shared / "data" / "measured" / "attention.parquet", columns=columns)
     return table[table.flag == 0]
 
@@ -228,6 +233,8 @@ def attention_table(shared: Path) -> pd.DataFrame:
 def trained(z: Any, goal: Any, width: int, epochs: int, more: Sequence[tuple[Any, Any]] = ()) -> Any:
     """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small.
     Each pass sees one of the sets of ``more`` rows beside those given."""
+    import torch
+
     parts: list[Any] = []
     for a, b in pairwise([z.shape[1], *[width] * LAYERS]):
         parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
@@ -254,6 +261,8 @@ def trained(z: Any, goal: Any, width: int, epochs: int, more: Sequence[tuple[Any
 
 def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     """Least absolute error (rounded off below 2%) of ln(measured / formula)."""
+    import torch
+
     torch.manual_seed(0)
     x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
@@ -297,6 +306,8 @@ LEAST_BETWEEN = 17
 def between(rows: Rows, where: Any) -> list[tuple[Any, Any]]:
     """GEMMs between the values of m that tables share: features, and ln(measured / formula) interpolated between the
     two measured ones of the same weights. Fitted on tables alone, a network fills the gaps with noise."""
+    import torch
+
     if rows.features_of is None:
         return []
     sizes = rows.sizes[where].assign(goal=np.log(rows.seconds / rows.formula_s)[where]).sort_values(["n", "k", "m"])

@@ -55,7 +55,8 @@ def _kernels(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]
         yield _error(gpu, "memory-bound", "", provenance["memory_bound"]["held_out"])
     if "grouped" in provenance:
         yield _kernel_known(gpu, provenance, learned)
-        yield _error(gpu, "MoE", "unknown", learned.get(f"{gpu}.moe", provenance["grouped"])["held_out"])
+        if "grouped_families" in provenance:
+            yield _error(gpu, "MoE", "unknown", learned.get(f"{gpu}.moe", provenance["grouped"])["held_out"])
     if "collective" in provenance:
         yield _error(gpu, "collectives", "", provenance["collective"]["held_out"])
 
@@ -63,7 +64,8 @@ def _kernels(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]
 def _kernel_known(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]) -> HeldOut:
     """The mean over kernel families, weighted by their rows."""
     records = [record for name, record in learned.items() if name.startswith(f"{gpu}.moe.")]
-    held = [record["held_out"] for record in records or provenance["grouped_families"].values()]
+    families = records or [*provenance.get("grouped_families", {"": provenance["grouped"]}).values()]
+    held = [record["held_out"] for record in families]
     rows = sum(each["rows"] for each in held)
     mean = {key: sum(each["rows"] * each[key] for each in held) / rows for key in ("mape", "median")}
     return _error(gpu, "MoE", "kernel known", mean)

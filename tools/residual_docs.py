@@ -22,7 +22,9 @@ KINDS = {
     "bf16": "GEMM bf16", "fp8": "GEMM fp8", "fp8_block": "GEMM fp8, block-scaled", "nvfp4": "GEMM nvfp4",
     "int8": "GEMM int8", "int8_wo": "GEMM int8 weights only", "int4_wo": "GEMM int4 weights only",
     "fp32": "GEMM fp32", "context": "attention, prefill", "generation": "attention, decode",
-    "encoder": "attention, encoder", "moe.": "MoE layers, kernel known", "moe": "MoE layers, kernel unknown",
+    "encoder": "attention, encoder", "context.": "attention, prefill, framework known",
+    "generation.": "attention, decode, framework known", "encoder.": "attention, encoder, framework known",
+    "moe.": "MoE layers, kernel known", "moe": "MoE layers, kernel unknown",
 }  # fmt: skip
 
 
@@ -52,8 +54,8 @@ def summary() -> Iterator[str]:
 
 
 def _kind(key: str) -> str:
-    kind = key.partition(".")[2]
-    return "moe." if kind.startswith("moe.") else kind
+    kind, dot, _ = key.partition(".")[2].partition(".")
+    return kind + dot
 
 
 def tables() -> Iterator[str]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.grouped import grouped_columns, grouped_features, walked_rows
-from sartor.cost.gpu.grouped import NARROW_LOG_SIGMA, grouped_cost, grouped_terms
+from sartor.cost.cost import Source
+from sartor.cost.gpu.grouped import NOBODY_MEASURED, grouped_cost, grouped_terms
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, GroupedGemm
 
@@ -68,7 +69,19 @@ def test_narrow_experts_are_faster_than_wide_ones_and_less_certain(dtype: DType)
     wide = grouped_cost(EXPERTS, B200, calibration)
     narrow = grouped_cost(replace(EXPERTS, dtype=dtype), B200, calibration)
     assert EXPERTS.flops / B200.peak_flops_per_s[dtype] < narrow.time_s < wide.time_s
-    assert narrow.log_sigma >= NARROW_LOG_SIGMA > wide.log_sigma
+    assert narrow.log_sigma >= NOBODY_MEASURED > wide.log_sigma
+
+
+@pytest.mark.parametrize("name", ["mi300x", "mi308x", "mi325x", "mi355x"])
+def test_experts_on_amd_are_calibrated_narrow_ones_too(name: str) -> None:
+    gpu = load_gpu(name)
+    calibration = load_calibration(gpu)
+    wide, narrow = (
+        grouped_cost(replace(EXPERTS, dtype=each), gpu, calibration) for each in (DType.BF16, DType.FP8_BLOCK)
+    )
+    assert wide.source is narrow.source is Source.CALIBRATED
+    assert narrow.time_s < wide.time_s
+    assert max(wide.log_sigma, narrow.log_sigma) < NOBODY_MEASURED / 2
 
 
 def test_devices_of_one_die_price_experts_alike() -> None:

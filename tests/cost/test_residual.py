@@ -170,9 +170,9 @@ def test_what_was_held_out_is_met_better_than_by_the_formula(key: str) -> None:
     assert 0.75 <= record.get("coverage", 0.8) <= 0.85
 
 
-def test_all_residuals_together_take_less_than_three_megabytes() -> None:
+def test_all_residuals_together_take_less_than_four_megabytes() -> None:
     folder = resources.files("sartor.cost.correction").joinpath("data").joinpath("residual")
-    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 3e6
+    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 4e6
 
 
 PREFILL = Attention(

@@ -20,6 +20,7 @@ from sartor.api.words import (
     own_calibration,
     precision_of,
     size_of,
+    with_kernels_of,
     word_of,
 )
 from sartor.cost.correction.calibration import Calibration
@@ -84,6 +85,7 @@ def ask(
     cluster: ClusterLike | None = None,
     framework: str | None = None,
     eager: bool = False,
+    kernels: str | None = None,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Question:
@@ -91,6 +93,7 @@ def ask(
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
     where neither it nor ``cluster`` says);
+    ``kernels`` is the serving framework whose attention and expert kernels run (vllm, sglang, trtllm);
     ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over the mean;
     ``headroom`` the share of memory that stays free (0.05 in training on GPUs, else 0);
     ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share
@@ -126,9 +129,12 @@ def ask(
     )
     own = own_calibration(calibration, device)
     if asked.phase is Phase.TRAIN:
+        if kernels is not None:
+            must = "names the serving framework, so it applies to inference; this is phase=train"
+            raise InputError("kernels", kernels, must, "framework, for the trainer")
         return _training(asked, spread, where or usual_cluster(device), framework, own, eager)
     _refuse_plan(asked.phase, spread, cluster, framework)
-    return _inference(asked, spread, own, eager)
+    return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
 
 
 def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | None, Gpu]:

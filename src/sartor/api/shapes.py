@@ -13,20 +13,21 @@ from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
 from sartor.api.words import (
     GpuLike,
     device_of,
+    kernels_measured,
     own_calibration,
     precision_of,
     refuse_on_a_chip,
     size_of,
     word_of,
 )
-from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import ANY, Clock, load_calibration
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
-from sartor.model.workload import Phase
+from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part
 from sartor.plans.search import HeldPlan
 from sartor.read.graph_json import not_traced
@@ -68,7 +69,7 @@ def answer_question(question: Question) -> ModelEstimate:
 
 def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
-    factor = question.reading.interval_factor
+    factor, question = question.reading.interval_factor, _of_any_framework(question)
     found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
     served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
     return ModelEstimate(
@@ -78,6 +79,18 @@ def _one_pass(question: Question) -> ModelEstimate:
         layer_time_s=_layer_s(question, found),
         serving=served,
     )
+
+
+def _of_any_framework(question: Question) -> Question:
+    """Where nobody said whose kernels run, with an interval that covers all, and what would narrow it."""
+    if question.gpu.accelerator is not None:
+        return question
+    known = question.calibration or load_calibration(question.gpu)
+    frameworks = dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known))
+    if known.kernels or not frameworks or question.workload.attention_kernel is not AttentionKernel.FLASH:
+        return question
+    note = f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(frameworks)} narrows them"
+    return replace(question, calibration=known.with_kernels(ANY), assumptions=(*question.assumptions, note))
 
 
 def _layer_s(question: Question, found: Estimate) -> Floats:

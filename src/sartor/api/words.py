@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Sequence
 from enum import Enum
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from sartor.cost.chip.buildable import faults
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.attention import frameworks_of
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
@@ -43,6 +45,25 @@ def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
     if path is not None:
         refuse_on_a_chip(gpu, "calibration", str(path), "a calibration file adds measurements of a GPU")
     return None if path is None else load_own_calibration(path, gpu)
+
+
+def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> Calibration | None:
+    """What is known of a device where the kernels of a serving framework run. Raises ``InputError``."""
+    if kernels is None:
+        return own
+    refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
+    known = own or load_calibration(gpu)
+    names = kernels_measured(known)
+    if kernels not in names:
+        nearest = difflib.get_close_matches(kernels.lower(), names, n=1, cutoff=0.4)
+        must = f"must be a framework whose kernels were measured on {gpu.name}: {', '.join(names) or 'there is none'}"
+        raise InputError("kernels", kernels, must, nearest[0] if nearest else "")
+    return known.with_kernels(kernels)
+
+
+def kernels_measured(known: Calibration) -> tuple[str, ...]:
+    """Frameworks whose attention kernels were measured on a device, and families of their grouped kernels."""
+    return tuple(dict.fromkeys((*frameworks_of(known), *known.grouped_families)))
 
 
 def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:

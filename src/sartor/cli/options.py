@@ -196,6 +196,15 @@ Eager = Annotated[
         "collective by itself.",
     ),
 ]
+Kernels = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        metavar="FRAMEWORK",
+        help="In inference: the serving framework whose attention and MoE kernels run: vllm, sglang, trtllm, or one "
+        "family of them (sglang_triton). [default: unknown; the interval covers all]",
+    ),
+]
 Clock = Annotated[
     str,
     typer.Option(

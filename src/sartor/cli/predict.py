@@ -59,6 +59,7 @@ def estimate(
     headroom: o.Headroom = None,
     set_: o.SetField = None,
     eager: o.Eager = False,
+    kernels: o.Kernels = None,
     calibration: o.Calibration = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -97,6 +98,7 @@ def estimate(
         headroom=headroom,
         set=c.parse_sets(set_),
         eager=eager,
+        kernels=kernels,
         calibration=calibration,
     )
     c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)

@@ -51,7 +51,7 @@ class RowWork:
     cluster: Cluster | None = None
     """Whose links a collective crosses, where the row names a machine of the catalogue."""
     kernels: tuple[str, ...] = ("",)
-    """Families of grouped kernels the target is the median over; empty: not told."""
+    """Families of grouped kernels, or frameworks of attention, that the target is the median over; empty: unknown."""
     tokens: int = 0
     """Of a model's pass; 0 where the operators are no more than they are."""
 
@@ -158,7 +158,8 @@ def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
                 kv_dtype=None if kv is dtype else kv,
                 pass_=_pass(words),
             ),
-        )
+        ),
+        kernels=tuple(str(words.get("kernels", "")).split("+")),
     )
 
 

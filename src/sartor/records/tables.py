@@ -59,7 +59,7 @@ KINDS = (
         measured="latency_us",
         texts=("gpu", "dtype", "phase"),
         sizes=("batch", "heads", "kv_heads", "head_dim", "seq_q", "seq_kv"),
-        optional={"kv_dtype": "", "window": 0, "causal": "", "pass": ""},
+        optional={"kv_dtype": "", "window": 0, "causal": "", "pass": "", "framework": ""},
         groups=("gpu", "dtype", "phase"),
     ),
     TableKind(

@@ -51,13 +51,17 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         labels = coded["kernel"]
         _replace(coded, "kernel", "gated", _gated(coded["kernel"], coded["gpu"], numbers), group_by)
         families = _mapped(labels, kernel_family)
+    if kind.name == "attention":
+        families = coded["framework"]
+        if "framework" not in group_by:
+            del coded["framework"]
     keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
     order, starts = _grouped(keys, measured_s)
     first, counts = order[starts], np.diff(np.append(starts, order.size))
     median = _middle(measured_s[order], starts, counts)
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
-    if kind.name == "moe":
+    if kind.name in ("moe", "attention"):
         words["kernels"] = _together(families, order, starts)
     return Targets(
         kind=kind,

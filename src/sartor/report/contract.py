@@ -9,6 +9,7 @@ import numpy as np
 
 from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEstimate
 from sartor.cost.collective.ring import volume
+from sartor.cost.correction.calibration import ANY
 from sartor.cost.cost import Cost
 from sartor.json_types import JsonDict
 from sartor.model.workload import Phase
@@ -62,8 +63,14 @@ def workload_body(answer: ModelEstimate) -> JsonDict:
         "pp": dims.pp,
         "ep": dims.ep,
         "tokens": workload.tokens,
-        **({} if held is None else _plan_of(held)),
+        **(_plan_of(held) if held else {"kernels": _kernels_of(answer)}),
     }
+
+
+def _kernels_of(answer: ModelEstimate) -> str | None:
+    """Of inference: the framework whose kernels run, where it is known."""
+    known = answer.question.calibration
+    return known.kernels if known and known.kernels not in ("", ANY) else None
 
 
 def _plan_of(held: HeldPlan) -> JsonDict:

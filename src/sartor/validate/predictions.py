@@ -15,7 +15,7 @@ from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.price import price
+from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
@@ -228,16 +228,16 @@ def _work(kind: str, words: JsonMap, sizes: JsonMap, gpu: Gpu) -> RowWork:
 
 
 def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
-    if len(work.operators) == 1:
-        cost = cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
-        return cost.time_s, cost.log_sigma
-    graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
-    found = {
-        each: price(graph, gpu, calibration.with_kernels(each), clock=clock, details=False)
-        for each in dict.fromkeys(work.kernels)
-    }
+    found = {each: _priced(work, gpu, calibration.with_kernels(each), clock) for each in dict.fromkeys(work.kernels)}
     rows = [found[each] for each in work.kernels]
     return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
+
+
+def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost | Estimate:
+    if len(work.operators) == 1:
+        return cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
+    graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
+    return price(graph, gpu, calibration, clock=clock, details=False)
 
 
 def _bounds(work: RowWork, gpu: Gpu) -> tuple[Any, Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
-from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by
+from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
@@ -49,7 +49,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
     times, sigmas = (np.array(each, dtype=np.float64).reshape(-1) for each in (cost.time_s, cost.log_sigma))
     sizes = _sizes(op, shape)
     for part in PARTS:
-        residual = applicable(calibration, c, part)
+        residual = residual_of(calibration, part)
         if residual is None:
             continue
         where = np.flatnonzero(_runs(part, op, sizes) & windows_known(residual, sizes))
@@ -73,6 +73,32 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         return cost
     time_s, log_sigma, residual_factor = (_shaped(each, shape) for each in (times, sigmas, factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
+
+
+def residual_of(calibration: Calibration, part: str) -> Residual | None:
+    """The network of the framework's kernels; of the median of frameworks where none is named, and with an interval
+    that holds any of them where none of that name was measured (``ANY``)."""
+    framework, c = calibration.kernels.partition("_")[0], calibration.attention
+    own = applicable(calibration, c, f"{part}.{framework}") if framework else None
+    median = own or applicable(calibration, c, part)
+    if own or not framework or median is None:
+        return median
+    long, small = median.any_log_sigma, median.any_log_sigma_small
+    return replace(
+        median,
+        log_sigma=max(median.log_sigma, long),
+        log_sigma_small=max(median.log_sigma_small, small),
+        kin_log_sigma=max(median.kin_log_sigma, long),
+        kin_log_sigma_small=max(median.kin_log_sigma_small, small),
+    )
+
+
+def frameworks_of(calibration: Calibration) -> tuple[str, ...]:
+    """Frameworks whose attention kernels were measured on the device, or on one of its die."""
+    c = calibration.attention
+    known = [key.split(".") for key in residual_records()]
+    named = dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS)
+    return tuple(each for each in named if any(applicable(calibration, c, f"{part}.{each}") for part in PARTS))
 
 
 def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:

@@ -35,6 +35,9 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType
 
+ANY = "any"
+"""A framework nobody knows: the middle of all, with an interval that holds 80% of each one's kernels."""
+
 
 class Clock(Enum):
     """``BOOST``: short runs, as the measured tables. ``SUSTAINED``: long compute-bound work under a power limit."""
@@ -58,6 +61,9 @@ class Calibration:
     """Of the middle of frameworks."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
     """The same by whose kernels run."""
+    kernels: str = ""
+    """Framework whose attention and grouped kernels run, or its family of grouped ones: ``vllm``, ``sglang_triton``;
+    ``ANY``; empty for the middle of frameworks, as shapes are compared."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
@@ -88,14 +94,20 @@ class Calibration:
         return str(record.get("lender") or stands_in)
 
     def with_kernels(self, family: str = "") -> Calibration:
-        """The same with a framework family's grouped kernels (``trtllm``, ``sglang_triton``, ...) in place of the
-        middle of families; where it has none of that name, with those it has of the same library (``BUILT``); else
-        unchanged. From another die a library's are the better known: what a framework does beside them may not hold."""
+        """The same with the kernels of a framework (``vllm``) or of one of its families (``sglang_triton``).
+
+        Grouped kernels are the family's, or the framework's where it has one family; where it has none, those of the
+        same library (``BUILT``); else the middle of families. From another die a library's are the better known: what
+        a framework does beside them may not hold. Attention's are the framework's.
+        """
+        if not family:
+            return self
         alike = next((names for end, names in BUILT.items() if family.endswith(end)), ())
         near = "grouped" in self.calibrated or self.same_die
-        names = (family, *alike) if near else (*alike, family)
-        found = next((self.grouped_families[name] for name in names if name in self.grouped_families), None)
-        return replace(self, grouped=found) if found else self
+        named = [name for name in self.grouped_families if name.startswith(f"{family}_")]
+        names = ((family, *alike) if near else (*alike, family)) + tuple(named if len(named) == 1 else ())
+        found = next((self.grouped_families[name] for name in names if name in self.grouped_families), self.grouped)
+        return replace(self, grouped=found, kernels=family)
 
     def with_cold_weights(self) -> Calibration:
         """The same where no GEMM finds its weights in L2: other GEMMs' have passed through it since."""

@@ -134,6 +134,10 @@ class GroupedCoefficients:
     log_sigma: float = 0.3
     log_sigma_small: float = 0.3
     """The same of GEMMs shorter than five launches."""
+    narrow_sigma: float = 0.6
+    """The same of types of fewer than 16 bits, at least. As it is, no table held such experts: what fp8, fp8_block and
+    nvfp4 GEMMs of 40 us and more need when priced by the 16-bit fit of their device at their own peak (0.57, 0.61,
+    0.61, medians of 18 devices and types; gemm_lowbit.parquet, 2026-11-21)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

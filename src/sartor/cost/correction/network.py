@@ -78,6 +78,10 @@ class Residual:
     kin_log_sigma: float
     """The same where a device of the same die borrows coefficients and residual."""
     kin_log_sigma_small: float
+    any_log_sigma: float = 0.0
+    """Attention, where this is the network of the median: the standard deviation that holds 80% of all frameworks;
+    ``any_log_sigma_small`` of short ones."""
+    any_log_sigma_small: float = 0.0
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -175,7 +179,8 @@ def _filled(values: Array) -> Array:
 def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None:
     """The residual fitted on exactly these coefficients, whoever borrows them; None where there is none.
 
-    ``part`` names the kernel where coefficients serve several: ``context``, ``generation``, ``encoder``.
+    ``part`` names the kernel where coefficients serve several: ``context``, ``generation``, ``encoder``, and behind a
+    dot the framework where the network is of its kernels alone.
     """
     key = _keys().get((fingerprint(coefficients), part))
     return _load(key) if key else None
@@ -235,6 +240,8 @@ def _load(key: str) -> Residual:
         log_sigma_small=record["log_sigma_small"],
         kin_log_sigma=_times(record) * record["kin_log_sigma"],
         kin_log_sigma_small=_times(record) * record["kin_log_sigma_small"],
+        any_log_sigma=record.get("any_log_sigma", 0.0),
+        any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),
     )
 
@@ -242,7 +249,7 @@ def _load(key: str) -> Residual:
 def _times(record: JsonMap) -> float:
     """What a borrower's interval has to be multiplied by so that it holds 80% on devices held out (``lent.toml``)."""
     judged = (table_of("lent.toml") or {}).get("die", {})
-    key = f"residual.{record.get('part') or record.get('dtype')}"
+    key = f"residual.{record.get('part', '').partition('.')[0] or record.get('dtype')}"
     return float(judged.get(key, {}).get("times", 1.0))
 
 

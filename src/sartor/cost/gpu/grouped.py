@@ -64,20 +64,14 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
 
 
 def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
-    """Experts were measured in 16 bits. Narrower ones reach the share of their peak that the device's GEMMs of their
-    type reach of theirs over the 16-bit ones', and are as uncertain as such GEMMs priced by a 16-bit fit."""
+    """Experts of fewer than 16 bits reach the share of their peak that the device's GEMMs of their type reach of theirs
+    over the 16-bit ones', and are as uncertain as ``narrow_sigma`` says."""
     c, own, wide = calibration.grouped, calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
     if dtype.bytes >= 2 or own is None or wide is None:
         return c
     share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
-    sigmas = {name: max(getattr(c, name), NARROW_LOG_SIGMA) for name in ("log_sigma", "log_sigma_small")}
+    sigmas = {name: max(getattr(c, name), c.narrow_sigma) for name in ("log_sigma", "log_sigma_small")}
     return replace(c, efficiency=c.efficiency * min(share, 1.0), **sigmas)
-
-
-NARROW_LOG_SIGMA = 0.6
-"""Standard deviation of ln(measured / predicted) of fp8, fp8_block and nvfp4 GEMMs of 40 us and more, priced by the
-16-bit fit of their device at their own peak: 0.57, 0.61, 0.61, medians of 18 devices and types (gemm_lowbit.parquet,
-2026-11-21). No table has narrow experts."""
 
 
 def _faster(grouped: Cost, one_by_one: Cost) -> Cost:
@@ -153,6 +147,11 @@ def least_load(skew: Floats) -> Floats:
     return a
 
 
+NOBODY_MEASURED = GroupedCoefficients().narrow_sigma
+"""Narrower is the interval of narrow experts only where a fit saw some."""
+
+
 def _source(dtype: DType, calibration: Calibration) -> Source:
-    own = "grouped" in calibration.calibrated and dtype in (DType.BF16, DType.FP16)
+    measured = dtype in (DType.BF16, DType.FP16) or calibration.grouped.narrow_sigma < NOBODY_MEASURED
+    own = "grouped" in calibration.calibrated and measured
     return Source.CALIBRATED if own else Source.ANALYTIC

@@ -1,0 +1,98 @@
+"""Attention's kernels are a framework's: named, its own network prices them; unnamed, the interval covers all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sartor import api
+from sartor.cost.correction.attention import PARTS, frameworks_of, residual_of
+from sartor.cost.correction.calibration import ANY, load_calibration
+from sartor.cost.correction.network import residual_records
+from sartor.cost.gpu.attention import attention_cost
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import Attention
+from sartor.records.tables import read_table
+from sartor.records.targets import targets_of
+from sartor.validate.predictions import predict
+
+DECODE = Attention(
+    name="decode", batch=8, num_heads=32, num_kv_heads=8, seq_q=1, seq_kv=4097, head_dim=128, v_head_dim=128
+)
+MEASURED = sorted({record["gpu"] for record in residual_records().values() if "." in record.get("part", "")})
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_an_unknown_framework_s_interval_is_wider_than_named_ones_are_on_average(name: str) -> None:
+    known = load_calibration(load_gpu(name))
+    frameworks = frameworks_of(known)
+    assert frameworks == ("sglang", "trtllm", "vllm")
+    for part in PARTS:
+        unknown = residual_of(known.with_kernels(ANY), part)
+        named = [residual_of(known.with_kernels(each), part) for each in frameworks]
+        if unknown is None:
+            continue
+        assert np.mean([each.log_sigma for each in named if each]) < unknown.log_sigma
+
+
+def test_a_framework_s_families_run_its_attention_and_a_stranger_s_interval_covers_all() -> None:
+    gpu = load_gpu("h200_sxm")
+    known = load_calibration(gpu)
+    family, framework = (attention_cost(DECODE, gpu, known.with_kernels(each)) for each in ("vllm_triton", "vllm"))
+    assert family.time_s == framework.time_s
+    middle, unknown, stranger = (attention_cost(DECODE, gpu, known.with_kernels(w)) for w in ("", ANY, "nobody"))
+    assert middle.time_s == unknown.time_s == stranger.time_s
+    assert unknown.log_sigma == stranger.log_sigma > max(middle.log_sigma, framework.log_sigma)
+
+
+@pytest.mark.parametrize("framework", ["sglang", "trtllm", "vllm"])
+def test_an_entry_of_a_grid_equals_the_scalar_call_for_every_framework(framework: str) -> None:
+    gpu = load_gpu("h200_sxm")
+    known, lengths = load_calibration(gpu).with_kernels(framework), np.array([2, 500, 4097, 70000])
+    many = attention_cost(replace(DECODE, seq_kv=lengths), gpu, known)
+    for i, length in enumerate(lengths.tolist()):
+        one = attention_cost(replace(DECODE, seq_kv=length), gpu, known)
+        assert (many.time_s[i], many.log_sigma[i]) == (one.time_s, one.log_sigma)
+
+
+def test_a_gpu_of_the_same_die_runs_the_framework_s_kernels_and_another_die_s_does_not() -> None:
+    assert "vllm" in frameworks_of(load_calibration(load_gpu("h100_nvl")))
+    assert frameworks_of(load_calibration(load_gpu("l40s"))) == ()
+
+
+def test_an_estimate_takes_the_framework_and_says_that_it_would_narrow_the_interval() -> None:
+    question = {"phase": "decode", "microbatch_size": 64, "context_len": 32768}
+    unknown, named = (api.estimate("llama-3.1-8b", "h200", **question, kernels=each) for each in (None, "trtllm"))
+    assert named.high_s / named.low_s < unknown.high_s / unknown.low_s
+    assert any("kernels=sglang|trtllm|vllm" in line for line in unknown.question.assumptions)
+    assert not any("kernels=" in line for line in named.question.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"phase": "decode", "kernels": "vlm"}, "nearest: vllm"),
+        ({"phase": "decode", "kernels": "vllm", "gpu": "l40s"}, "were measured on l40s"),
+        ({"phase": "train", "kernels": "vllm"}, "applies to inference"),
+    ],
+)
+def test_a_framework_nobody_measured_is_refused_with_those_that_were(words: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        api.estimate("llama-3.1-8b", **{"gpu": "h200", **words})  # type: ignore[arg-type]
+
+
+def test_a_median_of_two_frameworks_is_predicted_as_the_median_of_both(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Two kernels of 12 and 199 us have a median of 106 that neither takes (issue 17, point 4)."""
+    head = "gpu,dtype,phase,batch,heads,kv_heads,head_dim,seq_q,seq_kv,framework,latency_us\n"
+    row = "gb300,bfloat16,encoder,1,16,16,64,1024,1024"
+    path = tmp_path / "attention.csv"
+    path.write_text(head + f"{row},sglang,150\n{row},vllm,20\n")
+    table = read_table(path)
+    together = predict(targets_of([table]))
+    apart = predict(targets_of([table], ["framework"]))
+    assert together.targets.measured_s[0] == pytest.approx(8.5e-5)
+    assert together.time_s[0] == pytest.approx(np.mean(apart.time_s))
+    assert apart.time_s[0] != apart.time_s[1]
