@@ -390,6 +390,54 @@ def test_a_plan_is_made_and_its_launch_files_are_downloaded(open_page: Callable[
     assert page.locator("#plan-fix").get_attribute("aria-invalid") == "true"
 
 
+def test_plans_are_clicked_compared_with_the_best_and_still_there_after_a_reload(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#tab-plan").click()
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('circle.pick')", 60)
+    settled(page)
+    page.locator(".row-plan").nth(1).click()
+    beside = page.locator(".beside")
+    assert page.locator(".row-plan").nth(1).inner_text() in beside.locator("thead").inner_text()
+    assert beside.locator("tbody tr").first.inner_text().startswith("step")
+    page.locator("#why-not").fill("tp=8, pp=2")
+    page.locator("#ask-why").click()
+    until(page, "/tp 8 pp 2/.test(document.querySelector('.beside').textContent)")
+    page.locator("#why-not").fill("tp=7")
+    page.locator("#ask-why").click()
+    until(page, "/tp/.test(document.querySelector('.beside .wrong')?.textContent ?? '')")
+    best = page.locator("circle.best").get_attribute("data-tip")
+    assert best.endswith(
+        f": {page.locator('.tiles dd').first.inner_text()}, {page.locator('.tiles dd').nth(4).inner_text()}"
+    )
+    page.wait_for_timeout(400)  # the address follows within a quarter of a second
+    page.reload()
+    page.wait_for_selector("#plan-headline")
+    page.go_back()
+    until(page, "document.body.dataset.view === 'shape'")
+    page.go_forward()
+    until(page, "document.body.dataset.view === 'plan' && document.querySelector('#plan-headline')")
+
+
+def test_a_search_shows_how_long_it_takes_is_cancelled_and_no_drag_waits_for_it(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#ask-model").select_option("Llama 3.1 405B")
+    settled(page)
+    page.locator("#tab-plan").click()
+    page.locator("#plan-num_devices").fill("512, 1024, 2048, 4096")
+    page.locator("#run-plan").click()
+    until(page, "/[0-9.]+ s/.test(document.querySelector('.working')?.textContent ?? '')")
+    page.locator("#tab-shape").click()
+    before = page.locator("#step-time").inner_text()
+    set_number(page, "num_layers", 100)
+    assert page.locator("#step-time").inner_text() != before  # answered while the search still runs
+    page.locator("#tab-plan").click()
+    assert page.locator(".working .cancel").count() == 1
+    page.locator(".working .cancel").click()
+    until(page, "!document.querySelector('.working')")
+    assert "Cancelled" in page.locator("#status").inner_text()
+
+
 def test_what_does_not_fit_says_what_would(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#ask-model").select_option("Llama 3.1 405B")

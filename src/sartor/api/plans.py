@@ -147,7 +147,7 @@ def _explained(
     job, own = answer.job, answer.calibration
     pricer = make_pricer(job, where, own, headroom=headroom)
     costs = tuple(_cost(job, where, each, tokens) for each in answer.searches)
-    asked = None if why_not is None else _why_not(answer.search, why_not, own)
+    asked = None if why_not is None else beside_best(answer.search, why_not, own)
     return replace(
         answer,
         cluster=where,
@@ -183,7 +183,9 @@ def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float)
     return run_cost(job, cluster, search.num_devices, (best.step_s, best.low_s, best.high_s), tokens)
 
 
-def _why_not(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
+def beside_best(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
+    """The fastest plan with the axes ``asked``, or why there is none, beside the best of a search. Raises
+    ``InputError``."""
     from sartor.plans.switches import job_choices
     from sartor.plans.why_not import why_not
 

@@ -195,11 +195,14 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
         or "one device"
         for i in range(len(points.step_s))
     ]
-    front = [(p.step_s, p.peak_bytes) for p in answer.search.front]
+    ahead = list(answer.search.front)
+    if not any(p.step_s == best.step_s and p.peak_bytes == best.peak_bytes for p in ahead):
+        ahead.append(best)  # its layers are placed unevenly: no plan of the grid
+    front = [(p.step_s, p.peak_bytes) for p in ahead]
     step = np.concatenate([points.step_s, [t for t, _ in front]])
     held = np.concatenate([points.device_bytes, [b for _, b in front]])
-    labels += [plan_words(p.plan, short=True) for p in answer.search.front]
-    tp = np.concatenate([np.asarray(rows["tp"], dtype=np.int64), [int(p.plan.dims.tp) for p in answer.search.front]])
+    labels += [plan_words(p.plan, short=True) for p in ahead]
+    tp = np.concatenate([np.asarray(rows["tp"], dtype=np.int64), [int(p.plan.dims.tp) for p in ahead]])
     leanest = min((b for _, b in front), default=best.peak_bytes)
     return PlanCloud(
         title=f"Memory against time: plans that fit need {format_bytes(leanest)} to {format_bytes(float(held.max()))}",
@@ -208,7 +211,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
         device_bytes=held.astype(np.float64),
         tp=tp.astype(np.int64),
         on_front=np.arange(len(step)) >= len(points.step_s),
-        best=int(np.argmin(step)),
+        best=len(points.step_s) + front.index((best.step_s, best.peak_bytes)),
         limit_bytes=usable_bytes(answer.cluster),
     )
 

@@ -100,6 +100,12 @@ def plan_figures(body: Body) -> Reply:
     return compact("plan_figures", figures_body(_planned(body)))
 
 
+def plan_why(body: Body) -> Reply:
+    from sartor.web.plan_view import why_body
+
+    return compact("plan_why", why_body(_planned(body), body["why_not"]))
+
+
 def plan_launch(body: Body) -> Reply:
     from sartor.web.plan_view import launch_body
 

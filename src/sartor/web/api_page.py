@@ -25,6 +25,12 @@ EXAMPLES: JsonDict = {
     "config": {"model": "llama-3.1-8b", "set": {"num_layers": 30}},
     "plan": {"model": "llama-3.1-8b", "cluster": "dgx-h100", "num_devices": 64, "global_batch_size": 512},
     "plan_figures": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
+    "plan_why": {
+        "model": "llama-3.1-8b",
+        "num_devices": 64,
+        "global_batch_size": 512,
+        "why_not": {"tp": 8, "pp": 2},
+    },
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
 }
 """An example body for each request; tests send all of them."""

@@ -24,7 +24,7 @@ MOST_POINTS = 2000
 
 def planned(body: JsonMap) -> PlanAnswer:
     """The answer of ``api.plan`` to a request. Raises ``InputError``."""
-    asked = {name: value for name, value in body.items() if name != "trainer"}
+    asked = {name: value for name, value in body.items() if name not in ("trainer", "why_not")}
     key = json.dumps(question_key(asked), sort_keys=True)
     if key not in _REMEMBERED:
         _REMEMBERED[key] = _plan(asked)
@@ -58,12 +58,12 @@ def _plan(body: JsonMap) -> PlanAnswer:
     )
 
 
-def _fix(given: JsonMap | None) -> JsonDict:
+def _fix(given: JsonMap | None, field: str = "fix") -> JsonDict:
     """Fixed axes as words, as on the command line."""
     out = {}
     for name, value in (given or {}).items():
         if isinstance(value, (dict, list)) or value is None:
-            raise InputError("fix", name, "must be a number or a word", "tp=8,pp=4")
+            raise InputError(field, name, "must be a number or a word", "tp=8,pp=4")
         out[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return out
 
@@ -74,23 +74,20 @@ def figures_body(answer: PlanAnswer) -> JsonDict:
     from sartor.report.plan_words import headline, plan_words
 
     points = plan_points(answer)
-    figures = {
-        name: record(_with_best(_fewer(each), answer) if isinstance(each, PlanCloud) else each)
-        for name, each in points.items()
-    }
+    figures = {name: record(_fewer(each) if isinstance(each, PlanCloud) else each) for name, each in points.items()}
     words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
     return {"status": answer.search.status.value, **words, "figures": plain(figures)}
 
 
 def _fewer(cloud: Any) -> Any:
-    """At most ``MOST_POINTS`` of a cloud's plans: the fastest."""
+    """At most ``MOST_POINTS`` of a cloud's plans: the fastest, and the best."""
     from dataclasses import replace
 
     import numpy as np
 
     if len(cloud.step_s) <= MOST_POINTS:
         return cloud
-    keep = np.sort(np.argsort(cloud.step_s, kind="stable")[:MOST_POINTS])
+    keep = np.union1d(np.argsort(cloud.step_s, kind="stable")[: MOST_POINTS - 1], [cloud.best])
     return replace(
         cloud,
         labels=tuple(cloud.labels[i] for i in keep),
@@ -98,32 +95,19 @@ def _fewer(cloud: Any) -> Any:
         device_bytes=cloud.device_bytes[keep],
         tp=cloud.tp[keep],
         on_front=cloud.on_front[keep],
-        best=int(np.argmin(cloud.step_s[keep])),
+        best=int(np.searchsorted(keep, cloud.best)),
     )
 
 
-def _with_best(cloud: Any, answer: PlanAnswer) -> Any:
-    """The answer's own plan among the points; a plan with placed layers is not in the grid."""
-    from dataclasses import replace
+def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
+    """Another plan beside the best one of an answer. Raises ``InputError``."""
+    from sartor.api.plans import beside_best
+    from sartor.report.plan_body import why_not_body
 
-    import numpy as np
-
-    from sartor.report.plan_words import plan_words
-
-    best = answer.best
-    assert best is not None
-    at = np.flatnonzero((cloud.step_s == best.step_s) & (cloud.device_bytes == best.peak_bytes))
-    if len(at):
-        return replace(cloud, best=int(at[0]))
-    return replace(
-        cloud,
-        labels=(*cloud.labels, plan_words(best.plan, short=True)),
-        step_s=np.append(cloud.step_s, best.step_s),
-        device_bytes=np.append(cloud.device_bytes, best.peak_bytes),
-        tp=np.append(cloud.tp, int(best.plan.dims.tp)),
-        on_front=np.append(cloud.on_front, True),
-        best=len(cloud.step_s),
-    )
+    found = beside_best(answer.search, _fix(asked, "why_not"), answer.calibration)
+    if found is None:
+        raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
+    return why_not_body(found)
 
 
 def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:

@@ -191,6 +191,18 @@ ROUTES = (
         keys=("status", "figures"),
     ),
     Route(
+        name="plan_why",
+        path="/api/plan/why",
+        summary="Why not another plan: the fastest one with given axes beside the best, term by term.",
+        fields=(
+            *PLAN,
+            table("why_not", "Axes of the other plan.", required=True, example={"tp": 8, "pp": 2}),
+        ),
+        lane=SLOW,
+        schema="plan_why",
+        keys=("asked", "plan", "reason", "terms"),
+    ),
+    Route(
         name="plan_launch",
         path="/api/plan/launch",
         summary="Launch files of the best plan.",

@@ -46,7 +46,7 @@ function show() {
 }
 
 function chooseView(name) {
-  update((s) => { s.view = name; });
+  if (name !== state.view) update((s) => { s.view = name; }, { visit: true });
 }
 
 for (const tab of tabs) {

@@ -10,6 +10,9 @@ export const BOUND = { compute: "var(--blue)", memory: "var(--orange)", network:
 export const SPENT = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
 export const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", kv_cache_bytes: "KV cache", workspace_bytes: "workspace", reserved_bytes: "allocator, context", context_bytes: "context" };
 
+/** What a device does in time: the colours of the report's timeline. */
+export const DONE = { forward: "var(--blue)", backward: "var(--green)", "weight gradient": "var(--sky)", "gather parameters": "var(--purple)", "reduce gradients": "var(--orange)", "optimizer step": "var(--vermillion)", "host and fixed costs": "var(--grey)" };
+
 /** One rem in px: figures keep their proportions where letters are larger. */
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 

@@ -2,11 +2,12 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, gantt, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, DONE, figure, gantt, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 import { clusterDialog, nameIn } from "./upload.js";
+import { worker } from "./work.js";
 
 const GIB = 2 ** 30;
 const OWN = "own", CHOSEN = "chosen";
@@ -16,9 +17,10 @@ export function planView({ banner, status }) {
   const inputs = new Map();
   const form = h("form", { class: "card form", "aria-label": "Job", onsubmit: (event) => { event.preventDefault(); run(); } });
   const results = h("div", { class: "results" });
-  const element = h("div", { class: "stack" }, form, results);
+  const progress = h("div", {}), beside = h("div", { class: "beside" }), work = worker(progress), asking = worker(beside);
+  const element = h("div", { class: "stack" }, form, progress, results);
   const openCluster = clusterDialog({ banner });
-  let asking = null, started = false;
+  let started = false, shownPlans = null;
   build();
 
   async function build() {
@@ -69,35 +71,39 @@ export function planView({ banner, status }) {
 
   function refresh() {
     for (const [name, input] of inputs) if (name === "cluster") showCluster(input); else if (!input.dataset.dirty) input.value = state.plan[name] ?? "";
+    if (state.plan.ran && !started && inputs.size) { run(); return; } // a link, or a page loaded again
     if (!started && !results.childElementCount) put(results, h("p", { class: "empty" }, "Choose a cluster, the number of devices and the batch size, and press Plan. All valid plans are priced; rejected ones are counted by reason."));
   }
 
   const number = (value) => (typeof value === "string" && /^-?\d+$/.test(value.replaceAll(/[,_ ]/g, "")) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
 
+  /** "tp=8, pp=2" as an object. */
+  const axesOf = (text) => Object.fromEntries(String(text ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
+
   function asked() {
     const p = state.plan, { model, config, name, set } = question();
     const counts = String(p.num_devices ?? "").split(",").map((x) => x.trim()).filter(Boolean).map(number);
-    const held = Object.fromEntries(String(p.fix ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
+    const held = axesOf(p.fix);
     const body = { model, config, name, set, ...(p.cluster_toml ? { cluster_toml: p.cluster_toml } : { cluster: p.cluster }), num_devices: counts.length > 1 ? counts : counts[0], global_batch_size: number(p.global_batch_size), seq_len: number(p.seq_len), dtype: p.dtype, framework: p.framework, optimizer: p.optimizer, fix: Object.keys(held).length ? held : null };
     return Object.fromEntries(Object.entries(body).filter(([, v]) => v !== null && v !== undefined && v !== ""));
   }
 
   async function run() {
     started = true;
-    asking?.abort();
-    asking = new AbortController();
-    const { signal } = asking, body = asked();
+    update((st) => { st.plan.ran = true; }, { live: true });
+    const body = asked();
     element.classList.add("waiting");
-    status("Planning …");
     try {
-      const found = await ask("/api/plan", body, { signal });
-      const drawn = await ask("/api/plan/figures", body, { signal });
+      const found = await work.run("Pricing all legal plans", (signal) => ask("/api/plan", body, { signal }));
+      if (found === null) { if (!work.busy) status("Cancelled: the result before is still shown."); return; }
       mark(null);
       banner("");
-      draw(found, drawn, body);
+      draw(found, null, body);
       status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} per step` : "Nothing fits");
+      if (!found.best) return;
+      const drawn = await work.run("Drawing", (signal) => ask("/api/plan/figures", body, { signal }));
+      if (drawn !== null) draw(found, drawn, body);
     } catch (error) {
-      if (error.name === "AbortError") return;
       if (!(error instanceof Refused)) throw error;
       const name = error.field.replace(/^--/, "").replaceAll("-", "_");
       const input = inputs.get(name) ?? (name === "cluster_toml" || state.plan.cluster_toml ? inputs.get("cluster") : null) ?? (AXES.includes(name) || name.startsWith("fix") ? inputs.get("fix") : null);
@@ -105,7 +111,7 @@ export function planView({ banner, status }) {
       banner(error.message);
       status("");
     } finally {
-      if (asking?.signal === signal) element.classList.remove("waiting");
+      if (!work.busy) element.classList.remove("waiting");
     }
   }
 
@@ -116,12 +122,14 @@ export function planView({ banner, status }) {
 
   function draw(found, drawn, body) {
     if (!found.best) { put(results, infeasible(found), whyNot(found)); return; }
-    const f = drawn.figures;
+    const f = drawn?.figures ?? {};
+    shownPlans = { found, body };
     put(results,
-      card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn.headline), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
+      card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn?.headline ?? `${words(found.best)}: ${seconds(found.best.step_s)} per step.`), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
       card("Where the time goes", parts(found.best.time, SPENT, found.best.step_s, seconds)),
-      card(term("peak_bytes", "Memory of the fullest device"), parts(found.best.memory, HELD, found.best.peak_bytes, bytes)),
+      card(term("peak_bytes", "Memory of the fullest device"), parts(found.best.memory, HELD, Math.max(found.best.peak_bytes, f.plans?.limit_bytes ?? 0), bytes, f.plans?.limit_bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
+      card("Compared with the best", whyForm(), beside),
       f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
       found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
       card("Best plans by parallel degrees", top(found)),
@@ -151,13 +159,13 @@ export function planView({ banner, status }) {
         figure(width, height, `${ts.length} plans that fit: step ${seconds(sorted[0])} and longer`,
           axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `step [${word}]${away ? `; ${away} slower plans not drawn` : ""}` }, { scale: y, ticks: ticks(...ys.map((v) => v / GIB), 6).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "fullest device [GiB]" }),
           s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(c.limit_bytes), y2: y(c.limit_bytes) }), s("text", { class: "tick", x: frame.right, y: y(c.limit_bytes) - 4, "text-anchor": "end" }, `usable ${bytes(c.limit_bytes)}`),
-          ts.map((t, i) => t > most ? null : s("circle", { cx: x(t), cy: y(bs[i]), r: i === c.best ? 7 : c.on_front[i] ? 5 : 3, fill: colour(c.tp[i]), "fill-opacity": c.on_front[i] ? 1 : 0.55, class: i === c.best ? "best" : null, "data-tip": `${c.labels[i]}: ${seconds(t)}, ${bytes(bs[i])}` }))));
+          ts.map((t, i) => t > most ? null : s("circle", { cx: x(t), cy: y(bs[i]), r: i === c.best ? 7 : c.on_front[i] ? 5 : 3, fill: colour(c.tp[i]), onclick: () => choose(c.labels[i], t, bs[i]), "fill-opacity": c.on_front[i] ? 1 : 0.55, class: i === c.best ? "best pick" : "pick", "data-tip": `${c.labels[i]}: ${seconds(t)}, ${bytes(bs[i])}` }))));
     });
-    return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best."), holder];
+    return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best. Click a plan to compare it."), holder];
   }
 
   function timeline(p, memory) {
-    const kinds = [...new Set(p.kind)], colour = (kind) => COLOURS[kinds.indexOf(kind) % COLOURS.length];
+    const kinds = [...new Set(p.kind)], colour = (kind) => DONE[kind] ?? "var(--grey)";
     const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), tip: `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
     const lines = Array.from({ length: p.num_stages }, (_, i) => `stage ${i}`);
     const below = memory ? (width, left, end, unit, word) => track(memory, width, left, end, word, unit) : null;
@@ -177,8 +185,52 @@ export function planView({ banner, status }) {
 
   function top(found) {
     const head = ["plan", "step", "80% interval", "MFU", "memory", "microbatch", "ZeRO", "recompute"].map((label, k) => ({ label, number: k > 0 && k < 7 }));
-    const rows = found.top.map((p) => [AXES.filter((a) => p[a] > 1).map((a) => `${a} ${p[a]}`).join(" ") || "one device", seconds(p.step_s), interval(p.low_s, p.high_s), share(p.mfu), bytes(p.peak_bytes), `${whole(p.num_microbatches)} × ${whole(p.microbatch_size)}`, whole(p.zero_stage), p.recompute]);
+    const rows = found.top.map((p) => [h("button", { class: "quiet small row-plan", onclick: () => compare(words(p), p) }, words(p)), seconds(p.step_s), interval(p.low_s, p.high_s), share(p.mfu), bytes(p.peak_bytes), `${whole(p.num_microbatches)} × ${whole(p.microbatch_size)}`, whole(p.zero_stage), p.recompute]);
     return table("The best plans", head, rows, 0);
+  }
+
+  const words = (p) => AXES.filter((a) => p[a] > 1).map((a) => `${a} ${p[a]}`).join(" ") || "one device";
+
+  /** A point of the figure: a plan whose terms are at hand, or the fastest one of its parallel degrees. */
+  function choose(label, step_s, held) {
+    const { found } = shownPlans, same = (p) => Math.abs(p.step_s / step_s - 1) < 1e-6 && Math.abs(p.peak_bytes / held - 1) < 1e-6;
+    const known = [found.best, ...found.top, ...found.front].find(same);
+    if (known) { compare(label, known); return; }
+    whyNotThis(Object.fromEntries(AXES.map((axis) => [axis, Number(label.match(new RegExp(`\\b${axis} (\\d+)`))?.[1] ?? 1)])));
+  }
+
+  function compare(label, plan) {
+    const { best } = shownPlans.found, keys = (of) => Object.keys(of).filter((key) => key in SPENT || key in HELD);
+    const terms = { step_s: [best.step_s, plan.step_s], ...Object.fromEntries(keys(plan.time).map((key) => [key, [best.time[key], plan.time[key]]])), ...Object.fromEntries(keys(plan.memory).map((key) => [key, [best.memory[key], plan.memory[key]]])), peak_bytes: [best.peak_bytes, plan.peak_bytes] };
+    besideBest(label, null, terms);
+  }
+
+  async function whyNotThis(axes) {
+    try {
+      const found = await asking.run("Pricing that plan", (signal) => ask("/api/plan/why", { ...shownPlans.body, why_not: axes }, { signal }));
+      if (found !== null) besideBest(found.plan ? words(found.plan) : found.asked, found.reason, found.terms);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      put(beside, h("p", { class: "wrong" }, error.message));
+    }
+    beside.scrollIntoView({ block: "nearest" });
+  }
+
+  function whyForm() {
+    const input = h("input", { type: "text", id: "why-not", autocomplete: "off", placeholder: "tp=8, pp=2", size: 12 });
+    return h("form", { class: "row wrap", onsubmit: (e) => { e.preventDefault(); if (input.value.trim()) whyNotThis(axesOf(input.value)); } },
+      h("label", { class: "ask", for: "why-not" }, h("span", {}, "Why not"), input), h("button", { type: "submit", id: "ask-why" }, "Compare"));
+  }
+
+  /** Another plan beside the best: term by term, what differs most first. */
+  function besideBest(label, reason, terms) {
+    const word = (key) => ({ step_s: "step", peak_bytes: "fullest device", ...SPENT, ...HELD })[key] ?? key, form = (key) => (key.endsWith("_bytes") ? bytes : seconds);
+    const rows = Object.entries(terms).filter(([, [a, b]]) => a || b), whole_ = ["step_s", "peak_bytes"];
+    const head = ["term", "best", label, "difference"].map((text, k) => ({ label: text, number: k > 0 }));
+    const line = ([key, [a, b]]) => [word(key), form(key)(a), form(key)(b), a === b ? "0" : `${b > a ? "+" : "−"}${form(key)(Math.abs(b - a))}`];
+    put(beside, reason ? h("p", { class: "wrong" }, reason) : null,
+      rows.length ? table("Compared with the best plan", head, ["step_s", "_s", "peak_bytes", "_bytes"].flatMap((kind) => rows.filter(([key]) => (kind.startsWith("_") ? key.endsWith(kind) && !whole_.includes(key) : key === kind)).sort(([, x], [, y]) => Math.abs(y[1] - y[0]) - Math.abs(x[1] - x[0])).map(line))) : null);
+    beside.scrollIntoView({ block: "nearest" });
   }
 
   function counts(found) {

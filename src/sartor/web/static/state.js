@@ -5,7 +5,7 @@ export const START = {
   q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", gpu_toml: null, calibration: null, phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: 1, dtype: null, attention: "flash", set: {} },
   gpus: [],
   pins: [],
-  plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron" },
+  plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron", ran: false },
 };
 
 const clone = (value) => JSON.parse(JSON.stringify(value));
@@ -25,17 +25,19 @@ export const redoing = () => (future.length ? named(JSON.parse(settled), JSON.pa
 
 function named(from, to) {
   const differ = (a, b) => [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]));
-  const other = [...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"), ...differ(from.plan, to.plan), ...(differ(from.pins, to.pins).length ? ["pin"] : [])];
+  const other = [...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"), ...differ(from.plan, to.plan).filter((key) => key !== "ran"), ...(differ(from.pins, to.pins).length ? ["pin"] : [])];
   if (other.includes("model") || other.includes("config")) return "model";
   const names = [...differ(from.q.set, to.q.set).map((key) => (key in to.q.set ? `${key} = ${to.q.set[key]}` : key)), ...other];
   return names.length > 1 ? `${names[0]} and ${names.length - 1} more` : names[0] ?? "";
 }
 
-/** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began. */
-export function update(edit, { live = false } = {}) {
+/** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began.
+ * `visit`: a place of its own in the browser's history. */
+export function update(edit, { live = false, visit = false } = {}) {
   edit(state);
   if (!live) settle();
   tell();
+  if (visit) { clearTimeout(timer); address().then((url) => history.pushState(null, "", url)); }
 }
 
 function settle() {
@@ -105,7 +107,7 @@ async function unpack(text) {
 /** Take the state from the address; false where it holds none that can be read. */
 export async function fromAddress() {
   const packed = new URLSearchParams(location.hash.slice(1)).get("s");
-  if (!packed) return true;
+  if (!packed) { state = clone(START); settled = JSON.stringify(undoable(state)); return true; }
   try {
     state = merged(clone(START), await unpack(packed));
     settled = JSON.stringify(undoable(state));
