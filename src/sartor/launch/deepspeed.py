@@ -163,12 +163,13 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
         optimizer_offload=fields.find("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"),
     )
     check_numbers(plan)
+    recipe = _read_recipe(fields, flags)
     flags.on("--bf16", "--fp16", "--deepspeed", "--deepspeed_config")
     seq = flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size")
     parts = JobParts(
         seq_len=seq,
         global_batch_size=dp * microbatch * count,
-        recipe=_read_recipe(fields),
+        recipe=recipe,
         optimizer=_read_optimizer(fields),
         trainer=replace(
             as_launched(DEEPSPEED),
@@ -226,10 +227,14 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
     return dp, micro, steps
 
 
-def _read_recipe(fields: Document) -> Recipe:
-    if fields.find("bf16.enabled") is True:
-        return Recipe.BF16
-    return Recipe.FP16 if fields.find("fp16.enabled") is True else Recipe.FP32
+def _read_recipe(fields: Document, flags: Flags) -> Recipe:
+    """``"auto"``, or nothing, is what the program's own flag says, as in Hugging Face's Trainer."""
+
+    def on(name: str) -> bool:
+        said = fields.find(f"{name}.enabled")
+        return bool(said) or (said is None and flag_true(flags, f"--{name}"))
+
+    return Recipe.BF16 if on("bf16") else Recipe.FP16 if on("fp16") else Recipe.FP32
 
 
 def _read_optimizer(fields: Document) -> Optimizer:

@@ -40,6 +40,7 @@ ARGUMENTS = {
     "--max-tokens-to-oom": PROGRAMS[5][1],
     "--inference-max-requests": PROGRAMS[5][1],
     "--skip-train": PROGRAMS[6][1],
+    "--task": PROGRAMS[6][1],
     "--perform-rl-step": PROGRAMS[7][1],
 }
 """Arguments that only such a run has."""

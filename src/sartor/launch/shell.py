@@ -2,8 +2,8 @@
 
 Assignments, arrays, ``export``, ``${NAME:-default}``, ``$((a * b))``, continuation lines, comments, ``if`` and ``&&``
 tests, ``case``, functions, here-documents that a shell reads, and ``source`` of a file beside the script are followed.
-What only a running shell knows (``$(command)``, loops, variables set elsewhere) stays a hole: a word with a hole in it
-is never guessed, and the line it came from is remembered.
+What only a running shell knows (``$(command)``, loops beyond their first round, variables set elsewhere) stays a hole:
+a word with a hole in it is never guessed, and the line it came from is remembered.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
             stop = _loop_end(statements, at, _LOOPS[word])
             if all(live) and word == "case":
                 _case(shell, statement, statements[at:stop])
-            elif all(live):
+            elif all(live) and not (
+                word == "for"
+                and (values := _loop_values(shell, statement))
+                and _first_round(shell, statement, values, statements[at:stop])
+            ):
                 shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops are not evaluated")
             at = stop + 1
         elif word == "if":
@@ -182,6 +186,27 @@ def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
         at = stop + 1
 
 
+def _loop_values(shell: Shell, head: Statement) -> list[str]:
+    """What a ``for`` goes over, where the script itself says it."""
+    if _plain(head.words[2:3]) != "in":
+        return []
+    values = [text for word in head.words[3:] for text in _expand(shell, word)]
+    return [] if HOLE in "".join(values) else values
+
+
+def _first_round(shell: Shell, head: Statement, values: list[str], body: list[Statement]) -> bool:
+    """A sweep's first round, as nobody says which of its runs is meant; a loop that starts nothing is passed over."""
+    name, before, started = _plain(head.words[1:2]), dict(shell.variables), len(shell.commands)
+    shell.variables[name] = values[:1]
+    _run(shell, body)
+    if not any(word.startswith("--") for command in shell.commands[started:] for word in command):
+        shell.variables = before
+        return False
+    if len(values) > 1:
+        shell.notes.append(f"line {head.line}: the first of {len(values)} rounds of a loop, {name}={values[0]}")
+    return True
+
+
 def _plain(words: tuple[Word, ...]) -> str:
     first = words[0] if words else ()
     return "".join(part for part in first if isinstance(part, str))
@@ -206,6 +231,9 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         words = words[1:]
     command = [text for word in words for text in _expand(shell, word)]
     if not command or command == ["}"]:
+        return
+    if command[0] == "read" and statement.document:
+        shell.variables[command[-1]] = [" ".join(_filled(shell, statement.document.replace("\n", " ")))]
         return
     if statement.document and statement.target:
         shell.files[_base(shell, statement.target)] = statement.document
