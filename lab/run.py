@@ -30,6 +30,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_training": (SHARED / "data" / "end_to_end",),
     "kin_docs": (SHARED / "data",),
     "interval_docs": (SHARED / "data",),
+    "mix_intervals": (SHARED,),
     "calibration_curve": (SHARED,),
     "accuracy_gate": ("--check",),
     "zoo_findings": ("--check",),
