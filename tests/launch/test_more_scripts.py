@@ -8,7 +8,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.launch.files import read_launch
-from sartor.model.training import Recipe
+from sartor.model.training import Recipe, Recompute
 
 MODEL = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
@@ -65,3 +65,56 @@ def test_an_auto_precision_of_deepspeed_is_what_the_programs_flag_says(
 def test_an_evaluation_by_tasks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an evaluation or a task"):
         read_launch(put(tmp_path, f"torchrun --nproc_per_node 8 tasks/main.py --task LAMBADA {MODEL} {TRAIN}\n"))
+
+
+NEMO = """
+name: megatron_gpt
+trainer: {devices: 8, num_nodes: 4, precision: bf16-mixed}
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 4
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  kv_channels: null
+  normalization: rmsnorm
+  layernorm_epsilon: 1e-5
+  activation: fast-swiglu
+  bias: false
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  sequence_parallel: true
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 1
+  optim: {name: distributed_fused_adam, lr: 2e-4}
+"""
+
+
+def test_a_nemo_configuration_is_read_with_nemos_own_habits(tmp_path: Path) -> None:
+    reading = read_launch(put(tmp_path, NEMO, "gpt.yaml"))
+    plan, job = reading.plan, reading.job()
+    assert (int(plan.dims.tp), int(plan.dims.pp), int(plan.dims.dp), plan.virtual_stages) == (2, 2, 8, 4)
+    assert (plan.zero_stage, plan.recompute, plan.recompute_layers) == (1, Recompute.FULL, 4)
+    assert (job.trainer.name, job.seq_len, job.recipe) == ("nemo", 4096, Recipe.BF16)
+    assert (job.shape.dense_ffn and job.shape.dense_ffn.gated, job.shape.tied_embeddings) == (True, False)
+    assert reading.unknown == ()
+
+
+def test_a_nemo_configuration_without_devices_or_with_another_activation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_devices"):
+        read_launch(put(tmp_path, NEMO.replace("devices: 8", "devices: auto"), "gpt.yaml"))
+    with pytest.raises(InputError, match="activation=reglu: must be one of gelu, swiglu"):
+        read_launch(put(tmp_path, NEMO.replace("fast-swiglu", "reglu"), "gpt.yaml"))
+
+
+def test_a_recipe_of_nemo_that_names_its_model_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    text = "from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(name='x', num_nodes=2)\n"
+    with pytest.raises(InputError, match="a recipe of NeMo is a function whose values are not in the file"):
+        read_launch(put(tmp_path, text, "recipe.py"))

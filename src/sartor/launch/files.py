@@ -19,6 +19,7 @@ from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
 from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_read import read_megatron
+from sartor.launch.nemo_yaml import is_nemo, read_nemo
 from sartor.launch.other_runs import check_pretraining
 from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
 from sartor.launch.script import Command, find_command
@@ -121,6 +122,9 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     suffix, name = path.suffix.lower(), path.name
     if suffix == ".py" and MODULE in text:
         return read_bridge(text, name, None, num_devices)
+    if suffix == ".py" and "nemo" in text and "torchtitan" not in text:
+        must = "must hold the model's sizes; a recipe of NeMo is a function whose values are not in the file"
+        raise InputError("launch", printable(name), must, "NeMo's YAML, or a recipe written out for Megatron Bridge")
     if suffix == ".py":
         return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
     if suffix == ".toml":
@@ -210,8 +214,10 @@ def _value_of(words: tuple[str, ...], option: str) -> str | None:
 
 
 def _yaml(text: str, name: str, num_devices: int) -> LaunchReading:
-    """An accelerate config, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as keys)."""
+    """An accelerate config, NeMo's of a GPT, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as keys)."""
     value = read_yaml(text, name=name)
+    if is_nemo(value):
+        return read_nemo(value, num_devices)
     arguments = value.get("MODEL_ARGS")
     if not isinstance(arguments, dict):
         return read_accelerate(value, None, num_devices)
