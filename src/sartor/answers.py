@@ -363,6 +363,8 @@ class TraceDiagnosis:
     """Measured over predicted time of those."""
     predicted: PricedPlan | None
     """Of the plan, where a model and its sizes were given."""
+    source: Source
+    """What the predicted step rests on."""
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
 

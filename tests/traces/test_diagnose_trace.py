@@ -124,6 +124,8 @@ def test_json_has_parts_that_add_up_and_the_prediction(tmp_path: Path, sartor: C
     assert sum(part["seconds"] for part in body["parts"]) == pytest.approx(body["measured"]["step_s"])
     points = sum(part["points_of_mfu"] for part in body["parts"])
     assert points == pytest.approx(100 * (1 - body["measured"]["mfu"]))
+    assert body["predicted"]["low_s"] < body["predicted"]["step_s"] < body["predicted"]["high_s"]
+    assert all(each["predicted"]["low_s"] < each["predicted"]["high_s"] for each in body["operators"])
     assert body["predicted"]["step_s"] == float(predicted().priced.step_s)
 
 

@@ -13,11 +13,13 @@ from sartor.api.logged_plan import AskedPlan, LoggedPlan
 from sartor.api.logs import diagnose_log
 from sartor.api.models import Model, read
 from sartor.api.words import ClusterLike, GpuLike, device_of, own_calibration_of
+from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.operators import Gemm
+from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
@@ -196,6 +198,7 @@ def _divided(
         priced_share=divided.priced_share,
         median_ratio=divided.median_ratio,
         predicted=None if found is None or there is None else _priced(found, there, own),
+        source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
         warnings=(
             *warnings,
             *_missing(trace, divided.num_steps, divided.priced_share),

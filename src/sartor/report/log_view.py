@@ -187,12 +187,12 @@ def _certainty(answer: LogDiagnosis) -> str:
     if answer.inside and answer.explanations[0].misfit <= AGREES:
         return f"{text}inside the 80% interval: step and memory agree with the plan."
     if answer.inside:
-        return f"{text}inside the 80% interval, but the memory is that of another plan."
+        return f"{text}inside the 80% interval, but the memory does not match this plan."
     chance = math.erfc(abs(answer.deviation) / math.sqrt(2))
     rare = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "less than 1 in a million"
     return (
         f"{text}{abs(answer.deviation):.1f} standard deviations outside: {rare} runs of exactly this plan would be as "
-        "far. Either the run loses time or a fact of the plan is another."
+        "far. Either the run loses time, or its plan differs from what was said."
     )
 
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict
 from sartor.operators import Gemm
 from sartor.report.contract import plain
@@ -19,7 +20,7 @@ from sartor.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import TraceDiagnosis
-    from sartor.step.parts import TracePart
+    from sartor.step.parts import PricedKernels, TracePart
 
 WORDS = {
     "matmul": "matrix multiplications",
@@ -64,6 +65,7 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
             "step_s": predicted.step_s,
             "low_s": predicted.low_s,
             "high_s": predicted.high_s,
+            "source": answer.source.value,
             "mfu": plain(predicted.step.mfu),
         },
         "parts": [_part(answer, part) for part in answer.parts],
@@ -75,7 +77,7 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
                 "name": each.name,
                 "count": each.count,
                 "time_s": each.seconds / each.count,
-                "predicted_s": each.predicted_s / each.count,
+                "predicted": _predicted_of(each),
             }
             for each in answer.priced
         ],
@@ -84,6 +86,13 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
         "warnings": list(answer.warnings),
         "assumptions": list(answer.assumptions),
     }
+
+
+def _predicted_of(each: PricedKernels) -> JsonDict:
+    """One kernel's predicted time with its 80% interval."""
+    time_s = each.predicted_s / each.count
+    low_s, high_s = interval_80(time_s, each.log_sigma)
+    return {"time_s": time_s, "low_s": float(low_s), "high_s": float(high_s), "source": each.source.value}
 
 
 def _number(value: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sartor.cost.cost import Source
 from sartor.operators import Attention, Gemm
 
 
@@ -59,6 +60,9 @@ class PricedKernels:
     padded: str
     """The padded size; empty where nothing is ragged."""
     count: int
+    log_sigma: float = 0.0
+    """Of the prediction."""
+    source: Source = Source.ANALYTIC
 
     @property
     def name(self) -> str:

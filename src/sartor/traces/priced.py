@@ -13,6 +13,7 @@ import numpy as np
 
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.cost import Cost
 from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.alignment import alignment_of
@@ -59,25 +60,27 @@ def priced_kernels(
             counts[operator] += number not in seen  # one operator may be several kernels
             seen.add(number)
     others = {each: _padded(each, gpu) if isinstance(each, Gemm) else (each, "") for each in seconds}
-    times = _times([*seconds, *(other for other, _ in others.values())], gpu, calibration)
+    costs = _costs([*seconds, *(other for other, _ in others.values())], gpu, calibration)
     found = [
         PricedKernels(
             operator=each,
             seconds=seconds[each],
-            predicted_s=counts[each] * times[i],
-            padded_s=counts[each] * times[len(seconds) + i],
+            predicted_s=counts[each] * float(cost.time_s),
+            padded_s=counts[each] * float(better.time_s),
+            log_sigma=float(cost.log_sigma),
+            source=cost.source,
             padded=others[each][1],
             count=counts[each],
         )
-        for i, each in enumerate(seconds)
-        if times[i] > 0
+        for each, cost, better in zip(seconds, costs, costs[len(seconds) :], strict=False)
+        if cost is not None and better is not None and float(cost.time_s) > 0
     ]
     return tuple(sorted(found, key=lambda each: -each.seconds))
 
 
-def _times(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[float]:
-    """Predicted seconds of each; NaN where the device cannot run it."""
-    times = [math.nan] * len(operators)
+def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[Cost | None]:
+    """What each should cost; None where the device cannot run it."""
+    found: list[Cost | None] = [None] * len(operators)
     for dtype in {each.dtype for each in operators}:
         index = [i for i, each in enumerate(operators) if each.dtype is dtype]
         try:
@@ -85,8 +88,8 @@ def _times(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibra
         except InputError:
             continue
         for i, cost in zip(index, costs, strict=True):
-            times[i] = float(cost.time_s)
-    return times
+            found[i] = cost
+    return found
 
 
 def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | None:
