@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sartor import api
 from sartor.cost.correction.attention import PARTS, frameworks_of, residual_of
-from sartor.cost.correction.calibration import ANY, load_calibration
+from sartor.cost.correction.calibration import ANY, Clock, load_calibration
 from sartor.cost.correction.network import residual_records
 from sartor.cost.gpu.attention import attention_cost
 from sartor.errors import InputError
@@ -84,15 +85,19 @@ def test_a_framework_nobody_measured_is_refused_with_those_that_were(words: dict
         api.estimate("llama-3.1-8b", **{"gpu": "h200", **words})  # type: ignore[arg-type]
 
 
-def test_a_median_of_two_frameworks_is_predicted_as_the_median_of_both(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_rows_of_one_framework_are_predicted_as_its_kernels_run_and_a_median_as_the_middle(tmp_path: Path) -> None:
     """Two kernels of 12 and 199 us have a median of 106 that neither takes (issue 17, point 4)."""
     head = "gpu,dtype,phase,batch,heads,kv_heads,head_dim,seq_q,seq_kv,framework,latency_us\n"
     row = "gb300,bfloat16,encoder,1,16,16,64,1024,1024"
     path = tmp_path / "attention.csv"
     path.write_text(head + f"{row},sglang,150\n{row},vllm,20\n")
-    table = read_table(path)
-    together = predict(targets_of([table]))
-    apart = predict(targets_of([table], ["framework"]))
-    assert together.targets.measured_s[0] == pytest.approx(8.5e-5)
-    assert together.time_s[0] == pytest.approx(np.mean(apart.time_s))
-    assert apart.time_s[0] != apart.time_s[1]
+    table, gpu = read_table(path), load_gpu("gb300")
+    size = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "v_head_dim": 64, "seq_q": 1024, "seq_kv": 1024}
+    op = Attention(name="encoder", batch=1, **size, causal=False)
+    sglang, vllm, middle = (
+        attention_cost(op, gpu, load_calibration(gpu).with_kernels(each), clock=Clock.BOOST).time_s
+        for each in ("sglang", "vllm", "")
+    )
+    assert sglang > 2 * vllm
+    assert predict(targets_of([table], ["framework"])).time_s.tolist() == [sglang, vllm]
+    assert predict(targets_of([table])).time_s.tolist() == [middle]

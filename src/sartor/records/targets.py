@@ -63,6 +63,8 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name in ("moe", "attention"):
         words["kernels"] = _together(families, order, starts)
+    if kind.name == "attention":
+        words["kernels"] = _mapped(words["kernels"], _only)
     return Targets(
         kind=kind,
         coded=words,
@@ -71,6 +73,13 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         rows=counts,
         spread=np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
     )
+
+
+def _only(frameworks: str) -> str:
+    """The one framework that ran a shape; empty where several did: the middle of all is their median's best prediction
+    (lab/notebook/attention.md)."""
+    names = set(frameworks.split("+"))
+    return names.pop() if len(names) == 1 else ""
 
 
 def _together(column: Coded, order: Index, starts: Index) -> Coded:
