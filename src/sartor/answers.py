@@ -23,6 +23,7 @@ from sartor.units import Floats
 if TYPE_CHECKING:
     from sartor.designs.against import Against
     from sartor.designs.front import ProvedFront
+    from sartor.designs.nearby import Nearby
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import JointResult, Ranked
     from sartor.designs.shapes import ShapeDesign
@@ -421,6 +422,8 @@ class DesignAnswer:
     """Shapes of the model's size against chips and plans, where they were asked for."""
     warnings: tuple[str, ...] = ()
     """Why to doubt the best chip or to widen its space."""
+    nearby: Nearby | None = None
+    """How firmly the best stands, where it was asked for."""
 
     @property
     def best(self) -> Ranked | None:

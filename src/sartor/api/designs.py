@@ -54,6 +54,7 @@ def design(
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float | None = None,
     plausibility: bool = True,
+    sensitivity: bool = False,
     set: Mapping[str, int | str] | None = None,
     study: str | Path | None = None,
     executor: str = "serial",
@@ -74,6 +75,8 @@ def design(
     (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
     ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs.
     Without ``plausibility`` chips that no one can build are priced too, and the best is marked if it is one.
+    ``sensitivity``: which values of each axis come within 1% of the best, and whether it stays ahead of the next best
+    chips with an assumed rate 30% higher or lower.
     Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.designs.against import against as beside_chips
@@ -81,6 +84,7 @@ def design(
     from sartor.designs.ask import design_models, design_question
     from sartor.designs.cautions import cautions, left_out
     from sartor.designs.front import check_axes
+    from sartor.designs.nearby import nearby
     from sartor.designs.question import HBM_USD_PER_GB
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
@@ -134,6 +138,7 @@ def design(
         proved_front=found.front,
         shapes=found.shapes,
         against=beside_chips(question, found.result.best, gpus),
+        nearby=nearby(question, chosen, found.result) if sensitivity else None,
         warnings=cautions(chosen, found.result.best),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen)),
     )

@@ -50,6 +50,7 @@ def design(
     wafer_usd: d.WaferUsd = None,
     hbm_usd_per_gb: d.HbmUsdPerGb = None,
     plausibility: d.Plausibility = True,
+    sensitivity: d.Sensitivity = False,
     time_limit: o.OpenTimeLimit = None,
     tolerance: d.Tolerance = 0.0,
     baselines: d.Baselines = True,
@@ -113,6 +114,7 @@ def design(
             wafer_usd=wafer_usd,
             hbm_usd_per_gb=hbm_usd_per_gb,
             plausibility=plausibility,
+            sensitivity=sensitivity,
         )
     write_files(found, html, png)
     if export is not None and study is not None:

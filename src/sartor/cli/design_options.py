@@ -36,6 +36,9 @@ Plausibility = Annotated[
     bool,
     typer.Option("--plausibility/--no-plausibility", help="Leave out chips that no one can build, or price them too."),
 ]
+Sensitivity = Annotated[
+    bool, typer.Option("--sensitivity", help="Also say what comes within 1% of the best, and what a 30% error changes.")
+]
 Tolerance = Annotated[
     float,
     typer.Option(

@@ -56,13 +56,13 @@ def _at_ends(space: AcceleratorSpace, chip: Any) -> Iterator[str]:
     for axis, (field, unit) in AXES.items():
         values = np.unique(np.concatenate([np.ravel(getattr(group, field)) for group in space.groups])) / unit
         here, low, high = float(getattr(chip, field)) / unit, float(values[0]), float(values[-1])
-        if low == high or (axis == "vector_lanes" and _tied(space)):
+        if low == high or (axis == "vector_lanes" and tied(space)):
             continue
         if here == high or (here == low and low > 1):
             end = "largest" if here == high else "smallest"
             yield f"{axis}={here:g} is the {end} of its axis ({low:g} to {high:g}): the best may lie beyond it"
 
 
-def _tied(space: AcceleratorSpace) -> bool:
+def tied(space: AcceleratorSpace) -> bool:
     """Lanes are as many as columns everywhere, as published."""
     return all(np.array_equal(group.vector_lanes, group.array_cols) for group in space.groups)

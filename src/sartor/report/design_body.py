@@ -15,6 +15,7 @@ from sartor.designs.detail import (
     plan_fields,
     power_parts,
 )
+from sartor.designs.nearby import Swing
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Progress, Ranked
 from sartor.designs.why import Reason
@@ -54,10 +55,17 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
         "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
         "convergence": [progress_body(each) for each in found.trajectory],
+        "near_best": None if answer.nearby is None else {k: list(v) for k, v in answer.nearby.near_best.items()},
+        "sensitivity": None if answer.nearby is None else [swing_body(each) for each in answer.nearby.swings],
         "warnings": list(answer.warnings),
         "assumptions": list(answer.assumptions),
         "wall_s": found.seconds,
     }
+
+
+def swing_body(swing: Swing) -> JsonDict:
+    """The best chip under a changed assumption; ``most``: the objective of the best of all priced then."""
+    return {**picked(swing, "assumption", "change", "survives", "objective", "most"), "rivals": swing.num_rivals}
 
 
 def against_body(found: Against) -> JsonDict:

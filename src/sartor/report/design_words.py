@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
+from sartor.designs.nearby import Nearby
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.why import AGAINST, Reason
@@ -128,6 +129,20 @@ def proof_text(answer: DesignAnswer) -> str:
     why = "interrupted" if found.interrupted else "out of time"
     left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
     return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
+
+
+def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:
+    """Ranges within 1% of the best, and each assumption whose error another chip would win by."""
+    if nearby is None:
+        return ()
+    ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in nearby.near_best.items() if low < high)
+    alone = [f"within 1% of the best, one axis changed at a time: {ranges or 'no other value of any axis'}"]
+    for swing in nearby.swings:
+        best = "still the best" if swing.survives else f"another chip is {swing.most / swing.objective - 1:.1%} better"
+        alone.append(
+            f"{swing.assumption} {swing.change:+.0%}: {swing.objective:,.4g}, {best} (of {swing.num_rivals + 1} priced)"
+        )
+    return tuple(alone)
 
 
 def plan_text(detail: ModelDetail) -> str:

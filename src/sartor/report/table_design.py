@@ -18,7 +18,7 @@ from sartor.report.design_grids import (
     steps_grid,
 )
 from sartor.report.design_shapes import shapes_view
-from sartor.report.design_words import front_text, heading_text, headline, notes_of, why_texts
+from sartor.report.design_words import front_text, heading_text, headline, nearby_texts, notes_of, why_texts
 from sartor.report.grid import grid_view
 from sartor.report.table_estimate import notes, section_title
 from sartor.report.words import printable
@@ -61,6 +61,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
             grid_view(gpus_grid(answer)),
             *notes("Notes", gpu_notes(answer)),
         ]
+    parts += notes("How firmly the best stands", nearby_texts(answer.nearby))
     if answer.shapes is not None:
         parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:

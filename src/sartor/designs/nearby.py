@@ -1,0 +1,141 @@
+"""How firmly the best chip stands: which values of each axis come within 1% of it, and whether it stays ahead when an
+assumed rate is 30% off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import numpy as np
+
+from sartor.designs.baselines import alone, point_on
+from sartor.designs.bounds import lower_models
+from sartor.designs.candidates import EQUAL, Candidates, candidates_of
+from sartor.designs.cautions import AXES, tied
+from sartor.designs.point import Option, ScheduleStore, evaluate_point
+from sartor.designs.question import DesignQuestion, Objective
+from sartor.designs.result import JointResult, Ranked
+from sartor.designs.space import AcceleratorSpace
+from sartor.hardware.accelerator import Accelerator
+from sartor.schedules.makespan import timing_fields
+
+NEAR = 0.01
+RIVALS = 3
+"""Next best chips that are priced beside the best under a changed assumption."""
+CHANGES = (-0.3, 0.3)
+ASSUMED: dict[str, Callable[[Accelerator], dict[str, float]]] = {
+    "HBM rate": lambda a: {"stack_bytes_per_s": float(a.hbm_bytes_per_s / a.num_stacks)},
+    "buffer bandwidth": lambda a: {"bank_bytes_per_cycle": float(a.bank_bytes_per_cycle)},
+    "link rate": lambda a: {"link_bytes_per_s": float(a.link_bytes_per_s)},
+    "link latency": lambda a: {"link_latency_s": float(a.link_latency_s)},
+}
+"""What is assumed of every chip alike, and the field that holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swing:
+    """The best chip when an assumption changes by ``change``: its objective then, and the best of all priced."""
+
+    assumption: str
+    change: float
+    objective: float
+    most: float
+    num_rivals: int
+
+    @property
+    def survives(self) -> bool:
+        """No rival is better then."""
+        return self.objective >= self.most * (1 - EQUAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearby:
+    """``near_best``: by axis, the values around the best chip's, every other axis as it is, that reach 99% of it."""
+
+    near_best: dict[str, tuple[float, float]]
+    swings: tuple[Swing, ...]
+
+
+Price = Callable[[Accelerator, float], Ranked]
+"""A chip under its best plan; below an objective given, whatever was found first."""
+
+
+def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResult) -> Nearby | None:
+    """The neighbourhood of the best point, each chip under its own best plan, at the best's memory where the space has
+    memory sizes of its own; None without a best."""
+    best = result.best
+    if best is None:
+        return None
+    models, store, hbm = lower_models(question), ScheduleStore(), best.evaluation.point.hbm_bytes
+    seen = [each for each in result.ranked if not space.hbm_bytes or each.evaluation.point.hbm_bytes == hbm]
+
+    plain = question.objective is Objective.THROUGHPUT and len(question.models) == 1
+
+    def price(chip: Accelerator, floor: float) -> Ranked:
+        memory = hbm if space.hbm_bytes else float(chip.hbm_bytes)
+        point = point_on(question, models, chip, memory)
+        own = tuple(o for o in point.options if any(x and _same(x.option, o) for x in best.evaluation.outcomes))
+        first = alone(question, evaluate_point(question, replace(point, options=own), store))
+        floors = (max(floor, first.objective),) if plain else ()
+        found = alone(question, evaluate_point(question, replace(point, floor=floors), store))
+        return max(found, first, key=lambda each: each.objective)
+
+    candidates, _ = candidates_of(question, space)
+    near = {}
+    for axis, values in _along(space, candidates, best).items():
+        found = _near(best, values, price)
+        seen += found.values()
+        near[axis] = min(found), max(found)
+    ordered = (each.evaluation.point.accelerator for each in sorted(seen, key=lambda each: -each.objective))
+    mine = best.evaluation.point.accelerator
+    rivals = {timing_fields(chip): chip for chip in ordered if timing_fields(chip) != timing_fields(mine)}
+    return Nearby(near_best=near, swings=tuple(_swings(mine, list(rivals.values())[:RIVALS], price)))
+
+
+def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dict[str, dict[float, Accelerator | None]]:
+    """By axis with several values, the candidates that differ from the best in it alone; None: the best itself."""
+    index = best.evaluation.point.index
+    mine = np.flatnonzero(candidates.group == candidates.group[index])
+    group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
+    lanes_follow = tied(space)
+    axes = {axis: each for axis, each in AXES.items() if axis != "vector_lanes" or not lanes_follow}
+    columns = {
+        axis: np.broadcast_to(getattr(group, field), group.shape).reshape(-1)[place] / unit
+        for axis, (field, unit) in axes.items()
+    }
+    here = int(np.flatnonzero(mine == index)[0])
+    found = {}
+    for axis, column in columns.items():
+        same = np.logical_and.reduce([c == c[here] for other, c in columns.items() if other != axis])
+        if len(at := np.flatnonzero(same)) > 1:
+            chips = (None if i == here else candidates.accelerator(int(mine[i])) for i in at)
+            found[axis] = dict(zip(column[at].tolist(), chips, strict=True))
+    return found
+
+
+def _near(best: Ranked, values: dict[float, Accelerator | None], price: Price) -> dict[float, Ranked]:
+    """From the best's value outwards, the values whose chips reach 99% of it."""
+    here = next(value for value, chip in values.items() if chip is None)
+    sides = (sorted(v for v in values if v > here), sorted((v for v in values if v < here), reverse=True))
+    found, least = {here: best}, best.objective * (1 - NEAR)
+    for side in sides:
+        priced = ((v, price(chip, least)) for v in side if (chip := values[v]) is not None)
+        found.update(takewhile(lambda each: each[1].objective >= least, priced))
+    return found
+
+
+def _swings(best: Accelerator, rivals: list[Accelerator], price: Price) -> Iterator[Swing]:
+    def changed(name: str, change: float, chip: Accelerator) -> Accelerator:
+        fields = {field: value * (1 + change) for field, value in ASSUMED[name](chip).items()}
+        return replace(chip, **fields)  # type: ignore[arg-type]
+
+    for name in ASSUMED:
+        for change in CHANGES:
+            mine = price(changed(name, change, best), 0.0).objective
+            most = max([mine, *(price(changed(name, change, each), mine).objective for each in rivals)])
+            yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))
+
+
+def _same(one: Option, other: Option) -> bool:
+    return (one.model, one.split, one.recompute) == (other.model, other.split, other.recompute)
