@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -380,11 +380,17 @@ def strength_for(fault: str, loss: float = 0.05) -> float:
 # ---------------------------------------------------------------------------------------------------------- the events
 
 
+@lru_cache(maxsize=2)
+def _all_ranks(made: Made) -> list[tuple[_Ranks, np.ndarray]]:
+    """The run that each rank's trace is a view of."""
+    return simulate(made)
+
+
 def trace(made: Made) -> dict[str, Any]:
     """The trace of one rank as Kineto writes it."""
     events: list[dict[str, Any]] = []
     number, rank = 1, made.rank
-    for index, (recorded, began) in enumerate(simulate(made)):
+    for index, (recorded, began) in enumerate(_all_ranks(replace(made, rank=0))):
         ts = _us(began[rank])
         events.append(
             _event(
