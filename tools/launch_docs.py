@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sartor.launch.bridge import ACTIVATIONS, NOT_SAID, OFF, path_of
 from sartor.launch.model_fields import FieldRow, field_rows
 from sartor.launch.plan import LaunchKind
 from sartor.model.numerics import NEUTRAL
@@ -22,7 +23,30 @@ DeepSpeed and accelerate start your own program, which builds the model from its
 
 def main() -> None:
     kinds = [kind for kind in LaunchKind if field_rows(kind)]
-    PAGE.write_text(HEAD + "".join(section(kind) for kind in kinds), encoding="utf-8")
+    PAGE.write_text(HEAD + "".join(section(kind) for kind in kinds) + bridge(), encoding="utf-8")
+
+
+BRIDGE = """
+## Megatron Bridge
+
+A recipe is the Megatron-LM launch of the same plan under the names of Megatron-Core's fields, so what is refused there
+is refused here. Names: wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1.
+
+| Megatron-LM | field of the recipe | value |
+|---|---|---|
+"""
+
+
+def bridge() -> str:
+    """Of every argument that says a field of the model, where a recipe has it."""
+    arguments = dict.fromkeys(row.argument for row in field_rows(LaunchKind.MEGATRON) if row.argument)
+    lines = [
+        f"| `{each}` | `{path_of(each)}` | as given |" for each in arguments if each not in (*ACTIVATIONS, *NOT_SAID)
+    ]
+    lines += [f"| `{each}` | `model.{field}` | `False` |" for each, field in OFF.items()]
+    lines += [f"| `{each}` | `model.activation_func` | `{name}` |" for each, (name, _) in ACTIVATIONS.items()]
+    lines += [f"| `{each}` | refused | - |" for each in NOT_SAID]
+    return BRIDGE + "\n".join(lines) + "\n"
 
 
 def section(kind: LaunchKind) -> str:

@@ -93,6 +93,12 @@ def test_learned_positions_other_than_the_sequences_are_refused() -> None:
         launch_files("megatron-bridge", job, SHAPED, CLUSTER)
 
 
+def test_yarn_without_latent_attention_is_refused() -> None:
+    job = job_of("gpt-oss-20b")
+    with pytest.raises(InputError, match="Megatron Bridge has no field for it"):
+        launch_files("megatron-bridge", job, SHAPED, CLUSTER)
+
+
 # -- the wheels ---------------------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,8 @@ ACTIVATIONS = {
 """The activation function, and whether the layer is gated."""
 SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-attention-mask-in-dataloader")
 """What follows from other fields, or is so in every recipe."""
+NOT_SAID = ("--openai-gelu", "--no-yarn-correction-range-round-to-int")
+"""Megatron-LM's arguments that fill no field; YaRN's have fields with latent attention alone."""
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
 
@@ -147,11 +149,13 @@ def _fields(arguments: list[Argument]) -> Fields:
     """Fields of a recipe's sections by path, from Megatron-LM's arguments."""
     out: Fields = dict.fromkeys(ON_WITHOUT, False)
     out |= {"model.should_pad_vocab": True}
+    latent = ("--multi-latent-attention",) in arguments
     for flag, *values in arguments:
         if flag in (*SILENT, *PRECISION, "--grad-reduce-in-bf16"):
             continue
-        if flag == "--openai-gelu" or (flag == "--transformer-impl" and values == ["local"]):
-            raise _refuse(flag, " ".join(values) or "on", "has no field for it", "leave it out")
+        local = flag == "--transformer-impl" and values == ["local"]
+        if local or flag in NOT_SAID or (flag.startswith("--yarn") and not latent):
+            raise _refuse(flag, " ".join(values) or "on", "has no field for it", "--write megatron")
         out |= dict(_said(flag, values))
     if out.get("ddp.use_megatron_fsdp"):
         out["dist.use_megatron_fsdp"] = True
@@ -168,23 +172,24 @@ def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
     elif flag in OFF:
         yield f"model.{OFF[flag]}", False
     elif flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
-        yield _path(flag), Code(MOMENTS[values[0]])
+        yield path_of(flag), Code(MOMENTS[values[0]])
     elif flag == "--tp-comm-overlap":
         yield "comm_overlap", Code("CommOverlapConfig(tp_comm_overlap=True)")
     elif flag == "--attention-backend":
-        yield _path(flag), Code(f"AttnBackend.{values[0]}")
+        yield path_of(flag), Code(f"AttnBackend.{values[0]}")
     elif flag == "--recompute-modules":
-        yield _path(flag), values
+        yield path_of(flag), values
     elif flag == "--window-size":
-        yield _path(flag), tuple(int(each) for each in values[0].split(","))
+        yield path_of(flag), tuple(int(each) for each in values[0].split(","))
     elif flag == "--seq-length":
         yield "model.seq_length", int(values[0])
         yield "dataset.seq_length", int(values[0])
     else:
-        yield _path(flag), _value(values)
+        yield path_of(flag), _value(values)
 
 
-def _path(flag: str) -> str:
+def path_of(flag: str) -> str:
+    """Where a recipe has what an argument of Megatron-LM says: ``model.layernorm_epsilon``."""
     section = next((name for name, flags in SECTIONS.items() if flag in flags), "model")
     return f"{section}.{OTHER_NAMES.get(flag, flag[2:].replace('-', '_'))}"
 
@@ -327,7 +332,7 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
 
 def _known() -> Mapping[str, str]:
     """Paths of fields by their arguments, of those whose names differ."""
-    return {flag: _path(flag) for flag in (*OTHER_NAMES, *(f for flags in SECTIONS.values() for f in flags))}
+    return {flag: path_of(flag) for flag in (*OTHER_NAMES, *(f for flags in SECTIONS.values() for f in flags))}
 
 
 def _precision(found: Fields) -> list[str]:
