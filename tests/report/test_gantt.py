@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from sartor.errors import InputError
+from sartor.report.design_points import core_bars
 from sartor.report.gantt import MAX_LINES, draw_gantt, gantt, gantt_text, write_gantt
 from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
 from sartor.report.trace import Span, trace_json
@@ -135,3 +137,15 @@ def test_the_figure_has_a_bar_per_core_held() -> None:
     points = gantt(result())
     document = draw_gantt(points).to_dict()
     assert len(document["layer"][0]["data"]["values"]) == len(points.bars)
+
+
+def test_a_schedule_that_waits_for_shared_bytes_says_which() -> None:
+    problem = result().problem
+    free = solve(problem, 0)
+    held = solve(replace(problem, shared=(("hbm", free.makespan + 7), ("links", 3))), 0)
+    assert gantt(held).title.endswith("proved optimal: HBM must move all bytes")
+    assert "HBM must move all bytes" in " ".join(shown(schedule_view(held)).split())
+    points = core_bars(held, "Backward")
+    assert points.title.endswith("as long as HBM takes for the bytes")
+    assert (points.lines[-1], points.mode[-1]) == ("HBM", "shared")
+    assert "HBM" not in core_bars(free, "Backward").lines
