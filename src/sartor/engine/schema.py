@@ -11,6 +11,7 @@ import sqlite3
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -184,7 +185,7 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
     if version != FORMAT:
         must = f"has format {version}, and this sartor knows {FORMAT}"
         raise InputError("study", str(path), must, "a new name")
-    if _made(connection) != _made(_empty()):
+    if _made(connection) != _as_made():
         raise InputError("study", str(path), "is damaged (its tables are not as they were made); take another file")
 
 
@@ -194,10 +195,10 @@ def _made(connection: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 @cache
-def _empty() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.executescript(_script())
-    return connection
+def _as_made() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(_script())
+        return _made(connection)
 
 
 def _script() -> str:
@@ -216,9 +217,9 @@ def _script() -> str:
 
 
 def _columns(tables: str) -> dict[str, list[str]]:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(tables)
-    return {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in KEYS}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(tables)
+        return {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in KEYS}
 
 
 def _mend(path: Path, connection: sqlite3.Connection) -> None:
