@@ -227,22 +227,29 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
-    def ranks(rows: Rows) -> Array:
-        return np.asarray(rows["dp"] * rows["cp"])
+    def where_grouped(ok: Callable[[Rows, Array], Array]) -> Callable[[Rows], Array]:
+        """Rows without a group satisfy everything; mostly there is none at all."""
+
+        def satisfied(rows: Rows) -> Array:
+            group = rows["shard_group"]
+            return np.asarray((group == 0) | ok(rows, np.maximum(group, 1))) if group.any() else np.asarray(True)
+
+        return satisfied
 
     if job.trainer.lockstep:
-        yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["shard_group"] == 0)
-    yield Condition(reason="a shard group needs ZeRO", ok=lambda r: (r["shard_group"] == 0) | (r["zero_stage"] > 0))
+        yield Condition(
+            reason=f"{job.trainer.name} shards nothing over replicas",
+            ok=where_grouped(lambda r, group: np.zeros_like(group, dtype=bool)),
+        )
+    yield Condition(reason="a shard group needs ZeRO", ok=where_grouped(lambda r, group: r["zero_stage"] > 0))
     yield Condition(
         reason="shard_group does not divide dp x cp into several sets",
-        ok=lambda r: (
-            (r["shard_group"] == 0)
-            | ((r["shard_group"] < ranks(r)) & (ranks(r) % np.maximum(r["shard_group"], 1) == 0))
+        ok=where_grouped(
+            lambda r, group: (group < r["dp"] * r["cp"]) & (r["dp"] * r["cp"] % group == 0)  # several, all as large
         ),
     )
     yield Condition(
-        reason="shard_group does not hold whole groups of cp",
-        ok=lambda r: (r["shard_group"] == 0) | (r["shard_group"] % r["cp"] == 0),
+        reason="shard_group does not hold whole groups of cp", ok=where_grouped(lambda r, group: group % r["cp"] == 0)
     )
 
 

@@ -124,6 +124,8 @@ def num_experts(job: TrainingJob) -> int:
 def cross(rows: Rows, axis: str, values: Array) -> Rows:
     """Every row with every value of one more axis; a row's values stand together."""
     count = len(next(iter(rows.values())))
+    if len(values) == 1:
+        return {**rows, axis: np.full(count, values[0])}
     return {**{n: np.repeat(v, len(values)) for n, v in rows.items()}, axis: np.tile(values, count)}
 
 
