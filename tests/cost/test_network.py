@@ -193,7 +193,8 @@ def test_an_array_entry_equals_the_scalar_call(
     for i, row in enumerate(rows):
         one = network_time_s(kind, *row, cluster, known(cluster))
         for term in ("time_s", "network_s", "overhead_s", "log_sigma"):
-            assert np.broadcast_to(getattr(many, term), size.shape)[i] == getattr(one, term)
+            # NumPy 1.26 rounds a division of an array and of a number differently
+            assert np.broadcast_to(getattr(many, term), size.shape)[i] == pytest.approx(getattr(one, term), rel=1e-14)
 
 
 @given(kinds, sizes, powers, clusters)

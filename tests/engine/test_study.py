@@ -220,7 +220,7 @@ def flipped(source: Path, target: Path, bit: int) -> Path:
 def test_a_row_with_a_flipped_bit_is_named_and_the_rest_is_used(
     whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:
-    at = whole[0].read_bytes().index(b'"dataflow":') * 8
+    at = whole[0].read_bytes().rindex(b'"dataflow":') * 8  # the question, which comes first, has one as well
     path = flipped(whole[0], tmp_path / "study.db", at + 8 * 14)
     with pytest.warns(StudyWarning, match=r"study\.db: a damaged row is left out \(points \d+\)"):
         record = read_study(path)
