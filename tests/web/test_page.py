@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -564,6 +565,60 @@ def test_every_control_has_a_name_and_words_stand_out_from_their_ground(open_pag
         assert weak == [], scheme
 
 
+SAMPLE = ("GPT-3 2.7B", "DeepSeek-V3 671B", "Qwen3 32B", "T5 large", "Falcon 7B")
+"""One model of each structure."""
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_zoo_model_is_loaded_dragged_advised_and_planned(open_page: Callable[..., Any], name: str) -> None:
+    walk(open_page(), name)
+
+
+def test_every_zoo_model_is_loaded_dragged_advised_and_planned(open_page: Callable[..., Any], server: Any) -> None:
+    if not os.environ.get("SARTOR_WHOLE_ZOO"):
+        pytest.skip("takes ten minutes: SARTOR_WHOLE_ZOO=1 walks the whole zoo")
+    names = [entry["name"] for entry in server.get("/api/catalog/models").json()["entries"]]
+    page, failed = open_page(), {}
+    for name in names:
+        if name in SAMPLE:
+            continue
+        try:
+            walk(page, name)
+        except Exception as error:
+            failed[name] = str(error)[:200]
+    assert not failed
+
+
+def walk(page: Any, name: str) -> None:
+    """Load a model, drag its feed-forward width, apply what is advised, plan it: nothing may be refused."""
+    page.locator("#tab-shape").click()
+    page.locator("#ask-model").select_option(name)
+    until(page, f"document.querySelector('#headline').textContent.includes({json.dumps(name)})")
+    settled(page)
+    slider = page.locator("[data-field$=ffn_hidden_size] input[type=range]").first
+    shown = page.locator("#params").inner_text()
+    slider.evaluate("""(e) => { for (const k of [1, 2, 3]) {
+        e.value = Number(e.value) + (e.max - e.value) / 3; e.dispatchEvent(new Event('input', {bubbles: true})); }
+        e.dispatchEvent(new Event('change', {bubbles: true})); }""")
+    settled(page)
+    assert page.locator("#params").inner_text() != shown
+    refused = "document.querySelector('#banner').textContent"
+    assert page.evaluate(refused) == ""
+    until(page, "document.querySelector('#advice').childElementCount", 60)
+    for offer in ("#apply-best", "#apply-one"):
+        if page.locator(offer).count():
+            page.locator(offer).click()
+            settled(page)
+            assert page.evaluate(refused) == "", offer
+            assert page.locator(offer).inner_text() == "Applied"
+    page.locator("#tab-plan").click()
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('.waiting')", 5)
+    until(page, "!document.querySelector('.waiting')", 120)
+    assert page.evaluate(refused) == ""
+    assert page.locator("#plan-headline, .bars.why").count()
+
+
 CONTRAST = """() => {
   const rgb = (text) => {
     const c = document.createElement('canvas').getContext('2d');
@@ -591,6 +646,16 @@ CONTRAST = """() => {
   return weak;
 }"""
 """WCAG 2.2, 1.4.3: words at 4.5 to 1 from their ground."""
+
+
+def test_the_first_page_takes_less_than_250_kb(open_page: Callable[..., Any], server: Any) -> None:
+    page = open_page()
+    paths = page.evaluate("() => performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname)")
+    gzip = {"accept-encoding": "gzip"}
+    sizes = {
+        path: int(server.get(path, headers=gzip).headers["content-length"]) for path in paths if "shape" not in path
+    }
+    assert sum(sizes.values()) < 250_000 - 40_000  # the shape's answer is about 25 kB
 
 
 def test_the_page_weighs_less_than_a_megabyte(server: Any) -> None:

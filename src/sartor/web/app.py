@@ -11,6 +11,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
@@ -21,11 +23,15 @@ from sartor.web.reply import Reply, refused
 from sartor.web.routes import ROUTES, Route
 from sartor.web.settings import Settings
 
+COMPRESSED_BYTES = 4096
+"""Least size of an answer that is compressed: a catalogue shrinks to a tenth, in a millisecond."""
+
 
 def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
     """The routes. Workers start and end with ``web.front``."""
     return Starlette(
         routes=[Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()],
+        middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=3)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
 

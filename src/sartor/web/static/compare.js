@@ -66,7 +66,7 @@ export function compareView({ banner, status }) {
         h("span", { class: "row" }, h("button", { class: "quiet small", onclick: () => update((s) => { s.q.set = { ...entry.set }; s.view = "shape"; }) }, "open"),
           pinned >= 0 ? h("button", { class: "quiet small", "aria-label": `remove ${entry.name}`, onclick: () => update((s) => { s.pins.splice(pinned, 1); }) }, "×") : null)];
     });
-    const head = ["shape", ...names, "parameters", ""].map((label, k) => ({ label: k && k <= names.length ? term(label, label) : label, number: k > 0 && k <= names.length + 1 }));
+    const head = ["shape", ...names, "parameters", "set"].map((label, k) => ({ label: k && k <= names.length ? term(label, label) : label, number: k > 0 && k <= names.length + 1 }));
     put(shapes, table("Shapes compared", head, rows),
       h("div", { class: "row wrap" }, h("button", { id: "advised", class: "primary", onclick: advised, "data-tip": "The best same-size shapes of the search, for the devices below." }, "Add the recommended shapes"),
         state.pins.length ? h("button", { onclick: () => update((s) => { s.pins = []; }) }, "Clear pins") : null));

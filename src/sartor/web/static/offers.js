@@ -57,7 +57,7 @@ export function offers({ apply, say }) {
   function draw() {
     const [best] = found.candidates, one = found.candidates.find((c) => c.num_fields === 1) ?? single();
     const priced = `Of ${whole(found.evaluated)} shapes priced`;
-    if (best) put(shown, offer("Best shape", "apply-best", best), one ? offer("Best one-field change", "apply-one", one) : null);
+    if (best) put(shown, offer(best === one ? "Best shape: one field" : "Best shape", "apply-best", best), one && one !== best ? offer("Best one-field change", "apply-one", one) : null);
     else put(shown, h("p", { class: "whole" }, `Keep this shape: ${priced.toLowerCase()}, none of the same size is surely faster.`), found.unsure ? offer("Best, but uncertain", "apply-best", found.unsure) : null);
   }
 

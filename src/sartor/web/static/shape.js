@@ -22,7 +22,8 @@ export function shapeView({ banner, status }) {
   const ticker = h("div", { class: "ticker", "aria-hidden": "true" });
   const total = h("div", { class: "total" }), actions = h("div", { class: "actions" });
   const operators = h("div", { class: "operators" }), roof = h("div", { class: "roofline" });
-  const findings = h("div", { class: "findings" }), notes = h("div", { class: "notes" });
+  const scrolls = (name, label) => h("div", { class: name, tabindex: "0", role: "region", "aria-label": label });
+  const findings = scrolls("findings", "Findings"), notes = scrolls("notes", "Assumptions");
   const advice = offers({ apply: applyShape, say: (words) => { best = words; if (answer) drawStory(); } });
   const side = h("div", { class: "side" },
     advice.element,
@@ -148,8 +149,8 @@ export function shapeView({ banner, status }) {
         answer.runs ? "" : h("span", { class: "wrong" }, ` It does not split over tp=${answer.workload.tp}: shown for tp=1.`),
         h("span", { id: "best-says" }, best ? ` ${best}` : "")),
       h("div", { class: "halves" },
-        h("div", {}, h("h3", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`), parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds)),
-        h("div", {}, h("h3", {}, term("peak_bytes", "Memory"), ` ${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`), parts(totals.memory ?? {}, HELD, most, bytes, totals.usable_bytes))));
+        h("div", {}, h("h2", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`), parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds)),
+        h("div", {}, h("h2", {}, term("peak_bytes", "Memory"), ` ${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`), parts(totals.memory ?? {}, HELD, most, bytes, totals.usable_bytes))));
     put(ticker, h("strong", {}, seconds(totals.time_s)), moved ? delta.cloneNode(true) : null, h("span", { class: totals.fits ? "" : "wrong" }, `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`));
   }
 
