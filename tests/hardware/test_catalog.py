@@ -280,12 +280,14 @@ def test_one_device_costs_one_small_file(monkeypatch: pytest.MonkeyPatch) -> Non
     read: list[str] = []
     original = catalog.read_device_table
     monkeypatch.setattr(catalog, "read_device_table", lambda path: read.append(path.name) or original(path))
+    catalog._of_the_catalogue.cache_clear()
     load_gpu("h100")
     assert read == ["h100_sxm.toml"]
 
 
 def test_loading_one_device_costs_a_tenth_of_loading_all() -> None:
     def seconds(names: tuple[str, ...]) -> float:
+        catalog._of_the_catalogue.cache_clear()
         start = time.perf_counter()
         for name in names:
             load_gpu(name)

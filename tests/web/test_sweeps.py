@@ -11,7 +11,15 @@ from sartor import api
 from sartor.model.zoo import load_model
 from sartor.web.shape_view import MOST_VALUES, NEARLY, WORTH, shape_body, sweep_answer
 
-ASKED: dict[str, Any] = {"gpu": "h100", "phase": "train", "tp": 1, "attention": "flash", "set": None, "around": None}
+ASKED: dict[str, Any] = {
+    "moving": False,
+    "gpu": "h100",
+    "phase": "train",
+    "tp": 1,
+    "attention": "flash",
+    "set": None,
+    "around": None,
+}
 
 
 def asked(**words: Any) -> dict[str, Any]:
