@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.mutate import mutated
 from fuzz.readers import READERS, training
 from sartor.cli import run
+from sartor.engine.schema import StudyWarning
 
 CODES = {0, 1, 2, 3}
 LIMIT_S = 20.0
@@ -63,7 +65,12 @@ def fault_of(data: bytes, command: str, folder: Path, suffix: str) -> str:
     before = signal.signal(signal.SIGPROF, _hang)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(record=True) as said,
+        ):
+            warnings.simplefilter("always", StudyWarning)
             code = run(words)
     except Hang:
         return f"took more than {LIMIT_S:.0f} s of processor time"
@@ -72,7 +79,10 @@ def fault_of(data: bytes, command: str, folder: Path, suffix: str) -> str:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    return _outside(code, out.getvalue(), err.getvalue(), "--json" in words)
+    said = [one for one in said if one.category is not StudyWarning]  # which the command says in a sentence of its own
+    return _outside(
+        code, out.getvalue(), err.getvalue() + "".join(f"Warning: {one.message}" for one in said), "--json" in words
+    )
 
 
 def _outside(code: int, out: str, err: str, as_json: bool) -> str:

@@ -98,6 +98,16 @@ def test_on_two_pools_the_least_bottleneck_is_that_of_the_best_of_all_splits(
     assert bottleneck(stage_counts(model, pp, 1, found).sum(axis=1)) == pytest.approx(best)
 
 
+def test_the_stages_of_one_pool_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = shape(8)
+    chain = Chain.of(TrainingJob(shape=model, seq_len=4096, global_batch_size=8))
+    loads = weights([1.0] * len(blocks(model)), [0.5] * len(blocks(model)), -1, model)
+    calls, real = [], StageLoads.of
+    monkeypatch.setattr(StageLoads, "of", lambda self, *a: calls.append(a) or real(self, *a))
+    assert least_bottleneck(chain, loads, 6) is not None
+    assert len(calls) == 1
+
+
 def test_memory_forbids_stages_that_do_not_fit() -> None:
     asked = pricer(layers=8)
     plan = TrainingPlan(dims=ParallelDims(pp=4, dp=2), num_microbatches=16, zero_stage=1)

@@ -161,7 +161,8 @@ def least_bottleneck(
     where nothing fits."""
     start, end = np.triu_indices(chain.size + 1, k=1)
     counts = chain.passed[end] - chain.passed[start]
-    in_pool = {pool: loads.of(counts, stage) for stage, pool in enumerate(loads.pool_of[:pp].tolist())}
+    stage_in = {pool: stage for stage, pool in enumerate(loads.pool_of[:pp].tolist())}
+    in_pool = {pool: loads.of(counts, stage) for pool, stage in stage_in.items()}
 
     def cost_of(stage: int) -> Array:
         costs = np.full((chain.size + 1, chain.size + 1), np.inf)
