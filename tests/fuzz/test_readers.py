@@ -28,6 +28,8 @@ FOUND = [
     ("measured", 1096),
     ("measured", 1224),
     ("space", 5014),
+    ("space", 8000148),
+    ("config", 8001403),
 ]
 """Cases that the long run found outside the contract, by reader and seed; fixed since."""
 

@@ -21,10 +21,11 @@ from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures
 from sartor.plans.result import PlanSearch, PlanStatus
 from sartor.plans.search import search_plans
-from sartor.plans.space import AXES, divisors, factorizations, plan_space, size_of
+from sartor.plans.space import AXES, factorizations, plan_space, size_of
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import TRAINERS, as_launched
+from sartor.units import divisors
 
 GIB = 2**30
 

@@ -251,6 +251,9 @@ def _or_generation(stated: Floats, generation: float) -> Floats:
 
 def _whole(value: object) -> Ints:
     array = np.asarray(value)
+    if (over := np.abs(array) >= 2.0**62).any():
+        most = f"must be below {2**62 // MIB:,}, which is 4 EiB"
+        raise InputError("global_buffer_mib", float(array[over].flat[0] / MIB), most)
     rounded = array.astype(np.int64)
     if (rounded != array).any():
         raise InputError("global_buffer_mib", float(array.flat[0] / MIB), "must be a whole number of bytes")

@@ -9,7 +9,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.shape import TransformerShape
-from sartor.units import Floats
+from sartor.units import Floats, divisors
 
 LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1, "mtp_layers": 64}
 """Largest plausible sizes; other fields stop at 2^24."""
@@ -60,8 +60,7 @@ def _heads_fill_hidden(shape: TransformerShape) -> bool:
 
 def _share(hidden: int, heads: int) -> int:
     if hidden % heads:
-        divisors = [d for d in range(1, min(hidden, 4 * heads) + 1) if hidden % d == 0]
-        near = sorted(sorted(divisors, key=lambda d: abs(d - heads))[:2])
+        near = sorted(sorted(divisors(hidden), key=lambda d: abs(d - heads))[:2])
         raise InputError(
             "num_heads",
             heads,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sartor.model.blocks import layer_order
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.units import ceil_div
+from sartor.units import ceil_div, divisors
 
 Array = npt.NDArray[Any]
 Rows = dict[str, Array]
@@ -77,12 +77,6 @@ def factorizations(num_devices: int) -> Rows:
         factor = np.array([d for _, d in pairs])
         found = [*(column[index] for column in found[:-1]), factor, last[index] // factor]
     return dict(zip(DIMS, found, strict=True))
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, smallest first."""
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return low + [number // d for d in reversed(low) if d * d != number]
 
 
 def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.space import Axis, IntArray, Space, is_coupled
-from sartor.units import round_up
+from sartor.units import divisors, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """Head dimensions that FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);
@@ -284,7 +284,7 @@ def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
     if g0 == 1 or "num_kv_heads" not in near.free:
         return [g0] if heads % g0 == 0 else []
     most = int(a0 / g0 * near.guard.kv_group**near.guard.width)
-    counts = {heads // group for group in range(2, most + 1) if heads % group == 0 and heads // group > 1}
+    counts = (heads // group for group in divisors(heads) if 1 < group <= most and group < heads)
     return sorted(g for g in counts if all(_shares(g, t) for t in near.degrees))
 
 
