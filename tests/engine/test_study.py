@@ -377,7 +377,7 @@ def test_ctrl_c_while_work_is_done_keeps_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_five_times_at_random_it_answers_the_same_and_evaluates_nothing_twice(
     seed: int, whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:

@@ -211,7 +211,7 @@ def test_killed_twenty_times_at_random_it_answers_the_same(uncut: Whole, tmp_pat
         assert process.stdout is not None
         process.stdout.readline()
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=by.uniform(0.0, 2.0))
+            process.communicate(timeout=by.uniform(0.0, 1.0))
         process.send_signal(signal.SIGKILL)
         process.communicate()
     answer = subprocess.run(words, capture_output=True, text=True, check=True).stdout

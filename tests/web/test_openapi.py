@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sartor.launch.plan import LaunchKind
 from sartor.web.api_page import api_markdown
 from sartor.web.openapi import openapi
 from sartor.web.routes import ROUTES
@@ -53,3 +54,9 @@ def test_every_operation_has_an_identifier_of_its_own_and_says_how_it_refuses() 
 
 def test_the_page_of_the_documentation_is_the_table_of_routes(repo_dir: Path) -> None:
     assert (repo_dir / "docs" / "http-api.md").read_text(encoding="utf-8") == api_markdown()
+
+
+def test_launch_files_are_offered_for_every_trainer_there_is() -> None:
+    (route,) = (route for route in ROUTES if route.name == "plan_launch")
+    (field,) = (field for field in route.fields if field.name == "trainer")
+    assert field.words == tuple(kind.value for kind in LaunchKind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import signal
 import sys
@@ -249,4 +250,5 @@ def _from_usage(error: Any) -> InputError:
     field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None)
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
+    message = re.sub(r"'([^']{60})[^']{3,}'", r"'\1...'", message)
     return UsageError(field or "command line", message, possibilities)

@@ -212,7 +212,7 @@ ROUTES = (
                 "trainer",
                 "Framework to write launch files for.",
                 default="megatron",
-                words=("megatron", "torchtitan", "deepspeed", "accelerate"),
+                words=("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate"),
             ),
         ),
         lane=SLOW,

@@ -31,7 +31,7 @@ export function planView({ banner, status }) {
       field("global_batch_size", "global_batch_size", text("global_batch_size")),
       field("seq_len", "seq_len", text("seq_len", "own")),
       field("dtype", "dtype", text("dtype", "own")),
-      field("framework", "framework", select("framework", ["megatron", "torchtitan", "deepspeed", "nemo", "fsdp", "llm-foundry", "maxtext", "internevo", "pytorch"])),
+      field("framework", "framework", select("framework", ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "nemo", "fsdp", "llm-foundry", "maxtext", "internevo", "pytorch"])),
       field("optimizer", "optimizer", select("optimizer", ["adam", "sgd", "muon"])),
       field("fix", "fix", text("fix", "tp=8, pp=4")),
       h("button", { class: "primary", id: "run-plan", type: "submit" }, "Plan"));
