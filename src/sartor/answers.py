@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sartor.shapes.search import ShapeSearch
     from sartor.step.inference import Serving
     from sartor.step.measured import MeasuredRun
-    from sartor.step.parts import PricedKernels, TracePart
+    from sartor.step.parts import PricedKernels, Stretch, TracePart
     from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
@@ -366,6 +366,8 @@ class TraceDiagnosis:
     """Of the plan, where a model and its sizes were given."""
     source: Source
     """What the predicted step rests on."""
+    stretches: tuple[Stretch, ...]
+    """The last step as it ran, for a figure."""
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
 

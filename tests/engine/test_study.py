@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
 from sartor.engine.run import run_design
-from sartor.engine.schema import StudyWarning
+from sartor.engine.schema import StudyWarning, connect
 from sartor.engine.store import open_study
 from sartor.engine.study import read_study
 from sartor.errors import InputError
@@ -393,3 +393,23 @@ def test_killed_five_times_at_random_it_answers_the_same_and_evaluates_nothing_t
     record = read_study(path)
     assert len(record.points) == whole[1].evaluated
     assert sum(session.evaluated for session in record.sessions) == evaluations(whole[1])
+
+
+@pytest.mark.parametrize("for_reading", [True, False])
+@pytest.mark.parametrize("what", ["another program's", "cut short"])
+def test_a_file_that_is_no_study_is_not_held_open(
+    what: str, for_reading: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened, real = tmp_path / "other.db", [], sqlite3.connect
+    with closing(real(path)) as other:
+        other.execute("CREATE TABLE mine (x)")
+        other.commit()
+    if what == "cut short":
+        path.write_bytes(path.read_bytes()[:200])
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(real(*a, **k)) or opened[-1])
+    with pytest.raises(InputError):
+        connect(path, for_reading=for_reading)
+    assert opened
+    for each in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            each.execute("SELECT 1")

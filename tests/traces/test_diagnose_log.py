@@ -19,6 +19,7 @@ from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
 from sartor.plans.explain import explanations, nearest
 from sartor.step.measured import MeasuredRun
+from sartor.traces.kineto import is_trace
 from traces.logs_made import dump, megatron, torchtitan
 
 
@@ -155,3 +156,18 @@ def test_times_that_are_no_times_do_not_reach_the_answer(tmp_path: Path) -> None
     path = tmp_path / "train.log"
     path.write_text(dump() + megatron((9.0, 2.0, 0.0, 2.0, 2.0)))
     assert np.isfinite(diagnosed(path).measured.step_s)
+
+
+@pytest.mark.parametrize("first", ["[rank0]:[titan] 2025-06-04", "[2025-03-01 10:00:00,000] [INFO]", "  [default0]:"])
+def test_a_log_whose_lines_begin_with_a_bracket_is_no_trace(first: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"{first} starting\n{torchtitan()}")
+    found = api.diagnose(path, model="llama-3.1-8b", gpu="h100", num_devices=8, global_batch_size=16, seq_len=8192)
+    assert found.measured.num_steps
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', '[\n {"ph": "X"}]', " [{", "{", '{\n  "schemaVersion": 1'])
+def test_a_trace_is_known_by_its_beginning(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(text)
+    assert is_trace(path)

@@ -199,6 +199,7 @@ def _divided(
         median_ratio=divided.median_ratio,
         predicted=None if found is None or there is None else _priced(found, there, own),
         source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
+        stretches=divided.stretches,
         warnings=(
             *warnings,
             *_missing(trace, divided.num_steps, divided.priced_share),

@@ -69,6 +69,7 @@ def diagnose(
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     records: Records = None,
+    html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
@@ -76,6 +77,8 @@ def diagnose(
     loses and what to change, or a log's step time, memory and TFLOP/s with the fact that would explain them.
 
     Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100`
+
+    Example: `sartor diagnose rank0.json.gz --gpu h100 --html run.html`
 
     Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """
@@ -103,9 +106,19 @@ def diagnose(
     body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
     if records is not None:
         _write_records(found, records)
+    if html is not None:
+        _write_page(found, html)
     c.answer("diagnose", body, as_json=json, out=out)
     if not json:
         c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))
+
+
+def _write_page(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
+    from sartor.files import write_atomic
+    from sartor.report.page_run import diagnose_page
+
+    write_atomic(path, diagnose_page(found).encode())
+    c.say(f"wrote {path}")
 
 
 def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:

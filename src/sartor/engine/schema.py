@@ -11,7 +11,7 @@ import sqlite3
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 
@@ -100,18 +100,22 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
 
     Raises ``InputError`` for what is no study, is damaged, or cannot be opened.
     """
-    try:
-        fresh = _is_fresh(path)
-        if for_reading and fresh:
-            raise InputError("study", str(path), "there is no such study" if not path.exists() else "is empty")
-        connection = _open(path, for_reading=for_reading)
-        if not for_reading and (fresh or _has_no_tables(connection)):
-            _create(connection)
-        _check(path, connection)
-        if not for_reading:
-            _mend(path, connection)
-    except (sqlite3.Error, OSError, UnicodeError) as error:
-        raise cannot(path, error) from None
+    with ExitStack() as unless_it_is_a_study:
+        try:
+            fresh = _is_fresh(path)
+            if for_reading and fresh:
+                raise InputError("study", str(path), "there is no such study" if not path.exists() else "is empty")
+            connection = unless_it_is_a_study.enter_context(closing(_open(path, for_reading=for_reading)))
+            if not for_reading:
+                connection.execute("PRAGMA synchronous=FULL")
+            if not for_reading and (fresh or _has_no_tables(connection)):
+                _create(connection)
+            _check(path, connection)
+            if not for_reading:
+                _mend(path, connection)
+        except (sqlite3.Error, OSError, UnicodeError) as error:
+            raise cannot(path, error) from None
+        unless_it_is_a_study.pop_all()
     return connection
 
 
@@ -146,16 +150,17 @@ def _is_fresh(path: Path) -> bool:
 
 def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
     if not for_reading:
-        connection = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-        connection.execute("PRAGMA synchronous=FULL")
-        return _ready(connection)
+        return _ready(sqlite3.connect(path, timeout=30.0, isolation_level=None))
     uri = path.resolve().as_uri()
     connection = sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=30.0, isolation_level=None)
     try:
         connection.execute("PRAGMA query_only=ON")
         connection.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.OperationalError:  # a folder that cannot be written has no room for the log's index
+    except sqlite3.Error as error:
         connection.close()
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        # a folder that cannot be written has no room for the log's index
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return _ready(connection)
 

@@ -8,7 +8,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
@@ -56,8 +56,8 @@ def open_study(path: str | Path, executor: str) -> Iterator[Store]:
     path = Path(os.path.realpath(path))  # one lock, whatever links lead here
     if path.is_dir() or not path.parent.is_dir():
         connect(path, for_reading=False)  # says what is wrong
-    with held(path):
-        store = Store(path, connect(path, for_reading=False), executor)
+    with held(path), closing(connect(path, for_reading=False)) as connection:
+        store = Store(path, connection, executor)
         try:
             yield store
         finally:

@@ -144,17 +144,18 @@ def _convention_body(each: FlopConvention) -> JsonDict:
 
 def log_view(answer: LogDiagnosis) -> RenderableType:
     """The answer first: how fast, how fast predicted, how sure; then memory, the TFLOP/s, and what would explain it."""
-    parts: list[RenderableType] = [
-        Text(_heading(answer), style="bold"),
-        Text(_headline(answer)),
-        Text(_certainty(answer)),
-    ]
-    parts += [Text(line) for line in (*_memory(answer), *_rate(answer))]
+    heading, lines = log_answer(answer)
+    parts: list[RenderableType] = [Text(heading, style="bold"), *(Text(line) for line in lines)]
     parts += [section_title("Measured and predicted"), _table(answer)]
     parts += _explained(answer)
     parts += notes("Warnings", answer.warnings)
     parts += notes("Units", answer.units)
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
+
+
+def log_answer(answer: LogDiagnosis) -> tuple[str, list[str]]:
+    """What was read, and the answer: speed, how sure, memory, the TFLOP/s."""
+    return _heading(answer), [_headline(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
 
 
 def _heading(answer: LogDiagnosis) -> str:

@@ -113,7 +113,7 @@ def _numbers(answer: PlanAnswer) -> Markup:
         (
             "Step time",
             format_seconds(best.step_s),
-            f"80%: {format_seconds(best.low_s)} to {{format_seconds(best.high_s)}}",
+            f"80%: {format_seconds(best.low_s)} to {format_seconds(best.high_s)}",
         ),
         (
             "Share of dense peak (MFU)",

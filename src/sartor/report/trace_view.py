@@ -122,14 +122,21 @@ def points_of_mfu(answer: TraceDiagnosis, part: TracePart) -> float:
 
 def trace_view(answer: TraceDiagnosis) -> RenderableType:
     """The answer first, then the losses with their evidence, then all parts."""
-    parts: list[RenderableType] = [Text(_heading(answer), style="bold"), Text(_headline(answer))]
-    for number, loss in enumerate(answer.losses, start=1):
-        parts.append(Text(f"{number}. {_loss(answer, loss)}"))
+    heading, lines = trace_answer(answer)
+    parts: list[RenderableType] = [Text(heading, style="bold"), Text(lines[0])]
+    for line, loss in zip(lines[1:], answer.losses, strict=True):
+        parts.append(Text(line))
         parts += [Text(f"     {printable(line)}", style="dim") for line in loss.evidence]
     parts += [section_title("Where the time goes"), _table(answer)]
     return Group(
         *parts, *notes("Warnings", answer.warnings), *notes("Assumed", [printable(line) for line in answer.assumptions])
     )
+
+
+def trace_answer(answer: TraceDiagnosis) -> tuple[str, list[str]]:
+    """What was read, and the answer: a sentence, then the losses by number."""
+    losses = [f"{number}. {_loss(answer, loss)}" for number, loss in enumerate(answer.losses, start=1)]
+    return _heading(answer), [_headline(answer), *losses]
 
 
 def gemm_records(answer: TraceDiagnosis, date: str) -> str:

@@ -49,6 +49,17 @@ class TracePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Kernels of one kind that run one after another, in seconds since their step began."""
+
+    lane: str
+    """``compute`` or ``communication``; both may run at once."""
+    kind: str
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PricedKernels:
     """All kernels of one operator and size: measured and predicted seconds of the whole span, and those with sizes
     padded where they are ragged."""

@@ -13,13 +13,13 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm
-from sartor.step.parts import PartKind, PricedKernels, TracePart
+from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
 from sartor.traces.kineto import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
 from sartor.traces.recomputed import recomputed_kernels
 from sartor.traces.repeats import short_kernel
-from sartor.traces.timeline import Timeline, timeline
+from sartor.traces.timeline import Timeline, last_step, timeline
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5
@@ -57,6 +57,8 @@ class Attributed:
     """Of the time of all of them."""
     median_ratio: float
     """Measured over predicted time of those."""
+    stretches: tuple[Stretch, ...]
+    """The last step as it ran."""
 
 
 def attribute(
@@ -90,6 +92,7 @@ def attribute(
         priced=priced,
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
+        stretches=last_step(trace, kinds),
     )
 
 

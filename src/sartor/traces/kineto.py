@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ CHUNK = 1 << 22
 LONGEST_EVENT = 1 << 24
 """Characters that one event may have."""
 MUST = "must be a trace of PyTorch's profiler (JSON, or JSON in gzip)"
+BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")
 MOST = 2**53
 """Largest number that an event may say."""
 DEEPEST = 200
@@ -105,10 +107,10 @@ def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file is gzip or begins as JSON."""
+    """Whether a file is gzip or begins as a JSON object or a list of them; lines of logs begin with [ as well."""
     with Path(path).open("rb") as stream:
-        head = stream.read(64)
-    return head[:2] == b"\x1f\x8b" or head.lstrip()[:1] in (b"{", b"[")
+        head = stream.read(1024)
+    return head[:2] == b"\x1f\x8b" or BEGINNING.match(head) is not None
 
 
 def _opened(path: Path) -> IO[str]:

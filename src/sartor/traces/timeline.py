@@ -12,9 +12,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from sartor.step.parts import Stretch
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kineto import KernelTrace
 from sartor.units import FloatArray, IntArray
+
+WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
+"""Kinds that count only where nothing computes."""
+FINE = 500
+"""Parts of a step that a figure tells apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
     inside = np.flatnonzero((trace.end_s > begin) & (trace.begin_s < end))
     owned = np.zeros(trace.begin_s.size)
     gaps: list[tuple[float, float]] = []
-    waits = np.isin(kinds, [KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY)])
+    waits = np.isin(kinds, WAITING)
     running: list[tuple[bool, int]] = []
     edges = sorted({begin, end, *np.clip(trace.begin_s[inside], begin, end), *np.clip(trace.end_s[inside], begin, end)})
     at = 0
@@ -61,6 +67,26 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
         else:
             gaps.append((left, right))
     return Timeline(begin_s=begin, end_s=end, owned_s=owned, gaps=tuple(gaps), num_steps=count)
+
+
+def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
+    """The last marked step as it ran (the whole trace where none is marked): kernels of one kind with gaps below a
+    `FINE`-th of the step between them are one stretch, and shorter ones are left out."""
+    inside = np.flatnonzero(trace.step == trace.step.max())
+    begin, end = float(trace.begin_s[inside].min()), float(trace.end_s[inside].max())
+    fine = (end - begin) / FINE
+    found: list[Stretch] = []
+    for lane, waits in (("compute", False), ("communication", True)):
+        open_: dict[str, tuple[float, float]] = {}
+        for i in inside[np.isin(kinds[inside], WAITING) == waits].tolist():
+            kind, left, right = KINDS[kinds[i]].value, float(trace.begin_s[i]) - begin, float(trace.end_s[i]) - begin
+            since, until = open_.get(kind, (left, left))
+            if left - until > fine:
+                found.append(Stretch(lane=lane, kind=kind, begin_s=since, end_s=until))
+                since = until = left
+            open_[kind] = since, max(until, right)
+        found += [Stretch(lane=lane, kind=kind, begin_s=a, end_s=b) for kind, (a, b) in open_.items()]
+    return tuple(sorted((s for s in found if s.end_s - s.begin_s > fine), key=lambda s: (s.lane, s.begin_s)))
 
 
 def steady_span(trace: KernelTrace) -> tuple[float, float, int]:

@@ -1,0 +1,100 @@
+"""The offline HTML page of ``diagnose``: the answer, the waterfall from the ideal step, parts, operators, timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sartor.answers import LogDiagnosis
+from sartor.json_types import JsonDict, JsonMap
+from sartor.report.grid import Grid, GridColumn, grid_of, words_column
+from sartor.report.html import Markup, element, grid_table
+from sartor.report.log_view import log_answer, log_body
+from sartor.report.page import footer, whole_page
+from sartor.report.page_notes import how_to_read
+from sartor.report.page_sections import bullets, figure
+from sartor.report.run_points import MOST_OPERATORS, fall_points, part_words, trace_points, worst_first
+from sartor.report.trace_view import trace_answer, trace_body
+from sartor.report.words import printable
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from sartor.answers import TraceDiagnosis
+
+READING = (
+    ("points of MFU", "What a part takes of the 100 points that the step would reach at the dense peak. The parts add "
+     "up to the measured step."),
+    ("predicted", "By the calibrated model of the device, for the sizes that the run states."),
+    ("exposed", "Communication that does not overlap with compute."),
+)  # fmt: skip
+
+
+def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> str:
+    """The whole page as a string (UTF-8). ``date`` is printed as given.
+
+    Raises ``MissingExtraError`` without the extra ``report``.
+    """
+    of_log = isinstance(answer, LogDiagnosis)
+    body = log_body(answer) if isinstance(answer, LogDiagnosis) else trace_body(answer)
+    records: JsonDict = {"fall": fall_points(body["measured"]["step_s"], body["parts"])}
+    title, lines = log_answer(answer) if isinstance(answer, LogDiagnosis) else trace_answer(answer)
+    more: list[Markup] = []
+    if not isinstance(answer, LogDiagnosis):
+        records = trace_points(answer, body["parts"])
+        more = _of_trace(answer, records)
+    header = element("header", element("h1", title), element("p", "training log" if of_log else "profiler trace"))
+    main = element(
+        "main",
+        element("div", *(element("p", line) for line in lines), class_="verdict"),
+        element("h2", "Where the time goes"),
+        figure(records, "fall", "Each part starts where those above it end."),
+        grid_table(parts_grid(body, to_do=not of_log)),
+        *more,
+        bullets("Warnings", [printable(line) for line in answer.warnings]),
+        bullets("Assumed", [printable(line) for line in answer.assumptions]),
+        how_to_read(READING),
+    )
+    return whole_page(f"{title}: sartor diagnose", (header, main, footer(date)), records)
+
+
+def parts_grid(body: JsonMap, *, to_do: bool) -> Grid:
+    """Every part with its evidence and, where wanted, what to change."""
+    words = [words_column("evidence"), *([words_column("to do")] if to_do else [])]
+    columns: tuple[str | GridColumn, ...] = ("part", "time", "share", "points of MFU", *words)
+    rows = [
+        (
+            part_words(part["kind"]),
+            format_seconds(part["seconds"]),
+            format_share(part["share"]),
+            f"{part['points_of_mfu']:.1f}",
+            "; ".join(part["evidence"]),
+            *([part["fix"] or ""] if to_do else []),
+        )
+        for part in body["parts"]
+    ]
+    return grid_of("Parts of the mean steady step", columns, rows)
+
+
+def _of_trace(answer: TraceDiagnosis, records: JsonMap) -> list[Markup]:
+    worst = worst_first(answer.priced)[:MOST_OPERATORS]
+    rows = [
+        (
+            printable(each.name),
+            f"{each.count:,}",
+            format_seconds(each.seconds / each.count),
+            format_seconds(each.predicted_s / each.count),
+            f"{each.seconds / each.predicted_s:.2f}",
+            format_seconds((each.seconds - each.predicted_s) / answer.num_steps),
+        )
+        for each in worst
+    ]
+    columns = ("operator", "calls", "measured", "predicted", "ratio", "loses per step")
+    operators = [
+        element("h2", "Operators"),
+        figure(records, "operators", "Sizes that the trace states (record_shapes=True)."),
+        grid_table(grid_of("Operators against their prediction", columns, rows)),
+    ]
+    return [
+        *(operators if rows else []),
+        element("h2", "Timeline"),
+        figure(records, "timeline", "Kernels of one kind with no gap between them are one box."),
+    ]

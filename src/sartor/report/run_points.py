@@ -1,0 +1,157 @@
+"""The records of a diagnosed run's figures: from the ideal step to the measured one, its slowest operators, its last
+step as it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.json_types import JsonDict, JsonMap
+from sartor.report.plan_words import PART_WORDS, step_parts
+from sartor.report.trace_view import WORDS
+from sartor.report.words import printable
+from sartor.units import format_seconds
+
+if TYPE_CHECKING:
+    from sartor.answers import TraceDiagnosis
+    from sartor.plans.result import PricedPlan
+    from sartor.step.parts import PricedKernels, Stretch
+
+Numbers = npt.NDArray[np.float64]
+
+MOST_OPERATORS = 12
+"""Most operators drawn, those that lose most first."""
+LEAST = 0.001
+"""Share of the step below which a part is not drawn alone."""
+IDEAL = "at the peak rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFall:
+    """A measured step as steps of a waterfall: what its FLOPs take at the peak rate, then what each part adds."""
+
+    title: str
+    parts: tuple[str, ...]
+    what: tuple[str, ...]
+    seconds: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowOperators:
+    """Seconds per call of operators [n], measured and predicted with its 80% interval."""
+
+    title: str
+    names: tuple[str, ...]
+    measured_s: Numbers
+    predicted_s: Numbers
+    low_s: Numbers
+    high_s: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimeline:
+    """One step as boxes on lanes; the predicted step is a lane of its own."""
+
+    title: str
+    lanes: tuple[str, ...]
+    lane: tuple[str, ...]
+    kind: tuple[str, ...]
+    begin_s: Numbers
+    end_s: Numbers
+
+
+def fall_points(step_s: float, parts: Sequence[JsonMap]) -> RunFall:
+    """Of the parts of the JSON answer, whose points of MFU say what each adds to the ideal step."""
+    share = step_s / 100
+    lost = [(part_words(each["kind"]), _first(each["evidence"]), each["points_of_mfu"] * share) for each in parts]
+    shown = [each for each in lost if abs(each[2]) >= LEAST * step_s]
+    ideal = step_s - sum(seconds for *_, seconds in lost)
+    rest = sum(seconds for *_, seconds in lost) - sum(seconds for *_, seconds in shown)
+    rows = [(IDEAL, "the FLOPs of the step at the dense peak", ideal), *shown, ("smaller parts", "", rest)]
+    rows = [row for row in rows if abs(row[2]) > 1e-6 * step_s]
+    worst = max(shown, key=lambda row: row[2], default=("nothing", "", 0.0))[0]
+    known = rows[0][0] == IDEAL
+    return RunFall(
+        title=f"From the ideal step ({format_seconds(ideal)}) to the measured one ({format_seconds(step_s)}): most is "
+        f"lost in {worst}"
+        if known
+        else f"The measured step ({format_seconds(step_s)}) by its parts: most is {worst}",
+        parts=tuple(row[0] for row in rows),
+        what=tuple(printable(row[1]) for row in rows),
+        seconds=np.array([row[2] for row in rows]),
+    )
+
+
+def part_words(kind: str) -> str:
+    """A part or a kind of kernel, in words."""
+    return {"plan": "the plan, if it was another"}.get(kind) or WORDS.get(kind) or PART_WORDS.get(f"{kind}_s") or kind
+
+
+def _first(evidence: Sequence[str]) -> str:
+    return evidence[0] if evidence else ""
+
+
+def trace_points(answer: TraceDiagnosis, parts: Sequence[JsonMap]) -> JsonDict:
+    """Records by figure name; empty figures are left out."""
+    found: JsonDict = {
+        "fall": fall_points(answer.step_s, parts),
+        "operators": operator_points(answer.priced),
+        "timeline": timeline_points(answer.stretches, answer.predicted),
+    }
+    return {name: points for name, points in found.items() if points is not None}
+
+
+def worst_first(priced: Sequence[PricedKernels]) -> list[PricedKernels]:
+    """By the seconds beyond their prediction."""
+    return sorted(priced, key=lambda each: each.predicted_s - each.seconds)
+
+
+def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
+    """The operators that lose most against their prediction; None where none has one."""
+    from sartor.cost.intervals import interval_80
+
+    worst = worst_first(priced)[:MOST_OPERATORS]
+    if not worst:
+        return None
+    counts = np.array([each.count for each in worst])
+    predicted = np.array([each.predicted_s for each in worst]) / counts
+    low, high = interval_80(predicted, np.array([each.log_sigma for each in worst]))
+    return SlowOperators(
+        title=f"Operators against their prediction, those that lose most first: {printable(worst[0].name)}",
+        names=tuple(printable(each.name) for each in worst),
+        measured_s=np.array([each.seconds for each in worst]) / counts,
+        predicted_s=predicted,
+        low_s=np.asarray(low),
+        high_s=np.asarray(high),
+    )
+
+
+def timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) -> RunTimeline | None:
+    """The last step as it ran, with the predicted parts, one after another, beside it."""
+    if not stretches:
+        return None
+    boxes = [
+        (
+            f"measured, {each.lane}",
+            each.lane if each.kind == each.lane else part_words(each.kind),
+            each.begin_s,
+            each.end_s,
+        )
+        for each in stretches
+    ]
+    at = 0.0
+    for words, seconds in step_parts(predicted) if predicted else []:
+        boxes.append(("predicted", words, at, at + seconds))
+        at += seconds
+    return RunTimeline(
+        title="The last step as it ran" + (", and the predicted step beside it" if predicted else ""),
+        lanes=tuple(dict.fromkeys(box[0] for box in boxes)),
+        lane=tuple(box[0] for box in boxes),
+        kind=tuple(box[1] for box in boxes),
+        begin_s=np.array([box[2] for box in boxes]),
+        end_s=np.array([box[3] for box in boxes]),
+    )
