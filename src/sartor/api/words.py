@@ -97,11 +97,9 @@ def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
     """A size in whole units, or its default."""
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(field, value, f"must be an integer from {least} to 2^40", str(default))
-    if not least <= value <= 2**40:
-        nearest = str(least if value < least else 2**40)
-        raise InputError(field, value, f"must be an integer from {least} to 2^40", nearest)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
+        nearest = 2**40 if isinstance(value, int) and value > 2**40 else default
+        raise InputError(field, value, f"must be an integer from {least} to 2^40", str(nearest))
     return value
 
 
