@@ -280,6 +280,7 @@ class LaunchAnswer:
     memory: Waterfall
     findings: tuple[PlanFinding, ...]
     unknown: tuple[str, ...]
+    unpriced: tuple[str, ...]
     ignored: tuple[str, ...]
     assumptions: tuple[str, ...]
     search: PlanSearch | None = None

@@ -49,7 +49,7 @@ def test_a_recipe_is_read_back_as_the_model_and_plan_it_was_written_for(model: s
     for file in (tmp_path, tmp_path / "sartor_recipe.py"):
         reading = read_launch(file, num_devices=64)
         back = reading.job()
-        assert not reading.unknown
+        assert not (*reading.unknown, *reading.unpriced)
         assert script.shape
         assert back.shape == replace(script.shape, max_positions=2048)  # a recipe has those of its sequences alone
         assert float(step(back, reading.plan, CLUSTER).step_s) == float(step(job, plan, CLUSTER).step_s)

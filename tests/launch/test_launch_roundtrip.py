@@ -213,7 +213,7 @@ OF_MEGATRON = (LaunchKind.MEGATRON, LaunchKind.MEGATRON_BRIDGE)
 
 def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> None:
     assert reading.plan == canonical(plan, int(job.shape.num_layers))
-    assert reading.unknown == ()
+    assert (*reading.unknown, *reading.unpriced) == ()
     again = reading.job(job.shape, 4096)
     if reading.kind in OF_MEGATRON:
         assert again.trainer.grad_fusion is job.trainer.grad_fusion

@@ -29,7 +29,7 @@ SEVERAL = random.Random(20261121).sample([name for name in NAMES if len(name) > 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_typo_of_any_argument_is_unknown_and_the_argument_is_named(name: str) -> None:
     typo = misspelt(name, random.Random(name))
-    assert left_over(parse_flags([typo, "7"])) == ([f"{typo} 7 (did you mean {name}?)"], [])
+    assert left_over(parse_flags([typo, "7"])) == ([f"{typo} 7 (did you mean {name}?)"], [], [])
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_a_typo_of_any_argument_is_unknown_and_the_argument_is_named(name: str) 
 )
 def test_the_beginning_of_a_name_makes_no_argument(typo: str, meant: str) -> None:
     assert no_bearing(typo) or typo == "--splits", "it begins like arguments without bearing"
-    assert left_over(parse_flags([typo, "x"])) == ([f"{typo} x (did you mean {meant}?)"], [])
+    assert left_over(parse_flags([typo, "x"])) == ([f"{typo} x (did you mean {meant}?)"], [], [])
 
 
 @pytest.mark.parametrize("name", ["--lr", "--lr-decay-style", "--no-save-optim", "--wandb-project", "--local_rank"])
 def test_what_megatron_has_and_no_step_feels_is_without_bearing(name: str) -> None:
-    assert left_over(parse_flags([name])) == ([], [name])
+    assert left_over(parse_flags([name])) == ([], [], [name])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_megatron_has_and_no_step_feels_is_without_bearing(name: str) -> No
     ],
 )
 def test_what_megatron_has_and_a_step_may_feel_is_listed_without_a_guess(name: str) -> None:
-    assert left_over(parse_flags([name])) == ([name], [])
+    assert left_over(parse_flags([name])) == ([], [name], [])
 
 
 def test_the_list_holds_every_name_that_is_written_and_every_name_that_is_read(repo_dir: Path) -> None:

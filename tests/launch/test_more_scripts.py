@@ -29,7 +29,7 @@ def test_arguments_read_from_a_here_document_are_the_models(tmp_path: Path) -> N
     reading = read_launch(put(tmp_path, script))
     assert reading.shape
     assert int(reading.shape.num_layers) == 32
-    assert reading.unknown == ()
+    assert (*reading.unknown, *reading.unpriced) == ()
 
 
 def test_the_first_round_of_a_sweep_is_taken_and_said(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_nemo_configuration_is_read_with_nemos_own_habits(tmp_path: Path) -> N
     assert (plan.zero_stage, plan.recompute, plan.recompute_layers) == (1, Recompute.FULL, 4)
     assert (job.trainer.name, job.seq_len, job.recipe) == ("nemo", 4096, Recipe.BF16)
     assert (job.shape.dense_ffn and job.shape.dense_ffn.gated, job.shape.tied_embeddings) == (True, False)
-    assert reading.unknown == ()
+    assert (*reading.unknown, *reading.unpriced) == ()
 
 
 def test_a_nemo_configuration_without_devices_or_with_another_activation_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ DATA=("--tokenizer-type NullTokenizer" "--vocab-size 128256" "--mock-data")
     assert reading.parts.recipe is Recipe.FP8_CURRENT
     assert reading.shape is not None
     assert int(reading.shape.vocab_size) == 128256
-    assert reading.unknown == ()
+    assert (*reading.unknown, *reading.unpriced) == ()
 
 
 def test_items_of_a_quoted_array_stay_whole() -> None:
@@ -143,7 +143,7 @@ if [[ -n $FP16 && $FP16 != no ]]; then PRECISION=--never; fi
 """
     reading = read(tmp_path, text)
     assert reading.parts.recipe is Recipe.BF16
-    assert reading.unknown == ()
+    assert (*reading.unknown, *reading.unpriced) == ()
 
 
 @pytest.mark.parametrize(

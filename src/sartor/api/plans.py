@@ -306,6 +306,7 @@ def lint_launch(
         memory=waterfall(job, plan, found),
         findings=lint_plan(context, allow=allow),
         unknown=reading.unknown,
+        unpriced=reading.unpriced,
         ignored=reading.ignored,
         assumptions=(*_instead(reading, shape, seq_len), *reading.assumptions),
         search=best,

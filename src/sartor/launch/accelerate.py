@@ -23,11 +23,11 @@ from sartor.launch.plan import (
     LaunchReading,
     canonical,
     check_numbers,
+    device_only,
     launchable,
     no_devices,
     nodes_of,
     refuser,
-    wide_moments_only,
 )
 from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
@@ -79,7 +79,7 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     d, sharded = plan.dims, plan.dims.dp * plan.dims.cp > 1
-    wide_moments_only(KIND, job)
+    device_only(KIND, job)
     if d.pp > 1:
         raise _refuse(
             "pp", d.pp, "does not support pipeline parallelism with FSDP", "pp=1, or --write megatron or torchtitan"

@@ -100,6 +100,7 @@ SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-a
 """What follows from other fields, or is so in every recipe."""
 NOT_SAID = ("--openai-gelu", "--no-yarn-correction-range-round-to-int")
 """Megatron-LM's arguments that fill no field; YaRN's have fields with latent attention alone."""
+LAYERS_OFF = "model.cpu_offloading_num_layers"
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
 
@@ -177,7 +178,10 @@ def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
         yield "comm_overlap", Code("CommOverlapConfig(tp_comm_overlap=True)")
     elif flag == "--attention-backend":
         yield path_of(flag), Code(f"AttnBackend.{values[0]}")
-    elif flag == "--recompute-modules":
+    elif flag == "--cpu-offloading-num-layers":
+        yield "model.cpu_offloading", True
+        yield path_of(flag), int(values[0])
+    elif flag in ("--recompute-modules", "--offload-modules"):
         yield path_of(flag), values
     elif flag == "--window-size":
         yield path_of(flag), tuple(int(each) for each in values[0].split(","))
@@ -313,6 +317,7 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     flags = {path: flag for flag, path in _known().items()}
     off = {f"model.{field}": flag for flag, field in OFF.items()}
     done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
+    done |= {"model.cpu_offloading"} | (set() if found.get("model.cpu_offloading") else {LAYERS_OFF})
     unknown = []
     for path, value in {**dict.fromkeys(ON_WITHOUT, True), **found}.items():
         if path in done or path.startswith(("mixed_precision", "dist.", "optimizer.use_dist", "ddp.grad_reduce")):

@@ -22,11 +22,11 @@ from sartor.launch.plan import (
     LaunchReading,
     canonical,
     check_numbers,
+    device_only,
     launchable,
     no_devices,
     nodes_of,
     refuser,
-    wide_moments_only,
 )
 from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
@@ -96,7 +96,7 @@ def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, .
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     d = plan.dims
-    wide_moments_only(KIND, job)
+    device_only(KIND, job)
     for name, value in (("pp", d.pp), ("cp", d.cp), ("ep", d.ep)):
         if value > 1:
             why = "says it in the model's code, not in its configuration"

@@ -24,6 +24,7 @@ from sartor.launch.release import check_arguments
 from sartor.launch.script import script_text
 from sartor.model.training import (
     ContextParallel,
+    OffloadModule,
     Optimizer,
     PipelineSchedule,
     Recipe,
@@ -188,6 +189,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     yield ("--global-batch-size", str(job.global_batch_size))
     yield from PRECISION[job.recipe]
     yield from _recompute(job, plan)
+    yield from _offload(job, plan)
     optimizer = OPTIMIZERS[job.optimizer]
     yield ("--optimizer", "dist_muon" if optimizer == "muon" and plan.zero_stage == 1 else optimizer)
     if plan.optimizer_offload:
@@ -244,3 +246,24 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
             raise _refuse("recompute_layers", plan.recompute_layers, why, f"{below} and {below + v}")
         yield ("--recompute-method", "block")
         yield ("--recompute-num-layers", str(plan.recompute_layers // v))
+
+
+def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
+    """Activations in host memory (transformer_config.py: layers whole go with no pipeline, recomputation or graph, the
+    input of the attention's projection with that of its core)."""
+    modules = job.offload_modules
+    if absent := [module for module in modules if module not in job.trainer.offloads]:
+        raise _refuse("offload_modules", absent[0].value, "does not offload it", "offload_modules=core_attn")
+    if OffloadModule.LAYER in modules:
+        if plan.dims.pp > 1 or plan.recompute is not Recompute.NONE or job.trainer.cuda_graphs:
+            why = "offloads whole layers without pipeline, recomputation and CUDA graphs"
+            raise _refuse("offload_modules", "layer", why, "offload_modules=core_attn")
+        most = int(job.shape.num_layers) - 1  # all but the last, which backward begins with
+        yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
+    elif modules:
+        if OffloadModule.ATTN_PROJ in modules and OffloadModule.CORE_ATTN not in modules:
+            raise _refuse("offload_modules", "attn_proj", "offloads it with core_attn alone", "core_attn+attn_proj")
+        if job.offload_layers:
+            raise _refuse("offload_layers", job.offload_layers, "offloads modules of all layers", "offload_layers=all")
+        yield ("--fine-grained-activation-offloading",)
+        yield ("--offload-modules", *(m.value for m in OffloadModule if m in modules))

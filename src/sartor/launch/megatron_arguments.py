@@ -16,20 +16,19 @@ def argument_names() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line.startswith("--"))
 
 
-def left_over(flags: Flags) -> tuple[list[str], list[str]]:
-    """What nobody has read of a command: flags to list, as shown to people, and names of those without bearing.
-
-    Listed is what Megatron has and is not priced, and what it does not have: with the argument it looks like.
-    """
+def left_over(flags: Flags) -> tuple[list[str], list[str], list[str]]:
+    """What nobody has read of a command, as shown to people: flags Megatron does not have, each with the one it looks
+    like; its own that have no price; and names of its own without bearing."""
     names = argument_names()
-    shown: list[str] = []
-    ignored: list[str] = []
+    unknown, unpriced, ignored = list[str](), list[str](), list[str]()
     for name in flags.left():
-        if name in names and no_bearing(name):
+        if name not in names:
+            unknown.append(shown_flag(name, flags.given[name], names))
+        elif no_bearing(name):
             ignored.append(name)
         else:
-            shown.append(shown_flag(name, flags.given[name], () if name in names else names))
-    return shown, ignored
+            unpriced.append(shown_flag(name, flags.given[name]))
+    return unknown, unpriced, ignored
 
 
 def no_bearing(name: str) -> bool:

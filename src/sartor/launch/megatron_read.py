@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.errors import InputError
+from sartor.errors import NOT_GIVEN, InputError
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.megatron import CP_TYPES, KIND, OPTIMIZERS
 from sartor.launch.megatron_arguments import left_over
@@ -13,7 +13,16 @@ from sartor.launch.megatron_stages import read_stages
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import Command
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, RecomputeModule, Trainer, TrainingPlan
+from sartor.model.training import (
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    Recipe,
+    Recompute,
+    RecomputeModule,
+    Trainer,
+    TrainingPlan,
+)
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.trainers import MEGATRON
@@ -50,14 +59,18 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     plan = replace(plan, recompute=recompute, recompute_layers=recomputed)
     check_numbers(plan, splits_experts=splits)
     parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
+    if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):
+        must = "goes with no pipeline and no recomputation in Megatron-LM"
+        raise InputError("--cpu-offloading-num-layers", parts.offload_layers, must, "--offload-modules")
     flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format")
-    unknown, ignored = left_over(flags)
+    unknown, unpriced, ignored = left_over(flags)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
         unknown=(*unknown, *flags.odd),
+        unpriced=tuple(unpriced),
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
     )
@@ -73,6 +86,7 @@ EXCLUSIVE = (
     ("--pipeline-model-parallel-layout", "--decoder-last-pipeline-num-layers"),
     ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
     ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+    ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
 )
 """Arguments that Megatron-LM refuses together (``validate_args``)."""
 
@@ -171,6 +185,7 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
         flags.assumptions.append("--cp-comm-type a2a+p2p is priced as p2p")
     backend = flags.word("--attention-backend", ("flash", "fused", "unfused", "local", "auto")) or "auto"
     flags.on("--use-flash-attn")
+    modules, layers = _read_offload(flags)
     return JobParts(
         seq_len=seq,
         global_batch_size=batch,
@@ -178,6 +193,8 @@ def _parts(flags: Flags, batch: int, *, splits_experts: bool) -> JobParts:
         optimizer=_read_optimizer(flags),
         moments_dtype=_read_moments(flags),
         recompute_modules=_read_modules(flags),
+        offload_modules=modules,
+        offload_layers=layers,
         attention_kernel=AttentionKernel.UNFUSED if backend in ("unfused", "local") else AttentionKernel.FLASH,
         context_parallel=next((c for c, word in CP_TYPES.items() if word == kind), ContextParallel.RING),
         dropout=dropout > 0,
@@ -197,6 +214,29 @@ def _read_modules(flags: Flags) -> frozenset[RecomputeModule]:
         must = f"must be of {', '.join(known)}"
         raise InputError("--recompute-modules", " ".join(others), must, " ".join(known))
     return frozenset(known[word] for word in words)
+
+
+def _read_offload(flags: Flags) -> tuple[frozenset[OffloadModule], int]:
+    """Modules whose inputs go to host memory, or whole layers and how many."""
+    asked, words = flags.on("--fine-grained-activation-offloading"), flags.words("--offload-modules")
+    if layers := flags.size("--cpu-offloading-num-layers", 0, least=0):
+        return frozenset({OffloadModule.LAYER}), layers
+    if not asked:
+        if words:
+            flags.assumptions.append("--offload-modules does nothing without --fine-grained-activation-offloading")
+        return frozenset(), 0
+    words = [part for word in words for part in FUSED_MLP.get(word, (word,))]
+    known = [module.value for module in MEGATRON.offloads if module is not OffloadModule.LAYER]
+    if not words or set(words) - set(known):
+        must = f"must be of {', '.join((*known, *FUSED_MLP))}"
+        raise InputError("--offload-modules", " ".join(words) or NOT_GIVEN, must, "core_attn")
+    if "attn_proj" in words and "core_attn" not in words:
+        raise InputError("--offload-modules", "attn_proj", "goes with core_attn alone", "core_attn attn_proj")
+    return frozenset(OffloadModule(word) for word in words), 0
+
+
+FUSED_MLP = {"fused_group_mlp": ("expert_fc1", "moe_act")}
+"""Inputs that Transformer Engine's fused experts keep."""
 
 
 def _read_moments(flags: Flags) -> DType:

@@ -18,6 +18,7 @@ from sartor.model.defaults import usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
+    OffloadModule,
     Optimizer,
     PipelineSchedule,
     Recipe,
@@ -85,6 +86,8 @@ class JobParts:
     optimizer: Optimizer = Optimizer.ADAM
     moments_dtype: DType = DType.FP32
     recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
+    offload_modules: frozenset[OffloadModule] = frozenset()
+    offload_layers: int = 0
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     dropout: bool = False
@@ -93,8 +96,9 @@ class JobParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
-    """A launch as read. ``unknown`` are flags or fields the framework does not know or that are not understood here;
-    ``ignored`` its own that change neither time nor memory; ``assumptions`` what the file left open."""
+    """A launch as read. ``unknown`` are flags or fields the framework does not have; ``unpriced`` its own that may
+    change time or memory and have no price here; ``ignored`` its own that change neither; ``assumptions`` what the file
+    left open."""
 
     kind: LaunchKind
     plan: TrainingPlan
@@ -103,6 +107,7 @@ class LaunchReading:
     model: str = ""
     """Name of the model the file points at, where it gives a name and no sizes."""
     unknown: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
 
@@ -257,8 +262,11 @@ def no_devices(least: int) -> InputError:
     )
 
 
-def wide_moments_only(kind: LaunchKind, job: TrainingJob) -> None:
-    """Refuses narrow optimizer states, for trainers that have fp32 ones alone."""
+def device_only(kind: LaunchKind, job: TrainingJob) -> None:
+    """Refuses narrow optimizer states and activations in host memory, for trainers that have neither."""
+    if job.offload_modules:
+        words = "+".join(module.value for module in OffloadModule if module in job.offload_modules)
+        raise refuser(kind)("offload_modules", words, "keeps activations on the device", "offload_modules=none")
     if job.moments_dtype is not DType.FP32:
         raise refuser(kind)("moments_dtype", job.moments_dtype.value, "keeps the optimizer's moments in fp32", "fp32")
 

@@ -15,11 +15,11 @@ from sartor.launch.plan import (
     LaunchFiles,
     LaunchKind,
     device_layers,
+    device_only,
     launchable,
     nodes_of,
     refuser,
     stages_of,
-    wide_moments_only,
 )
 from sartor.launch.release import PYTHON_CONFIGS, release_of
 from sartor.launch.script import script_text
@@ -145,7 +145,7 @@ def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     d, sharded = plan.dims, (plan.dims.dp * plan.dims.cp) > 1
-    wide_moments_only(KIND, job)
+    device_only(KIND, job)
     if plan.zero_stage == 1:
         raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3) or not at all", "zero_stage=2")
     if plan.zero_stage == 0 and sharded and (d.cp > 1 or d.tp > 1 or d.pp > 1):

@@ -40,6 +40,26 @@ class RecomputeModule(Enum):
     """Whole layers of experts, with the exchange of tokens."""
 
 
+class OffloadModule(Enum):
+    """Parts of a layer whose kept input lies in host memory between forward and backward, as Megatron-Core's
+    ``--offload-modules`` names them (transformer_config.py of 0.16.1, read 2026-11-23); below them two of other kinds.
+    The order is that in which a search adds them: the largest inputs first."""
+
+    EXPERT_FC1 = "expert_fc1"
+    MOE_ACT = "moe_act"
+    CORE_ATTN = "core_attn"
+    """Queries, keys and values."""
+    ATTN_PROJ = "attn_proj"
+    """The output of attention."""
+    QKV_LINEAR = "qkv_linear"
+    MLP_NORM = "mlp_norm"
+    ATTN_NORM = "attn_norm"
+    LAYER = "layer"
+    """All that a layer keeps (``--cpu-offloading-num-layers``)."""
+    LAYER_INPUT = "layer_input"
+    """What is kept of a layer that is recomputed whole (MaxText's ``decoder_layer_input: offload``)."""
+
+
 class PipelineSchedule(IntEnum):
     """Order of microbatches in a pipeline."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sartor.json_types import JsonMap
-from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.operators import DType
 
@@ -165,6 +165,8 @@ class Trainer:
     expert_parallel: bool = True
     shards_fully: bool = False
     """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
+    offloads: tuple[OffloadModule, ...] = ()
+    """Activations that it can move to host memory."""
     optional_sequence_parallel: bool = True
     """Sequence parallelism is a separate switch that a plan with tp may leave off."""
     launchable: bool = False

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sartor.model.choices import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, RecomputeModule
+from sartor.model.choices import (
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    RecomputeModule,
+)
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Trainer
@@ -17,6 +25,7 @@ from sartor.units import Bools, Ints
 
 __all__ = [
     "ContextParallel",
+    "OffloadModule",
     "Optimizer",
     "PipelineSchedule",
     "Recipe",
@@ -48,6 +57,10 @@ class TrainingJob:
     trainer: Trainer = field(default_factory=Trainer)
     recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
     """What ``Recompute.SELECTIVE`` computes again."""
+    offload_modules: frozenset[OffloadModule] = frozenset()
+    """What of a layer's activations waits for backward in host memory."""
+    offload_layers: int = 0
+    """On each device, the layers that do so; 0: all."""
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""

@@ -16,7 +16,7 @@ import numpy as np
 from sartor.model.blocks import layer_order
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, Recompute, TrainingJob
+from sartor.model.training import ContextParallel, OffloadModule, Recompute, TrainingJob
 from sartor.plans.space import (
     SWITCHES,
     UNEVEN_CHUNKS,
@@ -92,6 +92,9 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
     if not job.trainer.pipelines:
         yield Condition(reason=f"{job.trainer.name} has no pipeline", ok=lambda r: r["pp"] == 1)
+    if OffloadModule.LAYER in job.offload_modules and not job.trainer.lockstep:
+        # megatron/core/transformer/transformer_config.py of 0.16.1
+        yield Condition(reason="layers offloaded whole go with no pipeline", ok=lambda r: r["pp"] == 1)
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
@@ -263,6 +266,10 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
+    if OffloadModule.LAYER in job.offload_modules:
+        yield Condition(
+            reason="layers offloaded whole go with no recomputation", ok=lambda r: r["recompute"] == Recompute.NONE
+        )
     if job.recomputes_nothing:
         yield Condition(
             reason="selective recomputation saves nothing with flash attention",

@@ -13,8 +13,8 @@ from itertools import chain, combinations, product
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import blocks
-from sartor.model.layer import LatentAttentionMixer, MoeFfn
-from sartor.model.training import ContextParallel, Recipe, RecomputeModule, TrainingJob
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, MoeFfn
+from sartor.model.training import ContextParallel, OffloadModule, Recipe, RecomputeModule, TrainingJob
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, supports
 
@@ -22,7 +22,7 @@ ANY = "any"
 MOST_CHOICES = 32
 """Jobs that one question may compare: each is a search of its own."""
 
-Setting = bool | Enum | frozenset[RecomputeModule]
+Setting = bool | int | Enum | frozenset[RecomputeModule] | frozenset[OffloadModule]
 ON_OFF: Mapping[str, Setting] = {
     word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
 }
@@ -34,6 +34,19 @@ MODULES: Mapping[str, Setting] = {
     for some in chain.from_iterable(combinations(RecomputeModule, n) for n in range(1, len(RecomputeModule) + 1))
 }
 """Sets of modules, by their names joined in the order of the enum, which goes from the cheapest to the dearest."""
+
+
+NOTHING = "none"
+OFFLOADS: Mapping[str, Setting] = {
+    NOTHING: frozenset[OffloadModule](),
+    **{
+        "+".join(m.value for m in some): frozenset(some)
+        for n in range(1, len(OffloadModule) + 1)
+        for some in combinations(OffloadModule, n)
+    },
+}
+MOST_LAYERS = 1024
+LAYERS: Mapping[str, Setting] = {"all": 0, **{str(n): n for n in range(1, MOST_LAYERS)}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +76,8 @@ SWITCHED: Mapping[str, JobSwitch] = {
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
     ),
     "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
+    "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
+    "offload_layers": JobSwitch(field="offload_layers", words=LAYERS, of_trainer=False),
     "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
@@ -85,7 +100,7 @@ def job_choices(
     """The jobs that the switches among ``fixed`` ask for (several where one is ``any``), and the rest of ``fixed``,
     which are axes of a plan. Raises ``InputError``."""
     said = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
-    asked = {name: _in_order(word) if name == "recompute_modules" else word for name, word in said.items()}
+    asked = {name: _in_order(word, NAMED[name]) if name in NAMED else word for name, word in said.items()}
     rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
     lists = [_values(job, gpus, name, word) for name, word in asked.items()]
     if math.prod(map(len, lists)) > MOST_CHOICES:
@@ -99,9 +114,13 @@ def settings(job: TrainingJob) -> dict[str, str]:
     return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
 
 
-def _in_order(word: str) -> str:
+NAMED: Mapping[str, type[Enum]] = {"recompute_modules": RecomputeModule, "offload_modules": OffloadModule}
+"""Switches whose value is a set of modules."""
+
+
+def _in_order(word: str, modules: type[Enum]) -> str:
     """``mlp+layernorm`` -> ``layernorm+mlp``."""
-    names = [module.value for module in RecomputeModule]
+    names = [module.value for module in modules]
     return "+".join(sorted(word.split("+"), key=lambda each: names.index(each) if each in names else -1))
 
 
@@ -129,6 +148,26 @@ def module_sets(job: TrainingJob) -> list[str]:
     return ["core_attn", *("+".join(own[: n + 1]) for n in range(len(own)))]
 
 
+def _offloadable(job: TrainingJob) -> list[OffloadModule]:
+    """Modules of the model that the trainer can offload."""
+    layers = [block.layer for block in blocks(job.shape) if block.layer is not None]
+    parts = [part for layer in layers for part in (*layer.mixers, *layer.all_ffns)]
+    of_experts, experts = (OffloadModule.EXPERT_FC1, OffloadModule.MOE_ACT), any(isinstance(p, MoeFfn) for p in parts)
+    attends = any(isinstance(part, AttentionMixer | LatentAttentionMixer) for part in parts)
+    of_attention = (OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ)
+    absent = {*(() if experts else of_experts), *(() if attends else of_attention)}
+    return [module for module in job.trainer.offloads if module not in absent]
+
+
+def offload_sets(job: TrainingJob) -> list[str]:
+    """Nothing, the module with the largest input, the two largest ... of the model; a layer's whole."""
+    whole = (OffloadModule.LAYER, OffloadModule.LAYER_INPUT)
+    own = [module.value for module in _offloadable(job)]
+    parts = [each for each in own if OffloadModule(each) not in whole]
+    sets = ["+".join(parts[: n + 1]) for n in range(len(parts))]
+    return [NOTHING, *sets, *(each for each in own if OffloadModule(each) in whole)]
+
+
 def modules_named(words: str) -> frozenset[RecomputeModule]:
     """``layernorm+moe_act`` as modules."""
     return frozenset(RecomputeModule(word) for word in words.split("+"))
@@ -152,8 +191,10 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "leave it out")
     if switch.experts and job.shape.moe_ffn is None:
         raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
-    if word == ANY and name == "recompute_modules":
-        return module_sets(job)
+    if name.startswith("offload") and not job.trainer.offloads:
+        raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "--framework megatron")
+    if word == ANY and name in NAMED:
+        return module_sets(job) if name == "recompute_modules" else offload_sets(job)
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
         return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
@@ -161,21 +202,27 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
         if name == "recompute_modules":
             known = [*(module.value for module in _modules_of(job)), ANY]
+        if name == "offload_modules":
+            known = [NOTHING, *(module.value for module in _offloadable(job)), ANY]
+        if name == "offload_layers":
+            known = ["all", f"1 to {MOST_LAYERS - 1}"]
         near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
     if name == "recompute_modules":
-        _check_modules(job, word)
+        _check_modules(name, word, [module.value for module in _modules_of(job)])
+    if name == "offload_modules" and word != NOTHING:
+        _check_modules(name, word, [module.value for module in _offloadable(job)])
     if isinstance(value := switch.words[word], Recipe):
         for gpu in gpus:
             check_recipe(value, gpu)
     return [_word(switch.words[word])]
 
 
-def _check_modules(job: TrainingJob, word: str) -> None:
-    known = [module.value for module in _modules_of(job)]
+def _check_modules(name: str, word: str, known: Sequence[str]) -> None:
     if absent := [each for each in word.split("+") if each not in known]:
-        must = f"the model has no such part; it has {', '.join(known)}"
-        raise InputError("fix recompute_modules", "+".join(absent), must, known[0])
+        must = f"must be a part that the model has and the trainer can move; there are {', '.join(known)}"
+        must = must if name == "offload_modules" else f"the model has no such part; it has {', '.join(known)}"
+        raise InputError(f"fix {name}", "+".join(absent), must, known[0])
 
 
 def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
@@ -185,7 +232,9 @@ def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
 
 def _word(value: Setting) -> str:
     if isinstance(value, frozenset):
-        return "+".join(module.value for module in RecomputeModule if module in value)
+        return "+".join(module.value for kind in NAMED.values() for module in kind if module in value) or NOTHING
     if isinstance(value, Enum):
         return str(value.value)
-    return "on" if value else "off"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value or "all")

@@ -37,6 +37,7 @@ def launch_body(answer: LaunchAnswer) -> JsonDict:
             "path": answer.path,
             "framework": answer.framework,
             "unknown": list(answer.unknown),
+            "unpriced": list(answer.unpriced),
             "ignored": list(answer.ignored),
         },
         "model": {
@@ -77,6 +78,8 @@ def launch_view(answer: LaunchAnswer) -> RenderableType:
     parts += [section_title("Memory by stage"), _memory_table(answer), section_title("Findings"), *_findings(answer)]
     if answer.unknown:
         parts += notes("Unknown arguments, not priced", [printable(line) for line in answer.unknown])
+    if answer.unpriced:
+        parts += notes("Known arguments without a price", [printable(line) for line in answer.unpriced])
     if answer.ignored:
         parts.append(Padding(Text(_ignored(answer), style="dim"), (1, 0, 0, 0)))
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))

@@ -8,6 +8,7 @@ attention and dropout these are their s b h (34 + 5 a s / h).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from sartor.model.layer import (
     StateSpaceMixer,
 )
 from sartor.model.lower.linear import local_width
-from sartor.model.training import Recipe, RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.training import OffloadModule, Recipe, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.units import Floats, Ints, ceil_div
 
@@ -46,6 +47,10 @@ class Activations:
     """Kept where the whole block is recomputed: its input."""
     backward: Floats
     """Needed at the peak of its backward, beside what is kept."""
+    whole_offloaded: Floats = 0
+    """Of ``whole`` what waits in host memory (the job's ``offload_modules``)."""
+    selective_offloaded: Floats = 0
+    """The same of ``selective``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,8 @@ class Rows:
     splits_experts: bool
     again: frozenset[RecomputeModule]
     """What selective recomputation does not keep."""
+    offload: frozenset[OffloadModule] = frozenset()
+    """What waits in host memory."""
 
     @property
     def gathered(self) -> Floats:
@@ -102,6 +109,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         eager=not job.trainer.fused_kernels,
         splits_experts=job.trainer.splits_experts,
         again=job.recompute_modules,
+        offload=job.offload_modules,
     )
 
 
@@ -109,7 +117,16 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     """What one layer keeps and needs; of a traced one, as autograd kept it (recomputed whole, not in part)."""
     if layer.kept_bytes:
         kept, own = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
-        return Activations(whole=kept, selective=kept, operators=kept, inputs=own, backward=2 * own)
+        away = kept if OffloadModule.LAYER in rows.offload else 0
+        return Activations(
+            whole=kept,
+            selective=kept,
+            operators=kept,
+            inputs=own,
+            backward=2 * own,
+            whole_offloaded=away,
+            selective_offloaded=away,
+        )
     parts = (*layer.mixers, *layer.all_ffns)
     outer = rows.outer * hidden_size
     entries = 1 if layer.parallel else len(parts)
@@ -124,13 +141,67 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     peak: Floats = 0
     for each in peaks:
         peak = np.maximum(peak, each)
+    whole = residual + kept + core
+    selective = whole - _not_kept(rows, layer, hidden_size, entries * entering, core)
+    still = rows.offload - {module for again in rows.again for module in GONE.get(again, ())}
     return Activations(
-        whole=residual + kept + core,
-        selective=residual + kept + core - _not_kept(rows, layer, hidden_size, entries * entering, core),
-        operators=np.minimum(_operators(rows, layer, hidden_size), residual + kept + core),
+        whole=whole,
+        selective=selective,
+        operators=np.minimum(_operators(rows, layer, hidden_size), whole),
         inputs=outer * rows.wide,
         backward=outer * rows.wide + peak,
+        whole_offloaded=_offloaded(rows, layer, hidden_size, rows.offload, whole),
+        selective_offloaded=_offloaded(rows, layer, hidden_size, still, selective),
     )
+
+
+GONE: Mapping[RecomputeModule, tuple[OffloadModule, ...]] = {
+    RecomputeModule.LAYERNORM: (OffloadModule.QKV_LINEAR,),
+    RecomputeModule.MLA_UP_PROJ: (OffloadModule.CORE_ATTN,),
+    RecomputeModule.MOE: (OffloadModule.EXPERT_FC1, OffloadModule.MOE_ACT),
+}
+"""Inputs that recomputing a module does not keep, so that there is nothing to move."""
+
+
+def _offloaded(rows: Rows, layer: Layer, hidden_size: Any, modules: frozenset[OffloadModule], kept: Any) -> Any:
+    """Bytes of what is ``kept`` that wait in host memory."""
+    if not modules:
+        return 0
+    if OffloadModule.LAYER in modules:
+        return kept
+    norms = max(len(layer.norms), 1)
+    norm = _norm_inputs(rows, layer) / norms * rows.outer * hidden_size
+    found: Any = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
+    found = found + (norm if OffloadModule.MLP_NORM in modules and layer.all_ffns and norms > 1 else 0)
+    for mixer in layer.mixers:
+        found = found + (rows.entering * hidden_size * rows.narrow if OffloadModule.QKV_LINEAR in modules else 0)
+        if isinstance(mixer, StateSpaceMixer):
+            continue
+        queries, out = _core_inputs(rows, mixer)
+        found = found + (queries if OffloadModule.CORE_ATTN in modules else 0)
+        found = found + (out if OffloadModule.ATTN_PROJ in modules else 0)
+    for part in layer.all_ffns:
+        if isinstance(part, MoeFfn):
+            found = found + _expert_inputs(rows, part, hidden_size, modules)
+    return np.minimum(found, kept)
+
+
+def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tuple[Any, Any]:
+    """Queries, keys and values; and the output, with its narrow copy where the projection keeps one."""
+    heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
+    kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
+    out = heads * mixer.value_dim
+    queries = rows.tokens * rows.wide * (heads * mixer.head_dim + kv_heads * (mixer.head_dim + mixer.value_dim))
+    return queries, rows.tokens * out * (rows.wide + (rows.narrow if rows.narrow < rows.wide else 0))
+
+
+def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Any, modules: frozenset[OffloadModule]) -> Any:
+    routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
+    inner = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
+    found = routed * width * rows.narrow if OffloadModule.EXPERT_FC1 in modules else 0
+    if OffloadModule.MOE_ACT in modules:
+        found = found + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.narrow
+    return found
 
 
 def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Any, core: Any) -> Any:
@@ -190,18 +261,14 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Any) -> Any:
     """Everything a mixer keeps beyond its core: queries, keys, values, and the output (which the projection keeps)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
-    heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
-    kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
-    queries, out = heads * mixer.head_dim, heads * mixer.value_dim
-    kept = rows.tokens * rows.wide * (queries + kv_heads * (mixer.head_dim + mixer.value_dim) + out)
-    if rows.narrow < rows.wide:
-        kept = kept + rows.tokens * out * rows.narrow
+    kept = sum(_core_inputs(rows, mixer))
     if isinstance(mixer, LatentAttentionMixer):
         latent = mixer.q_lora_rank + mixer.kv_lora_rank
         return kept + rows.outer * (latent * (rows.wide + rows.narrow) + mixer.qk_rope_head_dim * rows.wide)
     if any("norm" in vector.name for vector in mixer.vectors):
-        kept = kept + rows.tokens * rows.wide * (queries + kv_heads * mixer.head_dim)
-    gates = rows.tokens * rows.wide * 2 * out if mixer.gated else 0
+        heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
+        kept = kept + rows.tokens * rows.wide * (heads + (heads if rows.eager else kv_heads)) * mixer.head_dim
+    gates = rows.tokens * rows.wide * 2 * ceil_div(mixer.num_heads, rows.tp) * mixer.value_dim if mixer.gated else 0
     return kept + gates
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import block_params
 from sartor.step.distinct import distinct_rows
@@ -142,10 +142,32 @@ def _layers(
         each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
         each = np.where(by_operator, act.operators, each)
         kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
+        if job.offload_modules:
+            plain, selective, inputs = moved_bytes(job, act)
+            moved = np.where(again == Recompute.SELECTIVE, selective, plain)
+            moved = np.where(full, share * inputs + (1 - share) * plain, moved)
+            gone = share_moved(job, _layers_of(of, counts)) * (flying * counts[:, None, :, i]).sum(axis=2)
+            kept = kept - np.maximum(gone - STAY, 0) * moved
         extra = np.where(full & (share < 1) & ~by_operator, 0.0, act.whole - each)
         here = counts[:, :, i].sum(axis=1)[:, None] > 0
         peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
     return kept, peak
+
+
+STAY = 2
+"""Layers whose activations are on the device all the same: of the last ones, which backward wants at once, or of one
+that is in use and one that is on its way back (Megatron-Core keeps the last groups; how many is assumed)."""
+
+
+def moved_bytes(job: TrainingJob, act: Activations) -> tuple[Any, Any, Any]:
+    """Bytes of a block and microbatch that are moved, by what is recomputed."""
+    inputs = act.inputs if OffloadModule.LAYER_INPUT in job.offload_modules else 0
+    return act.whole_offloaded, act.selective_offloaded, inputs
+
+
+def share_moved(job: TrainingJob, layers: Any) -> Any:
+    """Share of a device's ``layers`` whose activations are moved."""
+    return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
 def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Any) -> FloatArray:
@@ -157,10 +179,15 @@ def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying
 
 def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Floats:
     """Share of a device's layers that full recomputation computes again [devices, plans]."""
-    is_layer = np.array([act is not None for act in of.activations])
-    layers = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
     wanted = np.asarray(plan.recompute_layers)
-    return np.where(wanted < 0, 1.0, np.minimum(wanted / layers, 1.0))
+    return np.where(wanted < 0, 1.0, np.minimum(wanted / _layers_of(of, counts), 1.0))
+
+
+def _layers_of(of: Microbatch, counts: IntArray) -> IntArray:
+    """Layers of every device [devices, 1]."""
+    is_layer = np.array([act is not None for act in of.activations])
+    layers: IntArray = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
+    return layers
 
 
 def _head(

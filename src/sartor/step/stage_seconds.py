@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sartor.model.training import Recompute
 from sartor.step.data_parallel import grad_exchange, layerwise, param_exchange, traffic_at
+from sartor.step.kept_bytes import share_moved
 from sartor.step.stages import StageRows, summed
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray
@@ -26,6 +27,9 @@ class StageSeconds:
         self.backward_s = self._backward_s()
         self.layerwise_s = np.zeros_like(self.forward_s)
         self.gather_s, self.scatter_s = self.layerwise_s, self.layerwise_s
+        self.offload_s = np.zeros_like(self.forward_s)
+        if t.offload_s is not None:
+            self._offload(t.offload_s)
         if np.any(work["zero"] >= 3):
             self._gather_layerwise()
 
@@ -69,13 +73,33 @@ class StageSeconds:
         t = self.t.seconds
         return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + self._again_s())
 
+    def _mean_layers(self) -> Any:
+        """Layers of a stage, on average."""
+        return self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
+
+    def _full_share(self) -> Any:
+        """Share of the layers that is recomputed whole [W]."""
+        share = self._share(np.array([self._mean_layers()]))[0]
+        return np.where(self.work["recompute"] == Recompute.FULL, share, 0.0)
+
     def _again_s(self) -> FloatArray:
         """What is computed again of one microbatch in every block [K, W], part of the layers in full."""
-        t, kind = self.t.seconds, self.work["recompute"]
-        layers = self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
-        share = np.where(kind == Recompute.FULL, self._share(np.array([layers]))[0], 0.0)
+        t, kind, share = self.t.seconds, self.work["recompute"], self._full_share()
         again = np.where(kind == Recompute.SELECTIVE, t.selective_s[:, self.at], 0.0)
         return np.asarray(again + share * (t.full_s * self.t.is_layer[:, None])[:, self.at])
+
+    def _offload(self, one_way_s: FloatArray) -> None:
+        """What of the copies to and from host memory the compute beside them does not hide."""
+        t, kind = self.t.seconds, self.work["recompute"]
+        plain, selective, inputs = one_way_s[:, :, self.at]
+        full = self._full_share()
+        moved = np.where(kind == Recompute.SELECTIVE, selective, full * inputs + (1 - full) * plain)
+        moved = moved * share_moved(self.t.job, self._mean_layers())
+        behind = (t.backward_s + t.wgrad_s)[:, self.at] + self._again_s()
+        forward = summed(self.counts, np.maximum(moved - t.forward_s[:, self.at], 0.0))
+        backward = summed(self.counts, np.maximum(moved - behind, 0.0))
+        self.forward_s, self.backward_s = self.forward_s + forward, self.backward_s + backward
+        self.offload_s = np.asarray(forward + backward)
 
     def _gather_layerwise(self) -> None:
         """ZeRO 3: what gathering and scattering every block's weights add to its forward and backward."""

@@ -209,7 +209,7 @@ def _stages(
     return _Stages(rows=rows, chunks=chunks if chunks.unequal else None)
 
 
-OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "layerwise_s", "bubble_s", "transfer_s")
+OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "offload_s", "layerwise_s", "bubble_s", "transfer_s")
 """Seconds of a step that the pipeline alone decides; they add up to its makespan."""
 BESIDE = ("deviation_s", "imbalance_s", "flops")
 
@@ -252,7 +252,8 @@ def _overlapping_parts(
     pipe = pipeline_time(pipeline, m, work["schedule"])
     stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
     slow = {name: m * s.of_slowest(name, pipe.slowest) for name in ("tp_s", "ep_s", "cp_s", "host_s")}
-    slow["layerwise_s"] = m * s.layerwise_s[pipe.slowest, np.arange(m.size)]
+    for name in ("layerwise_s", "offload_s"):
+        slow[name] = m * getattr(s, name)[pipe.slowest, np.arange(m.size)]
     busy = s.forward_s + s.backward_s + s.wgrad_s
     work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
     return {
@@ -294,7 +295,7 @@ class _Plans:
             "ep_s": w["ep_s"],
             "cp_s": w["cp_s"],
             "optimizer_s": optimizer,
-            "overhead_s": w["host_s"] + (0.0 if t.job.trainer.lockstep else waits),
+            "overhead_s": w["host_s"] + w["offload_s"] + (0.0 if t.job.trainer.lockstep else waits),
         }
         step_s = sum(parts.values())
         flops = w["flops"] * (p["tp"] * p["dp"] * p["cp"])

@@ -20,6 +20,7 @@ from sartor.step.blocks import block_params
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
 from sartor.step.distinct import BlockRows, block_rows, distinct_rows
+from sartor.step.offload import offload_seconds
 from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.step.results import BlockTimes
 from sartor.step.running import in_a_run
@@ -67,6 +68,8 @@ class PlanTables:
     expert: FloatArray
     tied: FloatArray
     params_index: IntArray
+    offload_s: FloatArray | None
+    """[recomputations, K, D]: of one microbatch over the host link, one way."""
     traffic: DataTraffic
     norm_s: FloatArray
     traffic_index: IntArray
@@ -157,6 +160,7 @@ def plan_tables(
         expert=stacked([p.expert * own for p, own in zip(held, owned, strict=True)]),
         tied=stacked([p.tied for p in held])[-1],
         params_index=params_index,
+        offload_s=_twice(offload_seconds(job, rows, cluster), seconds.forward_s.shape[1]),
         traffic=traffic[0],
         norm_s=traffic[1],
         traffic_index=traffic_index,
@@ -185,6 +189,11 @@ def _seconds(
         for each in fields(BlockSeconds)
     }
     return BlockSeconds(**both), index + rows.size * interleaved
+
+
+def _twice(offload_s: FloatArray | None, rows: int) -> FloatArray | None:
+    """As many rows as `_seconds` has."""
+    return offload_s if offload_s is None else np.tile(offload_s, (1, 1, rows // offload_s.shape[2]))
 
 
 def _plan(columns: dict[str, IntArray]) -> TrainingPlan:

@@ -6,6 +6,7 @@ pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11).
 
 from __future__ import annotations
 
+from sartor.model.choices import OffloadModule
 from sartor.model.trainer import Release, Trainer
 
 UNFUSED = Release(
@@ -13,6 +14,8 @@ UNFUSED = Release(
     changes={"grad_fusion": False},
     source="gradient_accumulation_fusion is Megatron's since 2022 (recalled)",
 )
+
+OFFLOADS = tuple(module for module in OffloadModule if module is not OffloadModule.LAYER_INPUT)
 
 MEGATRON = Trainer(
     name="megatron",
@@ -26,6 +29,7 @@ MEGATRON = Trainer(
             source="version 2 has fitted constants of its own; sequence parallelism came in 2022 (arXiv 2205.05198)",
         ),
     ),
+    offloads=OFFLOADS,
     drops_out=True,
     source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sartor.model.trainer import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import UNFUSED
+from sartor.step.trainers.megatron import OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
@@ -23,6 +23,7 @@ NEMO = Trainer(
             "before on Hopper (data/end_to_end, 2026-11-21)",
         ),
     ),
+    offloads=OFFLOADS,
     usual_zero_stage=1,
     drops_out=True,
     source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "
